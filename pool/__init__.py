@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from pool.version import __version__
 
 if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HOMES`
+    from pool.core.record import Progress
     from pool.errors import PoolError
     from pool.jobs.client.dispatch import Call, Dispatching
     from pool.jobs.client.ref import JobRef, Status
@@ -54,6 +55,7 @@ __all__ = [
     "Node",
     "Park",
     "PoolError",
+    "Progress",
     "ReplicatedMap",
     "Retry",
     "Runner",
@@ -80,6 +82,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Node": "pool.jobs.node",
         "Park": "pool.jobs.job",
         "PoolError": "pool.errors",
+        "Progress": "pool.core.record",
         "ReplicatedMap": "pool.maps.map",
         "Retry": "pool.jobs.job",
         "Runner": "pool.jobs.handlers",

@@ -20,6 +20,7 @@ __all__ = [
     "CountersMended",
     "DataLost",
     "Event",
+    "HandlerLeaked",
     "HandlerOverran",
     "IndexRestored",
     "LaneDataLost",
@@ -179,6 +180,20 @@ class WorkerFenced:
 
     worker: str
     lane: int
+
+
+@attrs.frozen(kw_only=True)
+class HandlerLeaked:
+    """A plain handler was told to end and goes on: its job does so elsewhere, its slot is lost."""
+
+    event: ClassVar[str] = "handler.leaked"
+    level: ClassVar[str] = "error"
+
+    key: str
+    handler: str
+    epoch: int
+    why: str  # stop, timeout, release
+    hint: str = "its thread cannot be ended: let it wait for less long at a time"
 
 
 @attrs.frozen(kw_only=True)

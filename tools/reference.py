@@ -61,7 +61,7 @@ API: Final = {
             "Park",
             "Call",
         ),
-        *("Dispatching", "JobRef", "Status", "LocalWorker", "WorkerInfo"),
+        *("Dispatching", "JobRef", "Status", "Progress", "LocalWorker", "WorkerInfo"),
         *pool.letters.__all__,
         *pool.listing.__all__,
     ),

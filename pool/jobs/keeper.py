@@ -87,6 +87,10 @@ class Keeper:
         """Whether the newest state was refused: what it holds stays in the inbox meanwhile."""
         return self._refused == self._number > self._stored
 
+    def is_saving(self, state: bytes | None) -> bool:
+        """Whether this is the newest state, and is not stored, or not known to be."""
+        return self._stored < self._number and state is self._state
+
     def handled(self, message: int) -> bool:
         """Note a message that was handled; False: it may be removed at once.
 

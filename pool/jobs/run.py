@@ -52,9 +52,11 @@ class Run(Life):
     refusals = 0  # in a row, of what it has to fetch before it begins
     fetches = 0  # of that, answered with what cannot be it
     turn = NO_TURN  # to fetch it
+    is_leaked = False  # it has been settled, and its plain handler goes on in its thread
     steps = b""  # what its steps stored before it began
     keeper = NO_KEEPER
-    progressed_s = 0.0  # when its handler said last how far it is
+    # When its handler said last how far it is.
+    progressed_s = 0.0  # type: float
 
     start: Start
     lane: int
@@ -239,7 +241,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
         raised = None  # its traceback leads back here
     if not is_left_open:
         run.scope = None
-    if scope.cancel_called:
+    if scope.cancel_called and not run.is_leaked:
         run.step("deadline")  # nothing else cancels without a reason
     is_late = scope.cancel_called and anyio.current_time() >= scope.deadline
     if isinstance(ending, _Threw):

@@ -18,6 +18,7 @@ from pool.events import (
     CommitRefused,
     CountersMended,
     Event,
+    HandlerLeaked,
     HandlerOverran,
     IndexRestored,
     LaneMissing,
@@ -65,6 +66,7 @@ _SAME: Final[dict[type, tuple[str, ...]]] = {
     LeaseLost: ("node",),  # in each lane
     LeaseResumed: ("node",),
     WorkerFenced: ("worker",),
+    HandlerLeaked: ("handler",),
     HandlerOverran: ("handler",),
     LoopHung: ("node",),
     CommitRefused: ("answer",),

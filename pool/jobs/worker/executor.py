@@ -501,7 +501,7 @@ class Executor:
         self._made -= 1
         is_hit = isinstance(ending, Raised) and ending.is_cancellation
         are_all = self.context.supervisor.struck_s() >= run.began_s
-        if is_hit and not run.has_cancelled and (is_used or are_all):
+        if is_hit and not (run.has_cancelled or run.is_leaked) and (is_used or are_all):
             start = run.start
             event = RunDisturbed(key=run.key, handler=start.handler, epoch=start.epoch)
             self.context.emit(event)

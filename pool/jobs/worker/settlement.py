@@ -110,8 +110,8 @@ class Settlement:
         # Released: it goes elsewhere, and its attempt is not burned.
         checkpoint = run.job._checkpoint() if run.job is not None else None
         mark = "f" if run.is_called else ""
-        if run.keeper is not None and run.keeper.is_behind:
-            checkpoint = None  # its messages are in the inbox: what is stored goes with them
+        if run.keeper is not None and run.keeper.is_saving(checkpoint):
+            checkpoint = None  # if that is refused, its messages and the state of before stay
         if run.is_marked and run.job is not None:
             marks = start.marks.add(run.job.worker, is_whole=True)
             if marks.halves > 2 * self.context.settings.crashes_max:

@@ -29,7 +29,13 @@ from pool.core.retry import refused_delay
 from pool.core.run import Effect, Event
 from pool.core.settlement import after_timeout
 from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
-from pool.events import CommitRefused, MessageUnheard, ReconciliationMended, WorkerFenced
+from pool.events import (
+    CommitRefused,
+    HandlerLeaked,
+    MessageUnheard,
+    ReconciliationMended,
+    WorkerFenced,
+)
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Inbox, Job
@@ -118,6 +124,13 @@ class _TrialOver:
     has_lived: bool = False
 
 
+@attrs.frozen(eq=False)
+class _LeakDue:
+    """A plain handler must have ended by now, if it was told to."""
+
+    run: Run
+
+
 Told: TypeAlias = (
     Granted
     | Signalled
@@ -137,6 +150,7 @@ Told: TypeAlias = (
     | _Surplus
     | _Knock
     | _TrialOver
+    | _LeakDue
 )
 
 
@@ -370,6 +384,7 @@ class Worker(Actor[Told]):
     def begin(self) -> None:
         # After a crash of this actor its slots are gone: what ran is started again, same epoch.
         self._executor.reset()
+        self._zombies = {run for run in self._zombies if not run.is_leaked}
         self._is_looking = self._is_knocking = self._is_gathering = False
         for number, lane in enumerate(self._lanes):
             box = lane.box
@@ -442,6 +457,8 @@ class Worker(Actor[Told]):
                     self.context.trials.lived(run)
                 self._executor.end_trial(run)
                 self._give_back()
+            case _LeakDue(run):
+                self._on_leak_due(run)
             case LeaseSoft(lane):
                 for run in self._in_lane(lane):
                     if not self._outlives(run):
@@ -581,6 +598,10 @@ class Worker(Actor[Told]):
         )
         if run.has_old_limit:
             self._limit_anew(run)
+        if run.handler is not None and not run.handler._is_async:
+            limit_s = run.handler._options.limit_s
+            if limit_s is not None:
+                self._watch_leak(run, limit_s)
 
     def _on_trial(self, run: Run, for_s: float) -> None:
         self.context.loop.later(for_s, partial(self._tell_trial, _TrialOver(run)))
@@ -613,6 +634,8 @@ class Worker(Actor[Told]):
         if effect in ("end", "lose"):
             if run.scope is not None:
                 run.scope.cancel()
+                if run.handler is not None and not run.handler._is_async:
+                    self._watch_leak(run)
             run.cancelled_s = run.cancelled_s or self.context.io.clock()
             if effect == "lose":
                 if run.keeper is not None:
@@ -625,8 +648,41 @@ class Worker(Actor[Told]):
         elif effect != "give_up":
             self._perform(run, effect)
 
+    def _watch_leak(self, run: Run, in_s: float = 0.0) -> None:
+        """Look, when its stop budget is over, whether a plain handler has ended."""
+        in_s += self.context.timing.stop_budget_s
+        self.context.loop.later(in_s, partial(self.put, _LeakDue(run)))
+
+    def _on_leak_due(self, run: Run) -> None:
+        """Settle a run whose thread goes on, for it cannot be ended; its slot stays taken.
+
+        So does its key, for this process.  Where its lease is what it was to end for, nothing can
+        be settled, and `on_overrun` says what happens.
+        """
+        if self.runs.get(run.key) is not run or run.phase != "running" or run.scope is None:
+            return
+        assert run.handler is not None
+        if not run.scope.cancel_called:  # its time has begun anew
+            left_s = run.ends_s(run.handler._options) - self.context.io.clock()
+            self._watch_leak(run, max(0.0, left_s))
+            return
+        if run.why in ("", "timeout", "stop", "release"):
+            run.step("deadline")
+            run.is_leaked = True
+            self._zombies.add(run)
+            name, why = run.start.handler, run.why
+            self.context.emit(
+                HandlerLeaked(key=run.key, handler=name, epoch=run.start.epoch, why=why)
+            )
+            self._perform(run, run.step("cancelled"))
+
     def _conclude(self, run: Run, ending: Ending) -> None:
         """Decide what becomes of a run whose handler has ended, or never began."""
+        if run.is_leaked:
+            self._zombies.discard(run)
+            self._executor.free(run)
+            self._fill()
+            return
         if type(ending) is Raised and ending.interrupt is not None:
             # First: from here on we drain, and take back nothing.  This attempt counts as any other
             # error's: a job that does so each time would end one node after another for ever.
@@ -662,7 +718,8 @@ class Worker(Actor[Told]):
                 box.add(last, run)
         run.job, run.inbox = None, None  # a cycle with the run: only the GC frees those
         box.withdraw(run)
-        self._executor.free(run)
+        if not run.is_leaked:
+            self._executor.free(run)
         box.add(edge, run)
         if self._executor.called and not box.is_flying:
             self._gather()  # more end in this turn, and all would wait for the answer to this one
@@ -688,7 +745,8 @@ class Worker(Actor[Told]):
         self._box(run).withdraw(run)
         if run.start.kind == "service":
             self._rebalancer.forget(run)
-        self._executor.free(run)
+        if not run.is_leaked:
+            self._executor.free(run)
 
     # --- what the store says ------------------------------------------------------------------
 

@@ -1,0 +1,85 @@
+"""A plain handler that does not end when it was told to: its job goes on, its slot does not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pool import Handlers, Job
+from pool.errors import JobCancelled
+from pool.events import HandlerLeaked
+
+if TYPE_CHECKING:
+    from tests.nodes import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Yield what handlers wait for; whatever happens, their threads end."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def made(diary: Diary, gate: threading.Event, **options: Any) -> Handlers:
+    mine = Handlers()
+
+    @mine.job("plain", backoff_s=0.001, backoff_max_s=0.002, **options)
+    def plain(job: Job) -> str:
+        diary.entries.append(job.node)
+        if job.attempt == 1:
+            gate.wait()
+            diary.entries.append("over")
+        return f"{job.node} at attempt {job.attempt}"
+
+    return mine
+
+
+async def test_a_timed_out_plain_handler_is_left_behind_and_its_job_goes_on_elsewhere(
+    fleet: Fleet, diary: Diary, gate: threading.Event
+) -> None:
+    """It never settles later, and its slot is another's only when its thread has ended."""
+    first = await fleet.node(made(diary, gate, timeout_s=0.2), lease_ttl_s=1.0)
+    ref = await first.dispatch("plain", "k")
+    leaked = await fleet.seen(HandlerLeaked)
+    assert (leaked.key, leaked.handler, leaked.why) == ("k", "plain", "timeout")
+    (worker,) = fleet.workers(first)
+    assert worker.takes(0) == worker.capacity - 1
+    second = await fleet.node(made(diary, gate, timeout_s=0.2), lease_ttl_s=1.0)
+    assert await ref.result(timeout_s=20) == f"{second.id} at attempt 2"
+    assert diary.entries == [first.id, second.id]
+    gate.set()
+    await fleet.until(lambda: worker.takes(0) == worker.capacity)
+    assert diary.entries == [first.id, second.id, "over"]
+    assert (await ref.status()).state == "done"
+    assert await (await first.dispatch("plain", "k2")).result(timeout_s=20)
+
+
+async def test_a_stopped_plain_handler_is_left_behind_and_its_stop_confirmed(
+    fleet: Fleet, diary: Diary, gate: threading.Event
+) -> None:
+    node = await fleet.node(made(diary, gate), lease_ttl_s=1.0)
+    ref = await node.dispatch("plain", "k")
+    await fleet.until(lambda: diary.entries == [node.id])
+    await ref.stop(timeout_s=20)
+    assert (await fleet.seen(HandlerLeaked)).why == "stop"
+    with pytest.raises(JobCancelled):
+        await ref.result(timeout_s=10)
+    gate.set()
+    (worker,) = fleet.workers(node)
+    await fleet.until(lambda: worker.takes(0) == worker.capacity)
+
+
+async def test_one_that_ends_within_its_stop_budget_is_no_leak(
+    fleet: Fleet, diary: Diary, gate: threading.Event
+) -> None:
+    node = await fleet.node(made(diary, gate, timeout_s=0.05), lease_ttl_s=3.0)
+    threading.Timer(0.1, gate.set).start()
+    ref = await node.dispatch("plain", "k")
+    assert await ref.result(timeout_s=20) == f"{node.id} at attempt 2"
+    assert fleet.all_seen(HandlerLeaked) == []
