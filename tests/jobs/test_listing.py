@@ -146,6 +146,14 @@ async def test_a_page_of_a_large_pool_looks_at_no_more_than_it_says(fleet: Fleet
     fleet.client.delete(names.jobs)
 
 
+async def test_a_page_looks_at_no_more_though_it_finds_nothing(fleet: Fleet) -> None:
+    node = await fleet.node(handlers)
+    for n in range(6):
+        await node.options(delay_s=300).dispatch(poller, f"k{n}")
+    page = await node.jobs(state="waiting", prefix="none", page=2)
+    assert (page.jobs, page.looked, bool(page.cursor)) == ((), 2, True)
+
+
 @pytest.mark.parametrize(
     "wanted",
     [{"state": "parked"}, {"page": 0}, {"page": 2001}, {"cursor": "x"}, {"older_than_s": -1}],

@@ -498,9 +498,9 @@ def lines_are_kept(view: View, _: Bounds, found: Finding) -> None:
                     between.append(other)
             if ok.extra["policy"] != "queue" and len(between) > 1:
                 found.say(f"{job} took the place of {between[1:]}, which ran before it", ok, began)
-        for job, ok, _at in policies:
+        for job, ok, asked in policies:
             if ok.extra["policy"] == "replace":
-                _judge_replaced(view, found, job, ok, jobs)
+                _judge_replaced(view, found, job, ok, asked, jobs)
     for commit in view.settled:
         if commit.cause.startswith("superseded by "):
             by = view.accepted.get(commit.cause.removeprefix("superseded by "))
@@ -513,16 +513,22 @@ def lines_are_kept(view: View, _: Bounds, found: Finding) -> None:
 
 
 def _judge_replaced(
-    view: View, found: Finding, job: str, ok: Event, jobs: Sequence[tuple[str, Event, float]]
+    view: View,
+    found: Finding,
+    job: str,
+    ok: Event,
+    asked: float,
+    jobs: Sequence[tuple[str, Event, float]],
 ) -> None:
-    """What had begun before it was replaced has no further turn."""
+    """What was there before it was replaced is not begun again: who gets it is told to stop."""
+    granted = {grant.epoch: grant.t for grant in view.grants.get(ok.key, ())}
     for other, before, _ in jobs:
-        runs = view.by_job.get(other, ())
-        if other == job or before.t >= ok.t or not runs or runs[0].start.t >= ok.t:
+        if other == job or before.t >= asked:
             continue
-        for grant in view.grants.get(ok.key, ()):
-            if grant.job == other and grant.t > ok.t and not _lost_between(view, 0.0, grant.t):
-                found.say(f"{other} was replaced by {job}, and granted again", ok, grant)
+        for run in view.by_job.get(other, ()):
+            at = granted.get(run.start.epoch, 0.0)
+            if at > ok.t and not _lost_between(view, 0.0, run.start.t):
+                found.say(f"{other} was replaced by {job}, and begun again", ok, run.start)
 
 
 # --- ownership -------------------------------------------------------------------------------

@@ -2511,7 +2511,7 @@ MUTANTS: Final = (
         path="pool/redis/lua/dispatch.lua",
         old="    local mine = parse(redis.call('HGET', jobs, queued_name(key, id)))",
         new="    local mine",
-        needs=("lines", "lossy-replies"),
+        by=("tests/jobs/test_policies.py::test_a_repeat_is_recognised_in_the_line",),
     ),
     Mutant(
         name="displaced for ever",
@@ -2519,7 +2519,7 @@ MUTANTS: Final = (
         path="pool/redis/lua/dispatch.lua",
         old="    later('ZADD', due, text_of(now), 'k:' .. name)",
         new="",
-        needs=("lines",),
+        by=("tests/jobs/test_policies.py::test_the_newest_takes_the_place_of_all_that_wait",),
     ),
     Mutant(
         name="a line that nobody mends",
@@ -2527,7 +2527,9 @@ MUTANTS: Final = (
         path="pool/redis/lua/requeue.lua",
         old="    if r[INTENT] == '' and not is_in then",
         new="    if false then",
-        by=("tests/jobs/test_walk.py", "tests/redis/test_lane_at_random.py"),
+        by=(
+            "tests/jobs/test_walk.py::test_who_is_queued_has_its_turn_whatever_was_deleted_by_hand",
+        ),
     ),
     Mutant(
         name="a stop without its reason",
@@ -2535,7 +2537,7 @@ MUTANTS: Final = (
         path="pool/jobs/worker/worker.py",
         old='                run.job._stop_cause = cause or "stopped"',
         new="                pass",
-        by=("tests/jobs/test_listing.py",),
+        by=("tests/jobs/test_listing.py::test_a_handler_sees_why_it_is_stopped_and_may_clean_up",),
     ),
     Mutant(
         name="a page without an end",
@@ -2543,7 +2545,7 @@ MUTANTS: Final = (
         path="pool/jobs/client/listing.py",
         old="        while lane < len(context.lanes) and looked < size:",
         new="        while lane < len(context.lanes) and (looked < size or not found):",
-        by=("tests/jobs/test_listing.py",),
+        by=("tests/jobs/test_listing.py::test_a_page_looks_at_no_more_though_it_finds_nothing",),
     ),
     Mutant(
         name="steps left behind",

@@ -384,7 +384,7 @@ class Producer:
         about: dict[str, Any] = {"key": key, "idem": call, "extra": extra}
         self.record("dispatch", "invoke", **about)
         try:
-            node = self.node.options(delay_s=delay_s, if_exists=if_exists)
+            node = self.node.options(delay_s=delay_s, if_exists=if_exists, attach_any=True)
             ref = await node.dispatch(handler, key, call, spec)
         except JobExists:
             self.record("dispatch", "fail", err="POOLEXISTS", **about)

@@ -2092,6 +2092,8 @@ def what_was_replaced_begins_again(s: Story) -> None:
     s.dispatch("j2", policy="replace")
     s.at += 0.1
     s.say("own", job="j1", key="k", epoch=11, nonce="Wb.1")
+    s.at += 0.1
+    s.start("j1", epoch=11)
 
 
 @bad("I13b")

@@ -249,7 +249,7 @@ class SystemIO:
         self.dice: random.Random = random.Random()
         self.ids: Ids = Ids(self.dice.randbytes(SEED_BYTES))
         self.pages = PAGES
-        self.place = (socket.gethostname(), os.getpid())
+        self.place: tuple[str, int] = (socket.gethostname(), os.getpid())
         self._running: weakref.WeakSet[_Thread | Task] = weakref.WeakSet()
         self._forked = False
         self._loop_thread = 0  # the one that starts bodies

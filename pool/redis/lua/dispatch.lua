@@ -155,6 +155,9 @@ local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
   if policy == 'r' and string.sub(live[INTENT], 1, 1) ~= 's' then
     live[INTENT] = 'sreplaced by ' .. r[ID]
     flag(live, 'd', true)
+    if live[OWNER] == '' then
+      flag(live, 'a', true) -- who takes it before a sweeper comes asks before its handler begins, and is told to stop
+    end
     later('ZADD', due, text_of(now), 'k:' .. key)
     is_due = 1
   end
