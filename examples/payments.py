@@ -3,7 +3,7 @@
 It prints:
 
     order-1: charge 1, parcel 2
-    order-2: charge 3, parcel 4, at attempt 2: the first answer was lost
+    order-2: charge 3, parcel 4, asked for again
     order-3: cancelled (sold out: charge 5 was given back by refund 7)
     order-2 was charged 1 time
 """
@@ -35,8 +35,7 @@ async def pay(job: Job, port: int) -> str:
     if not (parcel := await job.once("ship", partial(ask, port, "ship", job.key))):
         refund = await job.once("refund", partial(ask, port, "refund", job.key))
         raise Cancel(f"sold out: charge {charge} was given back by refund {refund}")
-    late = f", at attempt {job.attempt}: the first answer was lost" * (job.attempt > 1)
-    return f"charge {charge}, parcel {parcel}{late}"
+    return f"charge {charge}, parcel {parcel}{', asked for again' * (job.attempt > 1)}"
 
 
 async def main() -> None:
@@ -47,7 +46,7 @@ async def main() -> None:
         assert provider.stdout is not None
         port = int(await provider.stdout.receive())
         for order in ("order-1", "order-2", "order-3"):
-            ref = await node.dispatch(pay, order, port)
+            ref = await node.options(idempotency_key=order).dispatch(pay, order, port)
             try:
                 print(f"{order}: {await ref.result(timeout_s=30)}")
             except JobCancelled as error:
