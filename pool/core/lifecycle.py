@@ -51,11 +51,11 @@ TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("running", GRANT): ("pending", "unassigned", "cancelled"),
     ("waiting", CANCEL): ("cancelled",),
     ("waiting", PARK): ("parked",),
-    ("waiting", GRANT): ("pending", "unassigned"),
+    ("waiting", GRANT): ("pending", "unassigned", "cancelled"),
     ("unassigned", CANCEL): ("cancelled",),
     ("queued", CANCEL): ("cancelled",),
     ("unassigned", PARK): ("parked",),
-    ("unassigned", GRANT): ("pending", "unassigned"),
+    ("unassigned", GRANT): ("pending", "unassigned", "cancelled"),
 }
 
 OWNED: Final = frozenset(state for state, edge in TABLE if edge == ACKNOWLEDGE)

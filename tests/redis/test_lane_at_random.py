@@ -9,10 +9,12 @@ import pytest
 import redis
 
 from pool.core.lifecycle import TABLE
+from pool.core.record import Letter
 from pool.core.settlement import CancelJob, Death, Grant, Judgement, ParkJob, Wait, recover
-from pool.names import key_of, line
+from pool.names import key_of, line, split_pair
 from pool.redis.commands.calls import Target
 from pool.redis.commands.edges import Edge
+from pool.redis.commands.letters import Made, replayed
 from pool.redis.commands.recovery import Claim, overdue, reaped
 
 if TYPE_CHECKING:
@@ -35,10 +37,12 @@ class Life:
     def __init__(self, bench: Bench, dice: random.Random) -> None:
         self.bench = bench
         self.dice = dice
+        self.made = 0
         self.numbers = dict.fromkeys(self.WORKERS, 1)
         self.stamp = 0
         self.claims: list[Claim] = []
         self.ended: dict[str, str] = {}
+        self.remade: dict[str, str] = {}  # letter -> id of the job that it was made
         bench.restore({})  # of the bench's own workers nothing is wanted
         bench.join(dict.fromkeys(self.targets(), 2))
 
@@ -49,9 +53,10 @@ class Life:
         return self.dice.sample([1, 2, 3], self.dice.randint(0, 3))
 
     def step(self) -> str:
-        acts = [self.dispatch] * 3 + [self.own] * 6 + [self.free] * 2
+        acts = [self.dispatch] * 3 + [self.named] + [self.own] * 6 + [self.free] * 2
         acts += [self.pull, self.fence, self.reap, self.reap, self.sweep, self.intend]
         acts += [self.notify, self.look, self.leave, self.spoil, self.capacity, self.unqueue]
+        acts += [self.letter, self.letter, self.expire]
         act = self.dice.choice(acts)
         did = f"{act.__name__}: {act()}"
         stamp = self.bench.stamp()
@@ -83,6 +88,45 @@ class Life:
         ]
         return self.bench.dispatch(*items, targets=self.targets())
 
+    def named(self) -> Any:
+        """Dispatch under an id that may be known: it is one job, or told to be another one."""
+        key, number = self.dice.choice(self.KEYS), self.dice.randrange(3)
+        item = self.bench.admission(
+            key,
+            id=f"n{self.KEYS.index(key)}.{number}",
+            more=f"d{self.dice.choice('aab')},w90000",
+            ranked=self.ranked(),
+            unassigned=True,
+        )
+        return self.bench.dispatch(item, targets=self.targets())
+
+    def letter(self) -> Any:
+        """Replay a letter, edit or discard it; one that was replayed is one job for ever."""
+        bench, dice = self.bench, self.dice
+        names = sorted(bench.do("HKEYS", bench.names.letters))
+        gone = sorted(self.remade)
+        if not names and not gone:
+            return "none"
+        name = dice.choice([*(each.decode() for each in names), *gone])
+        key, job_id = split_pair(name)
+        if dice.random() < 0.3:
+            if dice.random() < 0.5:
+                return bench.run(bench.lane.letter("edit", key, job_id, b"edited"))
+            return bench.run(bench.lane.letter("discard", key, job_id))
+        letter = Letter.parse(key, job_id, bench.do("HGET", bench.names.letters, name) or b"")
+        handler = letter.handler if letter is not None else "h"
+        self.made += 1
+        room: dict[str, Any] = {"pending_s": 9.0, "queued_jobs_max": 100}
+        call = bench.lane.replay(key, job_id, f"r{self.made}", handler, self.targets(), **room)
+        told = replayed(bench.run(call))
+        if isinstance(told, Made):
+            assert self.remade.setdefault(name, told.job_id) == told.job_id
+            assert not bench.do("HEXISTS", bench.names.letters, name)
+        return told
+
+    def expire(self) -> Any:
+        return self.bench.run(self.bench.lane.expire([], items_max=9))
+
     def edges(self) -> list[Edge]:
         """Return edges for some keys, most of them at the present epoch."""
         made: list[Edge] = []
@@ -96,6 +140,11 @@ class Life:
                 edge.z = self.dice.choice([b"", b"", b"=checkpoint"])
             if letter == "t":
                 edge.x, edge.y = self.dice.choice(["one", "two"]), self.dice.choice([b"a", b"b"])
+            if letter in "xw" and self.dice.random() < 0.5:
+                if letter == "x":
+                    edge.y = "gave up\n{}"
+                else:
+                    edge.z = "boom\n{}"
             if self.dice.random() < 0.1:
                 edge.epoch -= 1
             made.append(edge)
@@ -136,8 +185,10 @@ class Life:
                 assert (before.state, name) not in TABLE
             else:
                 assert word in REFUSALS, word
-                if edge.key in self.KEYS:  # else its turn may have come in the same call
-                    assert bench.text(edge.key) == befores[edge.key]
+                was = befores[edge.key]
+                # Else its turn may have come in the same call; so may that of the head of a queue.
+                if edge.key in self.KEYS and not (was or b"").startswith(b"U|"):
+                    assert bench.text(edge.key) == was
         return answers
 
     def own(self) -> Any:

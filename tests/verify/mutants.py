@@ -2604,6 +2604,16 @@ MUTANTS: Final = (
         by=("tests/jobs/test_keeping.py::test_a_parked_job_keeps_its_steps",),
     ),
     Mutant(
+        name="a leaked slot is used again",
+        breaks="the slot of a plain handler that goes on in its thread counts as free",
+        path="pool/jobs/worker/worker.py",
+        old="            self._zombies.add(run)\n            name, why",
+        new="            name, why",
+        by=(
+            "tests/jobs/test_leaks.py::test_a_timed_out_plain_handler_is_left_behind_and_its_job_goes_on_elsewhere",
+        ),
+    ),
+    Mutant(
         name="no progress needed",
         breaks="a handler that tells nothing for too long goes on",
         path="pool/jobs/run.py",
