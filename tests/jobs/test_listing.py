@@ -177,6 +177,30 @@ async def test_a_handler_sees_why_it_is_stopped_and_may_clean_up(fleet: Fleet) -
     assert (await ref.status()).cause == "the user has left"
 
 
+@pytest.mark.parametrize("state", ["running", "waiting", "unassigned", "queued"])
+async def test_a_stop_is_confirmed_in_every_state_and_asked_for_again_does_nothing(
+    fleet: Fleet, state: str
+) -> None:
+    """By the reference and from another node; what was asked first is what is told."""
+    node, other = await fleet.node(handlers), await fleet.node()
+    if state == "waiting":
+        ref = await node.options(delay_s=300).dispatch(until_stopped, "k")
+    elif state == "unassigned":
+        ref = await node.options(allow_unknown=True).dispatch("nobody", "k")
+    else:
+        ref = await node.dispatch(until_stopped, "k")
+        await ref.started(timeout_s=5)
+    if state == "queued":
+        ref = await node.options(if_exists="queue").dispatch(until_stopped, "k")
+    assert (await ref.status()).state == state
+    theirs = await other.job("k", ref.job_id)
+    await theirs.stop("first", timeout_s=10)
+    await ref.stop("second", timeout_s=10)
+    status = await ref.status()
+    assert (status.state, status.cause) == ("cancelled", "first")
+    assert causes == (["first"] if state == "running" else [])
+
+
 async def test_a_hand_over_is_no_stop(fleet: Fleet) -> None:
     node = await fleet.node(handlers, grace_s=0.0)
     ref = await node.dispatch(until_stopped, "k")

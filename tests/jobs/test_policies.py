@@ -20,7 +20,7 @@ from pool.errors import (
     PoolFull,
     QueueFull,
 )
-from pool.events import MessagesDropped
+from pool.events import IndexRestored, MessagesDropped
 from pool.redis.commands.admission import DISPATCH
 from pool.redis.pipeline import Pipeline
 
@@ -294,6 +294,7 @@ async def test_the_newest_takes_the_place_of_all_that_wait(fleet: Fleet, policy:
     assert await first.result(timeout_s=10) == "done"
     assert await refs[3].result(timeout_s=10) == "d"
     assert ran == ["d"]
+    assert not fleet.all_seen(IndexRestored), "the walk had to end it"
 
 
 # --- attach -------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
             continue
         end = ended.get(job, math.inf)
         hurts = (f.ended for f in late if f.ended <= end)
-        since = max(view.healed, dispatch.t, max(hurts, default=0.0))
+        since = max(view.healed, view.turn(job, dispatch), dispatch.t, max(hurts, default=0.0))
         by = since + bounds.quiet_s
         by += view.slack_s(since, by, bounds) - bounds.slack_s
         by += view.stepped_s(dispatch.t, by, bounds)

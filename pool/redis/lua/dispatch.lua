@@ -164,10 +164,10 @@ local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
   flag(live, 'n', true)
   later('HSET', jobs, key, pack(live))
   r[STATE], r[EPOCH], r[SINCE] = 'Q', stamp(), delay_ms > 0 and text_of(now + delay_ms) or ''
-  local name, ends = queued_name(key, r[ID]), more_of(r[MORE], 'x')
-  if ends then -- not started by then, it never is
+  local name, ends = queued_name(key, r[ID]), whole(more_of(r[MORE], 'x'))
+  if ends > 0 then -- not started by then, it never is
     flag(r, 'd', true)
-    later('ZADD', due, ends, 'k:' .. name)
+    later('ZADD', due, text_of(ends), 'k:' .. name)
   end
   later('HSET', payloads, name, payload)
   later('HSET', jobs, name, pack(r))

@@ -33,8 +33,8 @@ local function requeue(key, id)
       set_line(key, ids, 1)
       said = 'MENDED'
     end
-    local ends = r[INTENT] ~= '' and now or tonumber(more_of(r[MORE], 'x'))
-    if ends and not redis.call('ZSCORE', due, 'k:' .. name) then
+    local ends = r[INTENT] ~= '' and now or whole(more_of(r[MORE], 'x'))
+    if ends > 0 and not redis.call('ZSCORE', due, 'k:' .. name) then
       flag(r, 'd', true)
       later('ZADD', due, text_of(ends), 'k:' .. name)
       later('HSET', jobs, name, pack(r))

@@ -88,7 +88,9 @@ end
 -- For how long: as was asked for it, else as its handler says, while there is room; and while its id must be known.
 local results_had
 local function kept_ms(r, text, ttl_ms)
-  local asked, known = tonumber(more_of(r[MORE], 'r') or ttl_ms), tonumber(more_of(r[MORE], 'w') or '0')
+  -- What somebody else wrote there counts as nothing.
+  local asked, known = whole(more_of(r[MORE], 'r')), whole(more_of(r[MORE], 'w'))
+  asked = asked > 0 and asked or tonumber(ttl_ms)
   if asked > brief_ms and asked > known then
     results_had = results_had or whole(redis.call('HGET', lane, 'results'))
     if results_had + (tallies['results'] or 0) + #text > results_max then
