@@ -280,7 +280,7 @@ class Job:
         done = checks.number("done", done, low, high)
         if total is not None:
             total = checks.number("total", total, low, high)
-        said = Progress(done=done, total=total, note=checks.as_text(note))
+        said = Progress(done=done, total=total, note=checks.text("note", note))
         self._keeper().note(said.pack())
 
     @property

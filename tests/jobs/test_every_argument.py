@@ -63,7 +63,8 @@ HOMES = (pool, pool.letters, pool.maps, pool.streams)
 MADE_HERE = words(
     "Change Counted Event EventSource Handler Job JobRef LocalWorker Parked Position Reader "
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
-    "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage"
+    "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
+    "Progress JobPage StopReport"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
 PYTHONS_OWN = words(
@@ -77,7 +78,7 @@ USERS_OWN = frozenset({"Runner", "Event"})
 # As of a dict: what cannot be a key of it is not in it, or has Python's own error.
 OF_A_DICT = frozenset({"Handlers.__getitem__", "Handlers.__contains__", "Handlers.get"})
 # Of the library's own parts, which are public in Python's sense only.
-INNER = words("Handler.__call__ log_observer")
+INNER = words("Handler.__call__ log_observer Progress.parse")
 
 
 def classes() -> Iterator[type]:
@@ -438,6 +439,8 @@ CALLS: dict[str, dict[str, Takes]] = {
     "Handlers.job": {
         "name": NAME.called("handler"),
         "timeout_s": within(0.001, YEAR_S).or_none(),
+        "progress_timeout_s": within(0.001, YEAR_S).or_none(),
+        "park_on": taking((), "[]", "()", "{}"),
         "attempts_max": within(1, 1000, whole=True),
         "backoff_s": BACKOFF,
         "backoff_max_s": within(1.0, YEAR_S, good=60.0),
@@ -488,6 +491,14 @@ CALLS: dict[str, dict[str, Takes]] = {
     "DeadLetters.discard": A_LETTER,
     "DeadLetters.discard_all": {**LETTERS, "dry_run": FLAG},
     "Job.state": {"value": JSON.but("64 KiB")},
+    "Job.save": {"state": JSON.but("64 KiB")},
+    "Job.save_soon": {"state": JSON.but("64 KiB")},
+    "Job.once": {"name": NAME.called("step"), "fn": FUNCTION.also("hostile function")},
+    "Job.progress": {
+        "done": within(0, 10**15),
+        "total": within(0, 10**15).or_none(),
+        "note": TEXT,
+    },
     "ReplicatedMap.open": AN_OPEN_MAP,
     "ReplicatedMap.get": {"key": MAP_READ, "default": ANY},
     "ReplicatedMap.get_list": {"key": MAP_READ},
@@ -601,8 +612,10 @@ class Things:
                 on = Handlers()
             case "_Decorator":
                 on = Handlers().job("x")
-            case "Job":
+            case "Job" if method == "state":
                 return partial(setattr, self.job, method)
+            case "Job":
+                on = self.job
             case _:
                 on = next(getattr(home, owner) for home in HOMES if owner in home.__all__)
         found: Callable[..., Any] = on if method == "__init__" else getattr(on, method)

@@ -21,11 +21,12 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-# Compressed: 255 kB of Python, 145 kB of its docstrings and comments, 44 kB of Lua, 38 kB of its
-# headers and comments, 42 kB of names and checksums of some 220 files.  The 350 kB that were wished
-# for are what is left without docstrings and comments.  They stay: `help()`, editors and `pool
-# explain` show them, scripts are checked by their headers, and what is tested is what is shipped.
-WHEEL_BYTES_MAX = 540_000
+# Compressed: half of it is Python, a quarter its docstrings and comments, a sixth Lua, of which
+# half is headers and comments, the rest names and checksums of some 240 files.  The 350 kB that
+# were wished for are about what is left without docstrings and comments.  They stay: `help()`,
+# editors and `pool explain` show them, scripts are checked by their headers, and what is tested is
+# what is shipped.
+WHEEL_BYTES_MAX = 620_000
 WHEN = "1700000000"  # any moment; the same one gives the same bytes
 RUN_S = 120.0
 

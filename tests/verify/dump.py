@@ -21,6 +21,7 @@ TOGETHER: Final = 500  # keys read in one round trip
 LASTING: Final = {
     *("lane", "jobs", "handlers", "payloads", "checkpoints", "due", "parked", "letters", "journal"),
     *("keepalive", "cleanup", "trials", "thawed", "kept", "result", "inbox", "unassigned"),
+    "attempts",
 }
 
 

@@ -270,7 +270,7 @@ def _name(state: LaneState, source: _Source) -> str:
 
 def _place(cursor: object) -> tuple[int, int, str]:
     """Return lane, source and place there of a cursor that a page told."""
-    if cursor == "":
+    if type(cursor) is str and not cursor:
         return 0, 0, "0"
     match = _CURSOR.fullmatch(cursor) if type(cursor) is str else None
     if match is None:
