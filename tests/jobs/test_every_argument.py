@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import threading
 import typing
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -672,13 +673,14 @@ def bound(
 
 @contextmanager
 def counting() -> Iterator[list[Any]]:
-    """What was given to links to send."""
+    """What this thread gave to links to send: renewals go on in one of their own."""
     sent: list[Any] = []
-    enqueue = Pipeline._enqueue
+    enqueue, caller = Pipeline._enqueue, threading.get_ident()
 
     def counted(self: Pipeline, command: Any, on_reply: Any, *limits: Any, **kinds: Any) -> None:
         enqueue(self, command, on_reply, *limits, **kinds)
-        sent.append(command)
+        if threading.get_ident() == caller:
+            sent.append(command)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pipeline, "_enqueue", counted)
