@@ -1,7 +1,7 @@
 """What a consumer of a sink has handed out: notes of it, its grace, and suspects one at a time.
 
     hand_out --> in hand --acknowledged--> forgotten
-                    |  some 5 ms later: noted, many at once; a doubtful one before it is handed out
+                    |  5 ms later: noted, many at once; a doubtful one before it is handed out
                     +--not within the grace: given back
 
 It also measures how fast its program takes events: no more is held ahead than is handed out within
@@ -10,7 +10,6 @@ a quarter of the grace.  See `sink.py` for what happens where one ends at any of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -27,7 +26,7 @@ from pool.streams.commands import BATCH_MAX, HELD_MAX
 from pool.streams.sink_calls import SinkCalls
 from pool.streams.sink_source import Item, Source
 
-NOTED_S: Final = 0.005  # from a hand-out to the note of it, half as much more or less
+NOTED_S: Final = 0.005  # from a hand-out to the note of it
 LIVED_S: Final = 0.05  # with a doubtful event that nobody has seen: it did not end its consumer
 
 
@@ -111,21 +110,15 @@ class Hands:
             self.loop.later(NOTED_S, self._note)
 
     def _note(self) -> None:
-        """Note what is in hand for so long; a program that is done at once costs no note."""
-        self._is_noting, until_s = False, self._clock() - NOTED_S / 2
+        self._is_noting = False
         for source in self._all():
-            for items, call in self._notes(source, until_s):
+            for items, call in self._notes(source):
                 again = partial(self._note_again, source, items)
                 self._calls.send(call, lambda _: None, source, again)
-        self.note_later()
 
-    def _notes(
-        self, source: Source, until_s: float = math.inf
-    ) -> Iterator[tuple[list[Item], ScriptCall]]:
-        """Yield the calls that note what was not noted yet, of what was handed out until then."""
-        fresh = [item for item in source.fresh.values() if item.handed_s <= until_s]
-        for item in fresh:
-            del source.fresh[item.event.id]
+    def _notes(self, source: Source) -> Iterator[tuple[list[Item], ScriptCall]]:
+        """Yield the calls that note what was not noted yet."""
+        fresh, source.fresh = [*source.fresh.values()], {}
         for at in range(0, len(fresh), BATCH_MAX):
             items = fresh[at : at + BATCH_MAX]
             times = [(item.event.id, item.event.deliveries) for item in items]
