@@ -441,7 +441,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "name": NAME.called("handler"),
         "timeout_s": within(0.001, YEAR_S).or_none(),
         "progress_timeout_s": within(0.001, YEAR_S).or_none(),
-        "park_on": taking((), "[]", "()", "{}"),
+        "park_on": taking((), "[]", "()", "{}", "generator"),  # another one has emptied it
         "attempts_max": within(1, 1000, whole=True),
         "backoff_s": BACKOFF,
         "backoff_max_s": within(1.0, YEAR_S, good=60.0),

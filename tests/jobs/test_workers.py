@@ -797,8 +797,9 @@ async def test_what_is_handed_over_because_its_worker_drains_is_not_moved_as_wel
     await fleet.until(lambda: asked)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.drain)
-        await fleet.until(lambda: worker.is_draining)
-        assert all(run.why for run in worker.runs.values())
+        await fleet.until(
+            lambda: worker.is_draining and all(run.why for run in worker.runs.values())
+        )
         may_go_on.set()
     await diary.counts(16)  # each has begun there, too
     assert not fleet.all_seen(ServiceMoved)
