@@ -65,12 +65,12 @@ async def test_a_server_that_reads_nothing_costs_a_call_its_time_and_no_more(
 ) -> None:
     with anyio.fail_after(PATIENCE_S):
         async with fault_proxy(redis_url) as proxy:
-            pipeline = await Pipeline.open(SystemIO(), Url.parse(proxy.url), op_timeout_s=0.4)
+            pipeline = await Pipeline.open(SystemIO(), Url.parse(proxy.url), op_timeout_s=1.0)
             proxy.delay_s = 60.0
             with stopwatch() as watch:
                 with pytest.raises(StoreUnavailable):  # maybe done, if the system takes all of it
                     await pipeline.execute("ECHO", LARGE)
-                assert watch.took_s() < 0.4 + SLACK_S
+                assert watch.took_s() < 1.0 + SLACK_S
             proxy.delay_s = 0.0
             assert await pipeline.execute("PING") == b"PONG"  # on another connection
             await pipeline.aclose(1.0)

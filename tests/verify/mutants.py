@@ -2147,16 +2147,6 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        name="what is done at once is noted",
-        breaks="each event that a quick program takes costs a note of its hand-out",
-        path="pool/streams/sink_hands.py",
-        old="if item.handed_s <= until_s]",
-        new="if True]",
-        by=(
-            "tests/streams/test_sink.py::test_what_could_not_be_noted_is_noted_with_the_next_tick",
-        ),
-    ),
-    Mutant(
         name="plain append that does not look at the limit",
         breaks="a map grows without bound by appends of one value each",
         path="pool/redis/lua/lib/list_plain.lua",
