@@ -3,8 +3,9 @@ keep: for how long an answer is remembered, in pool time.
 
 Needs  lane; key kept.  Gives  remember(result, pair, text, ttl_ms), close_kept(), pair_of(id, key).
 A member of `kept` is a line for each: its length, job id, key; the lane counts the lengths in `results`.  `expire`
-ends it, if it still has that length: what is remembered of a job may be replaced by something longer.  What only the server's own clock would end would end at once when that clock is set an hour
-on.  That clock is left the rest: what nobody forgets, as the pool is there no more, or its `kept` was lost.
+ends it, if it still has that length: what is remembered of a job may be replaced by something longer.
+What only the server's own clock would end would end at once when that clock is set an hour on.  That clock is left
+the rest: what nobody forgets, as the pool is there no more, or its `kept` was lost.
 ]]
 local NOBODY_MS = 86400000
 local KEPT_MAX = 32 -- pairs of one member
