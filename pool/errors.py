@@ -16,6 +16,7 @@ from typing import ClassVar, TypeVar
 import attrs
 
 __all__ = [
+    "ArgumentsDiffer",
     "AuthError",
     "ConfigError",
     "DeadlockRisk",
@@ -30,6 +31,8 @@ __all__ = [
     "JobExists",
     "JobLost",
     "JobParked",
+    "JobStopping",
+    "JobSuperseded",
     "LostError",
     "MapFull",
     "NoHandlers",
@@ -47,6 +50,7 @@ __all__ = [
     "PayloadTooLarge",
     "PoolError",
     "PoolFull",
+    "QueueFull",
     "RefusedError",
     "StartFailed",
     "StorageFull",

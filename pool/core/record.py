@@ -111,6 +111,7 @@ MORE: Final = {
     "progress": "p",  # ms/done/total/note: how far it is, as it said; see `Progress`
     "attempts": "t",  # some have failed, and how is kept
     "lineage": "l",  # id of the dead letter that it was made from
+    "origin": "o",  # of the first one of these, if its arguments are still those
     # Only outcomes and dead letters have:
     "handler": "h",
     "kind": "k",  # as in the record

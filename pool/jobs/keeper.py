@@ -17,11 +17,14 @@ highest stands, and of a step's results the first.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
+from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import attrs
 
@@ -42,6 +45,7 @@ from pool.redis.commands.edges import Edge, NoteEdge, SaveEdge, SeenEdge, StepEd
 from pool.settings import Settings
 
 NOTES_S: Final = 1.0  # between two notes of how far a run is, however often it says so
+_WITHIN: ContextVar[tuple[str, ...]] = ContextVar("steps", default=())  # in which a call is
 _KEY_DIGITS: Final = 40  # of SHA-256, in hex: no two steps ever have the same
 
 
@@ -60,6 +64,7 @@ class Keeper:
     pool: str
     key: str
     id: str
+    origin: str = ""  # the job whose dead letter was replayed first, with these arguments
     epoch: int
     settings: Settings
     check_here: Callable[[], object]  # raises WrongLoop
@@ -73,7 +78,9 @@ class Keeper:
     _refused: int = 0  # of the newest that was refused, and why
     _error: PoolError | None = None
     _bell: anyio.Event = attrs.field(factory=anyio.Event)
-    _locks: dict[str, anyio.Lock] = attrs.field(factory=dict)
+    _under_way: dict[str, anyio.Event] = attrs.field(factory=dict)  # step -> rung when it is not
+    _waiting: dict[str, str] = attrs.field(factory=dict)  # step -> the one that it waits for
+    _sending: dict[str, bytes] = attrs.field(factory=dict)  # results on their way to the store
     on_note: Callable[[], object] = lambda: None
     later: Callable[[float, Callable[[], object]], object]  # calls back after so many seconds
     _note: str = ""  # of how far it is, the newest; empty: it is sent
@@ -170,25 +177,51 @@ class Keeper:
         if not callable(fn):
             raise checks.option("fn", fn, "a function")
         self.check_here()
-        async with self._locks.setdefault(name, anyio.Lock()):
-            if name not in self.results:
-                self._check_ours()
-                if len(self.results) >= self.settings.steps_max:
-                    raise TooManySteps(key=self.key, step=name, steps_max=self.settings.steps_max)
-                result = encode_value(await _called(fn, Step(name=name, key=self.step_key(name))))
+        await _hear()
+        within = _WITHIN.get()
+        while name not in self.results and name in self._under_way:
+            self._check_ends(name, within)
+            self._waiting[within[-1] if within else ""] = name
+            try:
+                await self._under_way[name].wait()
+            finally:
+                self._waiting.pop(within[-1] if within else "", None)
+        if name not in self.results:
+            self._check_ours()
+            if len(self.results) + len(self._under_way) >= self.settings.steps_max:
+                raise TooManySteps(key=self.key, step=name, steps_max=self.settings.steps_max)
+            bell = self._under_way[name] = anyio.Event()
+            token = _WITHIN.set((*within, name))
+            try:
+                step = Step(name=name, key=self.step_key(name))
+                result = encode_value(await _called(fn, step))
                 self._check_size(name, result)
                 await self._store(name, result)
-            return decode_value(self.results[name])
+            finally:
+                _WITHIN.reset(token)
+                del self._under_way[name]
+                bell.set()
+        return decode_value(self.results[name])
+
+    def _check_ends(self, name: str, within: tuple[str, ...]) -> None:
+        """Refuse to wait for a step that waits for one in which this call is."""
+        at = name
+        while at:
+            if at in within:
+                must = "another one: it is under way, and would wait for itself"
+                raise checks.option("step", name, must)
+            at = self._waiting.get(at, "")
 
     def step_key(self, name: str) -> str:
         """Return what tells a step from all others, at every attempt and on every node."""
-        parts = (self.pool, self.key, self.id, name)
+        parts = (self.pool, self.key, self.origin or self.id, name)
         text = "".join(f"{len(part)}:{part}" for part in parts)
         return sha256(text.encode()).hexdigest()[:_KEY_DIGITS]
 
     def _check_size(self, name: str, result: bytes) -> None:
         check_size("result", result, self.settings.result_bytes_max)
-        stored = sum(len(had) + len(each) for had, each in self.results.items())
+        results = {**self._sending, **self.results}
+        stored = sum(len(had) + len(each) for had, each in results.items())
         size_bytes = stored + len(name) + len(result)
         bytes_max = self.settings.steps_bytes_max
         if size_bytes > bytes_max:
@@ -197,13 +230,17 @@ class Keeper:
     async def _store(self, name: str, result: bytes) -> None:
         """Store a result; whoever stored one before wins."""
         self._check_ours()
+        self._sending[name] = result
         self.send(StepEdge(self.key, self.epoch, self.id, step=name, result=result))
-        while name not in self.results:
-            told = self._told.pop(name, None)
-            if isinstance(told, PoolError):
-                raise again(told)
-            self._check_ours()
-            await self._bell.wait()
+        try:
+            while name not in self.results:
+                told = self._told.pop(name, None)
+                if isinstance(told, PoolError):
+                    raise again(told)
+                self._check_ours()
+                await self._bell.wait()
+        finally:
+            del self._sending[name]
 
     # --- what the store says --------------------------------------------------------------------
 
@@ -254,9 +291,25 @@ async def _called(fn: Callable[..., Any], step: Step) -> Any:
     args = () if _takes_nothing(fn) else (step,)
     if checks.is_async(fn):
         return await fn(*args)
-    answer = await anyio.to_thread.run_sync(fn, *args)
-    # Of a plain function around an async one: `lambda step: charge(step.key)`.
+    # In a list, as it may be a plain function around an async one, `lambda step: charge(step.key)`:
+    # trio takes no coroutine from a thread.
+    [answer] = await anyio.to_thread.run_sync(lambda: [fn(*args)])
     return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _hear() -> None:
+    """Raise if the handler was told to end.
+
+    On asyncio a call that comes out of a thread into a scope that was cancelled before is never
+    told: the first checkpoint of anyio's that looks would go round for ever (anyio 4.16).
+    """
+    if anyio.current_effective_deadline() == -math.inf:
+        try:
+            cancelled = anyio.get_cancelled_exc_class()()
+        except TypeError:  # trio makes its own
+            await anyio.lowlevel.checkpoint()
+        else:
+            raise cancelled
 
 
 def _takes_nothing(fn: Callable[..., Any]) -> bool:

@@ -203,8 +203,9 @@ async def test_a_loss_of_data_forgets_ids_and_says_so(fleet: Fleet, charges: Cha
     first = await _charged(node)
     await fleet.until(lambda: charges.done)
     fleet.client.flushall()
-    with pytest.raises(StoreLost):
+    with pytest.raises(StoreLost) as lost:
         await first.result(timeout_s=10)
+    assert lost.value.maybe_done  # a handler has seen it
 
     async def dispatched() -> bool:
         try:
@@ -251,3 +252,45 @@ async def test_what_cannot_be_an_id_is_refused(fleet: Fleet, charges: Charges) -
     node.options(idempotency_key="ü" * 128)
     with pytest.raises(InvalidOption):
         node.options(job_id="a", idempotency_key="b")
+
+
+async def test_whoever_asks_again_gets_the_newest_replay(fleet: Fleet, charges: Charges) -> None:
+    """A letter that was replayed may have been parked again, and replayed, and so on."""
+    node = await fleet.node(charges.handlers())
+    charges.fails = True
+    charges.gate.set()
+    ref = await _charged(node)
+    for n in range(3):
+        with pytest.raises(JobParked):
+            await ref.result(timeout_s=5)
+        charges.fails = n < 2
+        ref = await node.parked.replay("customer", ref.job_id)
+        assert (await _charged(node)).job_id == ref.job_id
+    assert await (await _charged(node)).result(timeout_s=5) == "charged 5"
+    assert len(charges.done) == 4
+
+
+async def test_an_id_that_was_not_given_is_nobodys_to_ask_for(
+    fleet: Fleet, charges: Charges
+) -> None:
+    """With which arguments its job was dispatched was not kept."""
+    node = await fleet.node(charges.handlers())
+    ref = await node.dispatch("charge", "customer", 5)
+    for _ in range(2):  # while it lives, and when it has ended
+        with pytest.raises(IdempotencyConflict):
+            await _charged(node, 5, job_id=ref.job_id)
+        charges.gate.set()
+        await ref.result(timeout_s=5)
+    assert charges.done == [5]
+
+
+async def test_an_id_and_an_attachment_are_not_asked_for_at_once(
+    fleet: Fleet, charges: Charges
+) -> None:
+    node = await fleet.node(charges.handlers())
+    with pytest.raises(InvalidOption, match="beside an id"):
+        await _charged(node, job_id="mine", if_exists="attach")
+    call = Call("customer", 5).identified(job_id="mine")
+    [refused] = await node.options(if_exists="attach").dispatch_many("charge", [call])
+    assert isinstance(refused, InvalidOption)
+    assert not charges.done

@@ -277,6 +277,119 @@ async def test_a_parked_job_keeps_its_steps(fleet: Fleet) -> None:
     assert kept == {letters_steps(ref.job_id, "k").encode(): b'charge\n9\n"charged"'}
 
 
+@pytest.mark.parametrize("edited", [False, True])
+async def test_a_replayed_job_has_the_keys_of_its_steps_unless_its_arguments_are_others(
+    fleet: Fleet, diary: Diary, edited: bool
+) -> None:
+    """Else a provider would take the same charge for another one; and another one for the same."""
+    mine = Handlers()
+
+    @mine.job("pay")
+    async def pay(job: Job, amount: int) -> int:
+        async def charge(step: Step) -> None:
+            diary.note(step.key)
+            raise Park("its answer was lost")
+
+        if len(diary.entries) < 3:
+            await job.once("charge", charge)
+        return amount
+
+    node = await fleet.node(mine)
+    ref: Any = await node.dispatch(pay, "k", 1)
+    for _ in range(3):
+        with pytest.raises(JobParked):
+            await ref.result(timeout_s=10)
+        if edited:
+            await node.parked.edit("k", ref.job_id, 2)
+        ref = await node.parked.replay("k", ref.job_id)
+    assert await ref.result(timeout_s=10) == (2 if edited else 1)
+    assert len({*diary.entries}) == (3 if edited else 1)
+
+
+async def test_limits_hold_for_steps_at_once(fleet: Fleet) -> None:
+    mine = Handlers()
+    refused: list[PoolError] = []
+
+    @mine.job("many")
+    async def many(job: Job, count: int, size: int) -> None:
+        started, all_are = 0, anyio.Event()
+
+        async def step() -> str:
+            nonlocal started
+            started += 1
+            await all_are.wait()
+            return "x" * size
+
+        async def ask(name: str) -> None:
+            try:
+                await job.once(name, step)
+            except (TooManySteps, PayloadTooLarge) as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(count):
+                tasks.start_soon(ask, f"s{n}")
+            await anyio.wait_all_tasks_blocked()
+            all_are.set()
+
+    node = await fleet.node(mine, steps_max=5, steps_bytes_max=10_000, result_bytes_max=8_000)
+    await (await node.dispatch(many, "k1", 9, 10)).result(timeout_s=10)
+    assert [type(each) for each in refused] == [TooManySteps] * 4
+    refused.clear()
+    await (await node.dispatch(many, "k2", 5, 4_000)).result(timeout_s=10)
+    assert [type(each) for each in refused] == [PayloadTooLarge] * 3
+
+
+@pytest.mark.parametrize("how", ["at once", "in a task", "by two"])
+async def test_a_step_that_would_wait_for_itself_is_told(fleet: Fleet, how: str) -> None:
+    mine = Handlers()
+    refused: list[InvalidOption] = []
+
+    @mine.job("nested")
+    async def nested(job: Job) -> None:
+        both = {"a": anyio.Event(), "b": anyio.Event()}
+
+        async def ask(name: str) -> None:
+            try:
+                await job.once(name, lambda: None)
+            except InvalidOption as error:
+                refused.append(error)
+
+        async def asks(mine: str, other: str) -> None:
+            both[mine].set()
+            if how == "by two":
+                await both[other].wait()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, other if how == "by two" else mine)
+
+        async with anyio.create_task_group() as tasks:
+            for name, other in ("ab", "ba") if how == "by two" else ("ab",):
+
+                async def step(name: str = name, other: str = other) -> None:
+                    await (ask(name) if how == "at once" else asks(name, other))
+
+                tasks.start_soon(job.once, name, step)
+
+    node = await fleet.node(mine)
+    await (await node.dispatch(nested, "k")).result(timeout_s=10)
+    assert len(refused) == 1
+    assert "would wait for itself" in str(refused[0])
+
+
+async def test_a_plain_function_around_an_async_one_is_a_step(fleet: Fleet) -> None:
+    mine = Handlers()
+
+    @mine.job("lambda")
+    async def handler(job: Job) -> Any:
+        async def charge(key: str) -> str:
+            return key[:1]
+
+        return await job.once("charge", lambda step: charge(step.name))
+
+    node = await fleet.node(mine)
+    assert await (await node.dispatch(handler, "k")).result(timeout_s=10) == "c"
+
+
 # --- saving ---------------------------------------------------------------------------------
 
 

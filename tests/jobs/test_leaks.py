@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.from_thread
 import pytest
 
 from pool import Handlers, Job
@@ -73,6 +75,37 @@ async def test_a_stopped_plain_handler_is_left_behind_and_its_stop_confirmed(
     gate.set()
     (worker,) = fleet.workers(node)
     await fleet.until(lambda: worker.takes(0) == worker.capacity)
+
+
+@pytest.mark.parametrize("is_leaked", [False, True])
+async def test_one_that_asks_for_a_step_too_late_ends_and_its_slot_is_free(
+    fleet: Fleet, diary: Diary, gate: threading.Event, is_leaked: bool
+) -> None:
+    """It was told to end while it worked: at its next step it hears so, on either loop."""
+    mine = Handlers()
+
+    @mine.job("plain")
+    def plain(job: Job) -> None:
+        diary.entries.append("begun")
+        gate.wait()
+        try:
+            anyio.from_thread.run(job.once, "late", lambda: None)
+        finally:
+            diary.entries.append("over")
+
+    node = await fleet.node(mine, lease_ttl_s=1.0 if is_leaked else 30.0)
+    ref = await node.dispatch("plain", "k")
+    await fleet.until(lambda: diary.entries == ["begun"])
+    (worker,) = fleet.workers(node)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ref.stop, "stopped", 20)
+        if is_leaked:
+            await fleet.seen(HandlerLeaked)
+        else:
+            await fleet.until(lambda: all(run.why for run in worker.runs.values()))
+        gate.set()
+    await fleet.until(lambda: worker.takes(0) == worker.capacity)
+    assert diary.entries == ["begun", "over"]
 
 
 async def test_one_that_ends_within_its_stop_budget_is_no_leak(

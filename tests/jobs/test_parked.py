@@ -175,6 +175,15 @@ async def test_a_live_job_tells_which_of_its_attempts_failed_and_why(fleet: Flee
     assert (status.worker.host, status.worker.pid) == (socket.gethostname(), os.getpid())
     await node.notify("k", 1)
     assert await ref.result(timeout_s=5) == "well"
+
+    @handlers.job("never", attempts_max=10, backoff_s=0.001, backoff_max_s=0.001)
+    async def never(job: Job) -> None:
+        raise ValueError(job.attempt)
+
+    parked = await (await fleet.node(handlers)).dispatch(never, "k2")
+    with pytest.raises(JobParked):
+        await parked.result(timeout_s=10)
+    assert [each.number for each in (await parked.status()).history] == list(range(3, 11))
     assert not fleet.client.exists(fleet.names.attempts)
 
 

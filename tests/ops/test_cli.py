@@ -407,6 +407,15 @@ async def test_dead_letters_are_listed_mended_replayed_and_discarded(
         assert (await told("discard", "--all", "--prefix", "k2", "--dry-run"))["count"] == 1
         assert (await told("discard", "k2", refs[2].job_id))["count"] == 1
         assert (await told("replay", "--all"))["count"] == 1
+        one = (
+            ["k", "i", "--dry-run"],
+            ["k", "i", "--older-than", "5"],
+            ["k", "i", "--handler", "add"],
+        )
+        for words in one:  # of many: none of them may be taken for leave to act on one
+            for verb in ("replay", "discard"):
+                wrong = ["parked", verb, *words, *where]
+                assert await anyio.to_thread.run_sync(main, wrong) == USAGE
         for wrong in (["replay"], ["replay", "k", "i", "--all"], ["edit", "k", "i", "--args", "5"]):
             assert await anyio.to_thread.run_sync(main, ["parked", *wrong, *where]) == USAGE
         gone = ["parked", "show", "k2", refs[2].job_id, *where]

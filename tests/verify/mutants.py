@@ -2386,8 +2386,7 @@ MUTANTS: Final = (
         name="a known id answers for whatever is asked",
         breaks="another handler or other arguments under a known id are a conflict",
         path="pool/redis/lua/dispatch.lua",
-        old="  if digest and (its_handler ~= handler or "
-        "(its_digest and its_digest ~= digest)) then",
+        old="  if digest and (its_handler ~= handler or its_digest ~= digest) then",
         new="  if false then",
         by=("tests/jobs/test_identity.py",),
     ),
@@ -2434,8 +2433,8 @@ MUTANTS: Final = (
     Mutant(
         name="all failed attempts of a job are kept",
         breaks="what is kept of a job's attempts has a bound",
-        path="pool/redis/lua/advance.lua",
-        old="  for _ = ATTEMPTS_MAX + 1, count do",
+        path="pool/redis/lua/lib/finish.lua",
+        old="  for _ = ATTEMPTS_MAX, tabs do",
         new="  for _ = 1, 0 do",
         by=("tests/redis/test_letter_scripts.py",),
     ),
@@ -2549,8 +2548,8 @@ MUTANTS: Final = (
         name="a step's key for each attempt",
         breaks="step.key is another one for each owner, so that no provider knows it again",
         path="pool/jobs/keeper.py",
-        old="parts = (self.pool, self.key, self.id, name)",
-        new="parts = (self.pool, self.key, self.id, name, str(self.epoch))",
+        old="parts = (self.pool, self.key, self.origin or self.id, name)",
+        new="parts = (self.pool, self.key, self.origin or self.id, name, str(self.epoch))",
         needs=("keeps",),
     ),
     Mutant(
@@ -2610,6 +2609,48 @@ MUTANTS: Final = (
         old="        if progress_s is not None:\n            ends_s = min",
         new="        if progress_s is None:\n            ends_s = min",
         by=("tests/jobs/test_keeping.py::test_who_tells_nothing_for_too_long_is_ended",),
+    ),
+    Mutant(
+        name="steps under way do not count",
+        breaks="as many steps as there are tasks are stored, whatever the limit",
+        path="pool/jobs/keeper.py",
+        old="len(self.results) + len(self._under_way) >=",
+        new="len(self.results) >=",
+        by=("tests/jobs/test_keeping.py::test_limits_hold_for_steps_at_once",),
+    ),
+    Mutant(
+        name="a replay pays anew",
+        breaks="the steps of a replayed letter have other keys, so that the provider charges again",
+        path="pool/jobs/keeper.py",
+        old="self.origin or self.id, name",
+        new="self.id, name",
+        by=(
+            (
+                "tests/jobs/test_keeping.py"
+                "::test_a_replayed_job_has_the_keys_of_its_steps_unless_its_arguments_are_others"
+            ),
+        ),
+    ),
+    Mutant(
+        name="who was told to end goes round for ever",
+        breaks="a thread that asks for a step after a stop holds its slot, its key and a processor",
+        path="pool/jobs/keeper.py",
+        old="anyio.current_effective_deadline() == -math.inf:",
+        new="anyio.current_effective_deadline() == math.nan:",
+        by=(
+            (
+                "tests/jobs/test_leaks.py"
+                "::test_one_that_asks_for_a_step_too_late_ends_and_its_slot_is_free"
+            ),
+        ),
+    ),
+    Mutant(
+        name="another one for the same id",
+        breaks="who names a job by an id that it was not given is answered, whatever he asks for",
+        path="pool/redis/lua/dispatch.lua",
+        old="its_digest ~= digest) then",
+        new="(its_digest and its_digest ~= digest)) then",
+        by=("tests/jobs/test_identity.py::test_an_id_that_was_not_given_is_nobodys_to_ask_for",),
     ),
 )
 

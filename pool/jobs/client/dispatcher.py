@@ -81,7 +81,7 @@ ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
 LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
 KNOWN_MAX: Final = 10_000  # handlers remembered as registered
-_COME_AGAIN: Final = (Policy, Elsewhere)  # answers that tell how
+_COME_AGAIN: Final = (Policy, Elsewhere, Replayed)  # answers that tell how
 LATE: Final = "not sent: the calls before it took too long"
 
 
@@ -522,6 +522,8 @@ class Dispatcher(Actor[Message]):
                     pending.item.policy = said.policy
                 elif isinstance(said, Elsewhere):
                     self._lane(number).owners.add(said.owner)
+                elif isinstance(said, Replayed):  # that one may have been replayed, too
+                    pending.item.id = said.job_id
                 again.append(pending)
             elif admitted.only_answered or said is Said.UNREADABLE:  # nothing of it is remembered
                 is_full = isinstance(said, Full)
@@ -601,8 +603,6 @@ class Dispatcher(Actor[Message]):
                 return Accepted(item.key, item.id, item.handler, seen)
             case Said.ENDED:
                 return Accepted(item.key, item.id, item.handler, None)
-            case Replayed(job_id, handler):
-                return Accepted(item.key, job_id, handler, None)
             case Conflict(handler, digest):
                 return IdempotencyConflict(
                     key=item.key,

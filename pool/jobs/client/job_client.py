@@ -150,6 +150,9 @@ class JobClient:
         payload = encode_call(args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
         more = _more(options, known, name, payload) if known or options.is_special else ""
+        if options.if_exists == "attach" and (known or options.known):
+            must = "another policy beside an id: that names this job, and attaching is to another"
+            raise checks.option("if_exists", "attach", must)
         return Admission(
             key=key,
             id=known or options.known or context.ids.next(),

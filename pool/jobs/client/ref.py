@@ -210,6 +210,8 @@ class JobRef(Generic[R]):
                 raise JobSuperseded(key=self.key, job_id=self.job_id, cause=cause, by=by)
             case Outcome() as outcome:
                 raise JobCancelled(key=self.key, job_id=self.job_id, cause=outcome.cause)
+            case StoreLost() as lost:
+                raise unsure(lost)  # it was accepted: a handler may have seen it
             case PoolError() as error:
                 raise again(error)
 

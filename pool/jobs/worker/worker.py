@@ -24,7 +24,7 @@ import attrs
 
 from pool.core import lifecycle
 from pool.core.digits import is_number
-from pool.core.record import Options, Start, parse_steps
+from pool.core.record import Options, Start, more_of, parse_steps
 from pool.core.retry import refused_delay
 from pool.core.run import Effect, Event
 from pool.core.settlement import after_timeout
@@ -899,6 +899,7 @@ class Worker(Actor[Told]):
                 pool=self.context.pool,
                 key=run.key,
                 id=run.start.id,
+                origin=more_of(run.start.more, "origin"),
                 epoch=run.start.epoch,
                 settings=self.context.settings,
                 check_here=self.context.pipeline.check_loop,

@@ -169,8 +169,10 @@ def _add_parked(commands: _Commands) -> None:
     replay.add_argument("--rate", type=float, metavar="PER_SECOND", help="with --all: no faster")
     edit = verb("edit", "give a dead letter other arguments, for when it is replayed")
     add_job(edit)
-    edit.add_argument("--args", default="[]", metavar="JSON", help="a list (default: none)")
-    edit.add_argument("--kwargs", default="{}", metavar="JSON", help="an object (default: none)")
+    edit.add_argument("--args", default="[]", metavar="JSON", help="a list; left out: no arguments")
+    edit.add_argument(
+        "--kwargs", default="{}", metavar="JSON", help="an object; left out: none by name"
+    )
     add_job(verb("discard", "throw dead letters away"), or_all=True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from base64 import b64encode
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,12 +41,22 @@ def run(args: argparse.Namespace) -> int:
     check_pool(args.pool)
     if args.verb in ("replay", "discard") and args.all == (args.id is not None):
         raise ConfigError(setting=args.verb, problem="give KEY and ID, or --all")
+    if args.verb in ("replay", "discard") and not args.all and (words := _of_all(args)):
+        problem = f"{' and '.join(words)} can only stand beside --all: KEY and ID name one letter"
+        raise ConfigError(setting=args.verb, problem=problem)
     given = _json(args) if args.verb == "edit" else ((), {})
     with reachable(args.url) as url:
         said = anyio.run(_run, args, url, given)
     text = json.dumps({"ok": said.is_done, **said.facts}) if args.json else "\n".join(said.lines)
     sys.stdout.write(f"{text}\n")
     return 0 if said.is_done else 1
+
+
+def _of_all(args: argparse.Namespace) -> list[str]:
+    """Return the options given that say something of many letters."""
+    names = ("dry_run", "handler", "prefix", "cause", "older_than", "newer_than", "rate")
+    given = (name for name in names if getattr(args, name, None) not in (None, "", False))
+    return [f"--{name.replace('_', '-')}" for name in given]
 
 
 def _json(args: argparse.Namespace) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -136,8 +147,15 @@ def _facts(job: ParkedJob) -> dict[str, Any]:
     try:
         json.dumps(facts)
     except (TypeError, ValueError):  # bytes, as somebody's own argument
-        facts["args"] = [repr(each) for each in job.args or ()]
+        facts = json.loads(json.dumps(facts, default=_as_json))
     return facts
+
+
+def _as_json(value: object) -> object:
+    """Return what JSON has no form for: bytes in base 64, all else as it is shown."""
+    if isinstance(value, bytes):
+        return {"base64": b64encode(value).decode()}
+    return repr(value)
 
 
 def _line(job: ParkedJob) -> str:

@@ -140,14 +140,8 @@ local function settled(epoch, result)
 end
 
 -- Keeps the last of a job's failed attempts; a job that does not fail has none.
-local ATTEMPTS_MAX = 8
 local function note_attempt(key, r, entry)
-  local text = r[ID] .. '\t' .. attempts_of(key, r, attempt_entry(r, entry))
-  local _, count = string.gsub(text, '\t', '')
-  for _ = ATTEMPTS_MAX + 1, count do
-    text = string.gsub(text, '\t[^\t]*', '', 1)
-  end
-  later('HSET', attempts, key, text)
+  later('HSET', attempts, key, r[ID] .. '\t' .. attempts_of(key, r, attempt_entry(r, entry)))
   r[MORE] = with_more(r[MORE], 't', '')
 end
 

@@ -82,11 +82,12 @@ local function may(flags, letter)
   return string.find(flags, letter, 1, true) ~= nil
 end
 
--- Whether a job is not the one that this id was given to before.
+-- Whether a job is not the one that this id was given to before.  One that was given none has no digest: who names
+-- it by the id that we made has not asked for it before.
 local function conflict(digest, handler, more, its_handler)
   local its_digest = more_of(more, 'd')
-  if digest and (its_handler ~= handler or (its_digest and its_digest ~= digest)) then
-    return 'CONFLICT ' .. its_handler .. ' ' .. (its_digest or '-')
+  if digest and (its_handler ~= handler or its_digest ~= digest) then
+    return 'CONFLICT ' .. (its_handler or '-') .. ' ' .. (its_digest or '-')
   end
 end
 
@@ -94,7 +95,7 @@ end
 local function ended(text, digest, handler)
   local more = string.match(text, '^%l+|[^|\n]*|[^|\n]*|[^|\n]*|[^|\n]*|([^|\n]*)|') or ''
   local its_handler, anew = more_of(more, 'h'), more_of(more, 'y')
-  local differs = its_handler and conflict(digest, handler, more, its_handler)
+  local differs = conflict(digest, handler, more, its_handler)
   return differs or (anew and 'REPLAYED ' .. anew .. ' ' .. its_handler) or 'ENDED'
 end
 
@@ -141,8 +142,8 @@ local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
   local is_alone_there = policy ~= 'q'
   if not is_alone_there and #ids >= line_max then
     return 'LINE ' .. text_of(line_max)
-  elseif queued >= queued_jobs_max then
-    return 'FULL ' .. queued
+  elseif queued_jobs_max == 0 or queued - (is_alone_there and #ids or 0) >= queued_jobs_max then
+    return 'FULL ' .. queued -- those whose place it takes make room
   end
   if is_alone_there then
     for _, id in ipairs(ids) do

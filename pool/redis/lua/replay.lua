@@ -82,6 +82,9 @@ for each in string.gmatch(more, '[^,]+') do
   inherited[#inherited + 1] = string.find(each, '^[drw]') and each or nil
 end
 r[MORE] = with_more(table.concat(inherited, ','), 'l', id)
+if not more_of(more, 'e') then
+  r[MORE] = with_more(r[MORE], 'o', more_of(more, 'o') or id)
+end
 if #payload > INLINE_BYTES_MAX then
   flag(r, 'p', true)
   later('HSET', payloads, key, payload)

@@ -63,7 +63,7 @@ end
 local function more_kept(r, word)
   local kept = {}
   for each in string.gmatch(r[MORE], '[^,]+') do
-    kept[#kept + 1] = string.find(each, word == 'parked' and '^[dlrw]' or '^[dlw]') and each or nil
+    kept[#kept + 1] = string.find(each, word == 'parked' and '^[dlorw]' or '^[dlw]') and each or nil
   end
   if word == 'parked' or #kept > 0 then
     kept[#kept + 1] = 'h' .. r[HANDLER]
@@ -78,11 +78,17 @@ local function attempt_entry(r, entry)
     (string.gsub(entry, '%c', ' ')) }, ' ') or ''
 end
 
--- The attempts that have failed, and how, each as its owner wrote it; between them tabs.
+-- The last attempts that have failed, and how, each as its owner wrote it; between them tabs.
+local ATTEMPTS_MAX = 8
 local function attempts_of(key, r, entry)
   local had = more_of(r[MORE], 't') and redis.call('HGET', attempts, key)
   local told = had and string.match(had, '^[^\t]*\t(.*)$') or ''
-  return told .. (told ~= '' and entry ~= '' and '\t' or '') .. entry
+  local text = told .. (told ~= '' and entry ~= '' and '\t' or '') .. entry
+  local _, tabs = string.gsub(text, '\t', '')
+  for _ = ATTEMPTS_MAX, tabs do
+    text = string.gsub(text, '^[^\t]*\t', '', 1)
+  end
+  return text
 end
 
 -- For how long: as was asked for it, else as its handler says, while there is room; and while its id must be known.
