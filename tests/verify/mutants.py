@@ -1814,6 +1814,14 @@ MUTANTS: Final = (
         by=("tests/redis/test_clock_scripts.py",),
     ),
     Mutant(
+        name="who is suspected while time stands is forgotten",
+        breaks="a worker that is gone stands in `open` until the next pass of the walk (G-05)",
+        path="pool/redis/lua/fence.lua",
+        old="for i = 7, #ARGV do",
+        new="for i = is_astray and #ARGV + 1 or 7, #ARGV do",
+        by=("tests/redis/test_clock_scripts.py",),
+    ),
+    Mutant(
         name="quiet by the longest TTL ever",
         breaks="after a gap nobody is fenced for an hour (13.4)",
         path="pool/redis/lua/lib/quiet.lua",
