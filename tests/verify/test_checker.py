@@ -4012,6 +4012,30 @@ def a_state_goes_back_with_the_data(s: Story) -> None:
     _state(s, "info", 20, 0)
 
 
+def a_copy_came_late(*put: int, heard: tuple[int, ...] = (0, 5, 6, 5), by: int = 9) -> Tell:
+    """Return the story of a state, and of when the store accepted what is in it."""
+
+    def tell(s: Story) -> None:
+        for number, seq in enumerate(put):
+            if number == by:
+                _state(s, "ok", 10, *heard)
+            s.say("message", p="server", job="j1", key="k", extra={"seq": seq})
+        if by >= len(put):
+            _state(s, "ok", 10, *heard)
+
+    return tell
+
+
+good("I52")(a_copy_came_late(0, 5, 6, 5))
+good("I52")(a_copy_came_late(0, 5, 5, heard=(0, 5, 5)))  # nothing had come between
+bad("I52")(a_copy_came_late(0, 5, 6))
+bad("I52")(a_copy_came_late(0, 5, heard=(0, 5, 5)))
+bad("I52")(a_copy_came_late(0, 5, 5, 6))  # then it comes before the other
+bad("I52")(a_copy_came_late(0, 5, 6, 5, by=3))  # it was put in only later
+bad("I52")(a_copy_came_late(0, 5, 6, 5, heard=(0, 6, 5)))  # it had not been there
+bad("I52")(a_copy_came_late(0, 5, 6, 5, 7, heard=(0, 5, 6, 5, 7, 5)))  # nor so often
+
+
 @bad("I52")
 def a_state_has_a_message_twice(s: Story) -> None:
     _state(s, "ok", 10, 0)
