@@ -605,6 +605,14 @@ MUTANTS: Final = (
         by=("tests/jobs/test_walk.py::test_an_index_that_was_deleted_is_made_again",),
     ),
     Mutant(
+        name="an error in place of an answer costs a whole rest",
+        breaks="what the walk could not look up for once is looked for two TTLs later (G-05)",
+        path="pool/jobs/fleet/walker.py",
+        old="return min(pause_s, ttl_s) if is_new else pause_s",
+        new="return pause_s",
+        by=("tests/jobs/test_walk.py::test_an_error_in_place_of_an_answer_costs_one_lease",),
+    ),
+    Mutant(
         name="cancelled for want of an index entry",
         breaks="a worker stops what runs here and its set of keys lacks, whatever the record says",
         path="pool/jobs/worker/worker.py",
