@@ -305,11 +305,9 @@ async def _hear() -> None:
     """
     if anyio.current_effective_deadline() == -math.inf:
         try:
-            cancelled = anyio.get_cancelled_exc_class()()
+            raise anyio.get_cancelled_exc_class()
         except TypeError:  # trio makes its own
             await anyio.lowlevel.checkpoint()
-        else:
-            raise cancelled
 
 
 def _takes_nothing(fn: Callable[..., Any]) -> bool:

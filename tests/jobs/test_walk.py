@@ -421,6 +421,27 @@ async def test_a_walk_that_fails_is_told_and_an_absent_server_is_not(
     assert len(fleet.all_seen(StoreTroubled)) == 1
 
 
+async def test_an_error_in_place_of_an_answer_costs_one_lease(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: what stays in the way (a key of another type) is met again at the usual pace."""
+    look, pauses = Walker.look, list[float]()
+
+    async def noted(self: Walker, *args: Any) -> float:
+        pauses.append(await look(self, *args))
+        return pauses[-1]
+
+    monkeypatch.setattr(Walker, "look", noted)
+    client = await fleet.node(lease_ttl_s=TTL_S)
+    Ghost(fleet, client, 1).join().put("U-0", "U", "nobodys")
+    fleet.client.delete(fleet.names.unassigned("nobodys"))
+    fleet.client.set(fleet.names.unassigned("nobodys"), "odd")
+    await fleet.until(lambda: TTL_S in pauses[:-1])
+    assert pauses[pauses.index(TTL_S) + 1] == 2 * TTL_S
+    fleet.client.delete(fleet.names.unassigned("nobodys"))
+    await fleet.seen(IndexRestored)
+
+
 # --- lines --------------------------------------------------------------------------------------
 
 

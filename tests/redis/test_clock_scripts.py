@@ -530,6 +530,27 @@ def test_nobody_is_fenced_later_than_its_caller_thinks_it_is(clock: Clock) -> No
     assert [claim.identity for claim in bench.fence(latest_ms=bench.now_ms() + 2_000)] == ["w2.1"]
 
 
+@pytest.mark.parametrize("is_late", [True, False])
+def test_who_is_suspected_while_nobody_vouches_for_the_time_is_fenced_later(
+    clock: Clock, is_late: bool
+) -> None:
+    """G-05: who found the suspect does not look there again before the next pass of the walk."""
+    bench = clock.bench
+    bench.do("ZREM", bench.names.keepalive, "w2.1")
+    if is_late:  # by its caller
+        assert bench.fence(suspects=["w2.1"], latest_ms=bench.now_ms() - 1_000) == []
+    else:
+        clock.step(HOUR_MS)
+        assert bench.fence(suspects=["w2.1"]) == []
+        clock.step(-HOUR_MS)
+        for _ in range(3):
+            clock.renew(later_ms=PERIOD_MS - BUSY_MS // 2)
+        assert bench.fence() == []  # it is not yet as late as where time stood
+        clock.renew(later_ms=PERIOD_MS)
+    assert [claim.identity for claim in bench.fence()] == ["w2.1"]
+    assert bench.audit() == []
+
+
 def test_nothing_fires_early_by_more_than_two_periods(clock: Clock) -> None:
     bench = clock.bench
     bench.put("k", "W")

@@ -13,6 +13,7 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     result    producer     ok (result), fail (err POOLPARKED | POOLCANCELLED | ...), info (unknown)
     cancel    producer     invoke, then ok: the job has ended, fail: nothing was done, or info
     notify    producer     invoke, then ok | fail | info.  extra: seq, rising per key
+    message   store        it was put into the inbox of a job.  extra: seq
     join      node         nonce, an owner's identity that this process has now.  extra: worker
                            (bool: it takes jobs)
     own       store        a grant: key, epoch, nonce

@@ -274,8 +274,9 @@ def first_write_wins(view: View, bounds: Bounds, found: Finding) -> None:
         if is_told and dispatch and event.t > view.lost and event.job not in gone:
             found.judged += 1
             # It may be forgotten when its time is over by a clock that nobody has seen to step.
-            is_over = event.job not in view.outcomes and view.unseen(event.t, view.final.t)
-            if event.job not in view.outcomes and not is_over:
+            if event.job not in view.outcomes and not view.unseen(
+                event.t, view.final.t, view.lane_of(event.key or dispatch.key)
+            ):
                 found.say(f"{event.job}: its outcome was told and is gone", event)
 
 

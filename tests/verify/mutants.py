@@ -605,6 +605,14 @@ MUTANTS: Final = (
         by=("tests/jobs/test_walk.py::test_an_index_that_was_deleted_is_made_again",),
     ),
     Mutant(
+        name="an error in place of an answer costs a whole rest",
+        breaks="what the walk could not look up for once is looked for two TTLs later (G-05)",
+        path="pool/jobs/fleet/walker.py",
+        old="return min(pause_s, ttl_s) if is_new else pause_s",
+        new="return pause_s",
+        by=("tests/jobs/test_walk.py::test_an_error_in_place_of_an_answer_costs_one_lease",),
+    ),
+    Mutant(
         name="cancelled for want of an index entry",
         breaks="a worker stops what runs here and its set of keys lacks, whatever the record says",
         path="pool/jobs/worker/worker.py",
@@ -1811,6 +1819,14 @@ MUTANTS: Final = (
         path="pool/redis/lua/fence.lua",
         old="if is_astray or (latest_ms > 0 and now > latest_ms) then",
         new="if false then",
+        by=("tests/redis/test_clock_scripts.py",),
+    ),
+    Mutant(
+        name="who is suspected while time stands is forgotten",
+        breaks="a worker that is gone stands in `open` until the next pass of the walk (G-05)",
+        path="pool/redis/lua/fence.lua",
+        old="for i = 7, #ARGV do",
+        new="for i = is_astray and #ARGV + 1 or 7, #ARGV do",
         by=("tests/redis/test_clock_scripts.py",),
     ),
     Mutant(

@@ -394,6 +394,45 @@ bad("I7")(steps_between(("a", 9.0), ("b", 9.5), ("a", 19.0)))
 bad("I7")(steps_between())
 
 
+def told_while_time_stood(
+    *renewed: tuple[str, float, float], wiped: float = 5.0, step_s: float = 3600.0, lane: str = "0"
+) -> Tell:
+    """Return the story of an outcome that was told at 10.1 behind a step at 10.0, and is gone.
+
+    Who was heard in a lane asked at the first time, and was answered at the other.
+    """
+
+    def tell(s: Story) -> None:
+        def hear(by: str, asked: float) -> None:
+            s.say("renew", p=f"{by}/1", nonce=f"N{by}.1@{lane}", extra={"asked": asked})
+
+        s.say("own", key="k", epoch=9, nonce="Wx.1@0")
+        s.say("own", key="k", epoch=10, nonce="Wa.1")
+        events: list[tuple[float, Callable[[], object]]] = [
+            *((at, partial(hear, by, asked)) for by, asked, at in renewed),
+            (wiped, partial(s.fault, "loss", kind="lane-wipe", lane="0")),
+            (10.0, partial(step, s, step_s=step_s)),
+            (10.1, partial(s.whole, "j1")),
+        ]
+        for at, happens in sorted(events, key=lambda each: each[0]):
+            s.at = max(s.at, at)
+            happens()
+        s.at = 30.0
+        s.final()
+
+    return tell
+
+
+# Who had seen it died before it could say so, and the others knew the lane that was lost.
+good("I7")(told_while_time_stood(("a", 9.0, 9.0), ("b", 4.0, 6.0), ("b", 19.0, 19.0)))
+bad("I7")(told_while_time_stood(("a", 9.0, 9.0), ("b", 6.0, 6.0), ("b", 19.0, 19.0)))
+bad("I7")(told_while_time_stood(("a", 9.0, 9.0), ("c", 10.05, 10.05)))  # it was settled by then
+bad("I7")(told_while_time_stood(("a", 9.0, 9.0), ("b", 19.0, 19.0), step_s=-3600.0))
+bad("I7")(told_while_time_stood(("a", 9.0, 9.0), ("b", 19.0, 19.0), wiped=10.05))
+# What was heard in another lane is no help, nor a hindrance.
+good("I7")(told_while_time_stood(("a", 9.0, 9.0), ("a", 10.05, 10.05), lane="1"))
+
+
 @good("I7")
 def a_frozen_caller_tells_after_a_loss_what_was_before_it(s: Story) -> None:
     s.whole("j1")
@@ -3971,6 +4010,30 @@ def a_state_goes_back_with_the_data(s: Story) -> None:
     _state(s, "ok", 10, 0, 1)
     s.fault("loss")
     _state(s, "info", 20, 0)
+
+
+def a_copy_came_late(*put: int, heard: tuple[int, ...] = (0, 5, 6, 5), by: int = 9) -> Tell:
+    """Return the story of a state, and of when the store accepted what is in it."""
+
+    def tell(s: Story) -> None:
+        for number, seq in enumerate(put):
+            if number == by:
+                _state(s, "ok", 10, *heard)
+            s.say("message", p="server", job="j1", key="k", extra={"seq": seq})
+        if by >= len(put):
+            _state(s, "ok", 10, *heard)
+
+    return tell
+
+
+good("I52")(a_copy_came_late(0, 5, 6, 5))
+good("I52")(a_copy_came_late(0, 5, 5, heard=(0, 5, 5)))  # nothing had come between
+bad("I52")(a_copy_came_late(0, 5, 6))
+bad("I52")(a_copy_came_late(0, 5, heard=(0, 5, 5)))
+bad("I52")(a_copy_came_late(0, 5, 5, 6))  # then it comes before the other
+bad("I52")(a_copy_came_late(0, 5, 6, 5, by=3))  # it was put in only later
+bad("I52")(a_copy_came_late(0, 5, 6, 5, heard=(0, 6, 5)))  # it had not been there
+bad("I52")(a_copy_came_late(0, 5, 6, 5, 7, heard=(0, 5, 6, 5, 7, 5)))  # nor so often
 
 
 @bad("I52")

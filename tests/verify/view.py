@@ -345,22 +345,41 @@ class View:
     def _heard(self) -> Mapping[str, Sequence[float]]:
         return {lane: [at for at, _ in told] for lane, told in self._answered.items()}
 
-    def unseen(self, began: float, ended: float) -> list[Fault]:
-        """Return the steps within a time that nobody saw: no process was heard before and after.
+    def unseen(self, began: float, ended: float, lane: str) -> list[Fault]:
+        """Return the steps within a time that nobody saw in a lane; any lane, if it is untold.
 
-        Where it is not told who was heard, there are none.
+        And one forward of just before it that nobody could have settled yet, as nobody of the lane
+        was answered in between.  Where it is not told who was heard, there are none.
         """
         if not self.of.get("renew"):
             return []
+        heard = self._heard.get(lane, ())
+        stood = [
+            fault
+            for fault in self.excuses({STEP}, -math.inf, began)
+            if lane
+            and fault.ended < began
+            and fault.event.extra.get("step_s", 0.0) > 0.0
+            and bisect_right(heard, fault.began) == bisect_right(heard, began)
+            and not self.excuses({"loss"}, fault.began, began, lane=lane)
+        ]
+        found = self.excuses({STEP}, began, ended) + stood
+        return [fault for fault in found if not self._is_seen(fault, lane)]
+
+    def _is_seen(self, step: Fault, lane: str) -> bool:
+        """Say whether a process was heard in a lane before a step, and after it.
+
+        What it asked before the lane lost all it had told it another time than the lane has now.
+        """
+        losses = self.excuses({"loss"}, -math.inf, step.began, lane=lane)
+        made = max((loss.ended for loss in losses if loss.since == -math.inf), default=-math.inf)
         heard: dict[str, tuple[float, float]] = {}
         for event in self.of["renew"]:
-            first, last = heard.get(event.p, (event.t, event.t))
-            heard[event.p] = (min(first, event.t), max(last, event.t))
-        return [
-            fault
-            for fault in self.excuses({STEP}, began, ended)
-            if not any(first < fault.began < last for first, last in heard.values())
-        ]
+            is_here = not lane or event.nonce.partition("@")[2] in ("", lane)
+            if is_here and event.extra.get("asked", event.t) > made:
+                first, last = heard.get(event.p, (event.t, event.t))
+                heard[event.p] = (min(first, event.t), max(last, event.t))
+        return any(first < step.began < last for first, last in heard.values())
 
     def well(self, began: float, ended: float, but: str = "") -> set[str]:
         """Return the nodes that took jobs all that time, and that nothing happened to."""

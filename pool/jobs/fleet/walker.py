@@ -12,7 +12,8 @@ more.  One node walks at a time (SetIfNotExists with an expiry, in `lane`).
 
 Dying after any step: the hold ends, another node goes on at the cursor, and what was seen and not
 acted upon is seen in the next pass.  A pass with a break in it (another walker, a connection made
-anew: a restarted server has another order) does its work, but nothing is counted by it.  Late or
+anew: a restarted server has another order) does its work, but nothing is counted by it.  After a
+call that failed, and once where an error is what it was answered, it goes on within a TTL.  Late or
 repeated calls: of `walk`, one slice is skipped by a pass that does not count then; all others find
 the record changed.
 """
@@ -97,6 +98,7 @@ class Walker:
     move: Move  # recovers what nobody owns
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
     _faults: set[str] = attrs.field(init=False, factory=set)  # told since a pass began
+    _troubled_in: set[int] = attrs.field(init=False, factory=set)  # lanes; by their last slices
 
     async def run(self, number: int) -> None:
         """Walk over a lane, for ever."""
@@ -150,6 +152,8 @@ class Walker:
         mine.open_at = told.open_at.removeprefix("0")
         mine.cleanup_at = told.cleanup_at.removeprefix("0")
         self._suspect(state, told.suspects)
+        was_troubled = state.number in self._troubled_in
+        self._troubled_in.discard(state.number)
         flat = told.flat
         for i in range(0, len(flat), 2 * JUDGED):
             await self._judge(state, mine, flat[i : i + 2 * JUDGED])
@@ -159,7 +163,10 @@ class Walker:
                 await self._end(state, mine, told)
             mine.found = 0
         await self._expire(state)
-        return model.pause_s(told.records, len(context.lanes), ttl_s)
+        pause_s = model.pause_s(told.records, len(context.lanes), ttl_s)
+        # An error in place of an answer may come once only: that must not cost a whole rest.
+        is_new = state.number in self._troubled_in and not was_troubled
+        return min(pause_s, ttl_s) if is_new else pause_s
 
     async def _expire(self, state: LaneState) -> None:
         """End the answers and the dead letters that were kept for long enough, a page at a time."""
@@ -264,9 +271,8 @@ class Walker:
         replies = await self.context.pipeline.replies_to(commands)
         for reply in replies:
             if isinstance(reply, StoreFault):
-                self._troubled(
-                    names.number, reply
-                )  # a key of another type: nobody can say what it lacks
+                # As of a key of another type: nobody can say what it lacks.
+                self._troubled(names.number, reply)
             elif isinstance(reply, PoolError):
                 raise again(reply)
         missing: set[int] = set()
@@ -390,6 +396,7 @@ class Walker:
     # --- telling ------------------------------------------------------------------------------
 
     def _troubled(self, lane: int, error: PoolError) -> None:
+        self._troubled_in.add(lane)
         problem = str(error)  # what is in the way of one record is in that of many
         if problem not in self._faults:
             self._faults.add(problem)

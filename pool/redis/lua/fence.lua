@@ -41,14 +41,20 @@ redis.call('XLEN', journal)
 redis.call('HLEN', jobs)
 redis.call('HLEN', trials)
 redis.call('ZCARD', thawed)
+redis.call('ZREM', keepalive, '\n')
+-- A suspect gets a lease that has ended, whoever vouches for the time: if it cannot be claimed now, it will be
+-- by somebody, and need not be found once more.  What is done is remembered as long as ever.
+local FORGET_TTLS = 10
+for i = 7, #ARGV do
+  local is_done = redis.call('HGET', cleanup, ARGV[i]) == 'done'
+  redis.call('ZADD', keepalive, 'NX', is_done and now + FORGET_TTLS * ttl_ms or now, ARGV[i])
+end
 if is_astray or (latest_ms > 0 and now > latest_ms) then
   return { text_of(now + period_ms) }
 end
-redis.call('ZREM', keepalive, '\n')
 
 local fields = redis.call('HMGET', lane, 'quiet', 'begun', 'stood')
 local quiet, begun, stood = whole(fields[1]), whole(fields[2]), whole(fields[3])
-local FORGET_TTLS = 10
 local answers = { '-1' }
 local function culprit_of(name)
   local epoch, key = string.match(redis.call('HGET', trials, name) or '', '^(%d+)|(.*)$')
@@ -86,12 +92,6 @@ local function claim(name, lease_end, had)
   tally('fenced', had and 0 or 1)
   answers[#answers + 1] = name
   answers[#answers + 1] = fence
-end
--- A suspect gets a lease that has ended: if it cannot be claimed now, it will be by somebody.  What is
--- done is remembered as long as ever.
-for i = 7, #ARGV do
-  local is_done = redis.call('HGET', cleanup, ARGV[i]) == 'done'
-  redis.call('ZADD', keepalive, 'NX', is_done and now + FORGET_TTLS * ttl_ms or now, ARGV[i])
 end
 if now >= quiet then
   local ended = redis.call('ZRANGEBYSCORE', keepalive, '-inf', now, 'WITHSCORES', 'LIMIT', 0, claims_max)

@@ -30,7 +30,7 @@ from pool.redis.commands.change import ADVANCE
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.letters import REPLAY
 from pool.redis.commands.recovery import FENCE, REAP, SWEEP
-from pool.redis.commands.talk import InboxPage
+from pool.redis.commands.talk import NOTIFY, InboxPage
 from pool.redis.commands.upkeep import Owned
 from tests.verify.history import Event, Recorder
 from tests.verify.sim import reading
@@ -41,6 +41,7 @@ from tests.verify.sim.world import Process, World
 
 STORE: Final = "server"
 _TOKEN: Final = re.compile(rb'"(t\d+\.\d+)"')  # in a payload
+_SEQ: Final = re.compile(rb'"seq":(\d+)')  # likewise
 _SCRIPTS: Final = {script.sha.encode(): script for script in SCRIPTS}
 
 
@@ -71,6 +72,7 @@ class Watch:
     settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
     problems: list[str] = attrs.field(factory=list)  # what no invariant speaks of
     _uses: int = 0
+    _messages: set[tuple[str, bytes]] = attrs.field(factory=set)  # lane, and as it was told
     # Events of streams by their ids, as far as they were ever there; what was last seen of maps.
     _tokens: dict[tuple[bytes, bytes], str] = attrs.field(factory=dict)
     _truths: dict[str, dict[str, Any] | None] = attrs.field(factory=dict)
@@ -213,6 +215,12 @@ class Watch:
                 self.remade.add(made)
                 self.key_of[made] = key
                 self._store("replayed", key=key, job=made, extra={"of": letter})
+        elif script is NOTIFY and isinstance(reply, bytes) and reply[:3] == b"OK ":
+            # Who asked again may be told of the message that is there: each is told once.
+            if (lane, reply) not in self._messages and (found := _SEQ.search(args[5])):
+                self._messages.add((lane, reply))
+                extra = {"seq": int(found[1])}
+                self._store("message", key=args[1].decode(), job=args[6].decode(), extra=extra)
         elif script is FENCE and isinstance(reply, list):
             for name, claim in zip(reply[1::2], reply[2::2], strict=True):
                 holder, fence, *_ = claim.decode().split("|")
