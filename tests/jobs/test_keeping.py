@@ -12,7 +12,8 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Park
-from pool.core.record import LIMITS, Options, letters_steps, state_of, steps_name
+from pool.core.options import LIMITS, Options
+from pool.core.record import letters_steps, state_of, steps_name
 from pool.errors import (
     InvalidOption,
     JobParked,

@@ -13,18 +13,8 @@ import attrs
 from pool import checks
 from pool.core.codec import check_size, encode_call
 from pool.core.ids import id_of
-from pool.core.record import (
-    LINE_MAX,
-    MORE,
-    Attempt,
-    IfExists,
-    Outcome,
-    Record,
-    attempts,
-    digest_of,
-    pack_more,
-    policy_of,
-)
+from pool.core.options import LINE_MAX, IfExists, policy_of
+from pool.core.record import MORE, Attempt, Outcome, Record, attempts, digest_of, pack_more
 from pool.errors import JobLost, NoSuchJob, PoolError, StoreLost, UnknownHandler, UsageError, again
 from pool.jobs.client.dispatcher import Dispatcher, Waiting
 from pool.jobs.client.requests import Requests

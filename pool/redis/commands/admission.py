@@ -12,7 +12,8 @@ import attrs
 
 from pool.core.digits import number
 from pool.core.lifecycle import State
-from pool.core.record import KIND_LETTERS, POLICY_LETTERS, STATES, Kind
+from pool.core.options import POLICY_LETTERS
+from pool.core.record import KIND_LETTERS, STATES, Kind
 from pool.redis.commands.calls import Calls, Target, as_ms
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
