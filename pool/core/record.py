@@ -353,6 +353,7 @@ class Outcome:
     started_ms: int = 0  # when its last run began; 0: not told, or it never did
     halves: int = 0  # what its crash marks weighed
     more: str = ""
+    progress: Progress | None = None  # what it said last
 
     @property
     def error(self) -> str:
@@ -363,8 +364,6 @@ class Outcome:
     def attempts(self) -> tuple[Attempt, ...]:
         """Those of a parked job that failed, the last few."""
         return attempts(self.body.partition(b"\n")[2].decode(errors="replace"))
-
-    progress: Progress | None = None  # what it said last
 
     @staticmethod
     def pack(
