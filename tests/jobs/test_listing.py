@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from pool import Handlers, Job, Node, Status
@@ -30,7 +31,7 @@ async def until_stopped(job: Job, *_: Any, **__: Any) -> None:
     finally:
         causes.append(job.stop_cause)
         with job.ending():
-            await anyio.sleep(0.01)
+            await anyio.lowlevel.checkpoint()
             cleaned.append(job.key)
 
 
