@@ -17,7 +17,8 @@ import attrs
 
 from benchmarks.budget import Figure
 from benchmarks.desk import Cost, Desk
-from pool.core.record import Options, Record
+from pool.core.options import Options
+from pool.core.record import Record
 from pool.maps.commands import LIST, WRITE, StoredMap, probe_call
 from pool.names import Control, Names
 from pool.redis.commands.admission import Admission

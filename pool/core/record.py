@@ -1,4 +1,4 @@
-"""What stands in Redis of a job: its record, its start, its outcome, and its handler's options.
+"""What stands in Redis of a job: its record, its start, its outcome, and what it has stored.
 
 The scripts read and write the same fields (`lua/lib/record.lua`); tests hold the two together.
 """
@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias
 from urllib.parse import quote, unquote
 
 import attrs
@@ -19,8 +19,6 @@ from pool.core.ids import process_of
 from pool.core.lifecycle import OWNED, Ended, State
 
 Kind: TypeAlias = Literal["job", "service"]
-Limit: TypeAlias = Literal["timeout", "progress"]  # `timeout_s`, `progress_timeout_s`
-LIMITS: Final[tuple[Limit, ...]] = get_args(Limit)
 
 STATES: Final[dict[str, State]] = {
     "P": "pending",
@@ -35,6 +33,7 @@ KIND_LETTERS: Final = {kind: letter for letter, kind in KINDS.items()}
 TRACEBACK_CHARS_MAX: Final = 4000  # of a failed attempt's traceback that are kept
 ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
 CAUSE_CHARS_MAX = 200
+SUPERSEDED: Final = "superseded by "  # then an id: the cause of what another took the place of
 NOTE_CHARS_MAX = 200  # of what a handler says beside how far it is
 INLINE_BYTES_MAX: Final = 1024  # of what travels with what announces it, likewise
 MARKS_MAX: Final = 8  # crash marks of a record that name who died; older ones become a number
@@ -355,6 +354,7 @@ class Outcome:
     started_ms: int = 0  # when its last run began; 0: not told, or it never did
     halves: int = 0  # what its crash marks weighed
     more: str = ""
+    progress: Progress | None = None  # what it said last
 
     @property
     def error(self) -> str:
@@ -365,8 +365,6 @@ class Outcome:
     def attempts(self) -> tuple[Attempt, ...]:
         """Those of a parked job that failed, the last few."""
         return attempts(self.body.partition(b"\n")[2].decode(errors="replace"))
-
-    progress: Progress | None = None  # what it said last
 
     @staticmethod
     def pack(
@@ -466,28 +464,6 @@ def one_line(text: str, chars_max: int) -> str:
     return re.sub(r"[|\x00-\x1f\x7f\ud800-\udfff]+", " ", text).strip()[:chars_max]
 
 
-# --- what a dispatch wants where its key has a live job ----------------------------------------
-
-SUPERSEDED: Final = "superseded by "  # then an id: the cause of what another took the place of
-
-IfExists: TypeAlias = Literal["reject", "attach", "queue", "replace", "coalesce"]
-LINE_MAX: Final = 1000  # jobs queued behind one, whatever is asked for
-POLICY_LETTERS: Final = "abcqr"
-_POLICY: Final = rf"[{POLICY_LETTERS}]\d{{0,4}}"
-
-
-def policy_of(if_exists: IfExists, *, queue_max: int, attach_any: bool) -> str:
-    """Return the letters that `dispatch` takes: empty to reject, q<N> to queue behind so many."""
-    letters = {
-        "reject": "",
-        "attach": "b" if attach_any else "a",
-        "queue": f"q{queue_max}",
-        "replace": "r",
-        "coalesce": "c",
-    }
-    return letters[if_exists]
-
-
 # --- what a job has stored while it went on ----------------------------------------------------
 
 
@@ -529,72 +505,3 @@ def state_of(checkpoint: bytes) -> bytes:
 
 
 _SAVED: Final = re.compile(rb"(?:\d+\.\d+)?[|]")
-
-
-# --- what a handler wants for its jobs --------------------------------------------------------
-
-
-@attrs.frozen(kw_only=True)
-class Options:
-    """How jobs of one handler are run; kept in the lane, so that recovery needs no handler code."""
-
-    kind: Kind = "job"
-    attempts_max: int = 5  # 0: without limit
-    backoff_s: float = 1.0
-    backoff_max_s: float = 60.0
-    timeout_s: float | None = None
-    healthy_s: float = 60.0
-    retention_s: float | None = None
-    progress_timeout_s: float | None = None
-    park_on: frozenset[Limit] = frozenset()  # limits after which an attempt is the last one
-    policy: str = ""  # where the key has a live job, see `policy_of`
-
-    @property
-    def limit_s(self) -> float | None:
-        """The first limit that a run without any progress comes to; None: it has none."""
-        limits = (self.timeout_s, self.progress_timeout_s)
-        return min((limit for limit in limits if limit is not None), default=None)
-
-    def pack(self) -> str:
-        """Return what stands in `handlers`: what few have comes last, or not at all."""
-        mask = sum(1 << at for at, limit in enumerate(LIMITS) if limit in self.park_on)
-        numbers = (
-            self.attempts_max,
-            round(self.backoff_s * 1000),
-            round(self.backoff_max_s * 1000),
-            _limit_ms(self.timeout_s),
-            round(self.healthy_s * 1000),
-        )
-        rare = (_limit_ms(self.retention_s), _limit_ms(self.progress_timeout_s), mask)
-        words = [KIND_LETTERS[self.kind], *map(str, numbers)]
-        words += [str(number) if number else "" for number in rare]
-        return "|".join([*words, self.policy]).rstrip("|")
-
-    @classmethod
-    def parse(cls, text: bytes) -> Options:
-        """Return the options; what cannot be read counts as the defaults."""
-        fields = text.decode(errors="replace").split("|")
-        try:
-            attempts, base, cap, timeout, healthy = map(number, fields[1:6])
-            rare = [number(text) if text else 0 for text in fields[6:9]]
-            retention, progress, mask = (*rare, 0, 0, 0)[:3]
-        except ValueError:
-            return cls()
-        if fields[0] not in KINDS:
-            return cls()
-        return cls(
-            kind=KINDS[fields[0]],
-            attempts_max=attempts,
-            backoff_s=max(base, 1) / 1000,
-            backoff_max_s=max(cap, base, 1) / 1000,
-            timeout_s=timeout / 1000 if timeout else None,
-            healthy_s=healthy / 1000,
-            retention_s=retention / 1000 if retention else None,
-            progress_timeout_s=progress / 1000 if progress else None,
-            park_on=frozenset(limit for at, limit in enumerate(LIMITS) if mask >> at & 1),
-            policy=fields[-1] if re.fullmatch(_POLICY, fields[-1], re.ASCII) else "",
-        )
-
-
-def _limit_ms(limit_s: float | None) -> int:
-    return 0 if limit_s is None else max(1, round(limit_s * 1000))

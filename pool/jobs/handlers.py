@@ -24,7 +24,7 @@ from typing import (
 import attrs
 
 from pool import checks
-from pool.core.record import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
+from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.errors import ConfigError, DuplicateHandler, name_of, shown
 from pool.jobs.job import Job
 from pool.names import check_handler

@@ -22,8 +22,9 @@ import attrs
 from pool import checks
 from pool.core.codec import check_size, encode_message
 from pool.core.lifecycle import State as JobState
+from pool.core.options import IfExists
 from pool.core.placement import WEIGHT_MAX, WEIGHT_MIN
-from pool.core.record import IfExists, Record
+from pool.core.record import Record
 from pool.errors import (
     NotRunning,
     StoreUnavailable,

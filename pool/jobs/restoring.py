@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from pool.core.record import Options, Record
+from pool.core.options import Options
+from pool.core.record import Record
 from pool.errors import shown
 from pool.events import IndexRestored
 from pool.jobs.context import Context, LaneState

@@ -18,7 +18,8 @@ import anyio.to_thread
 import attrs
 
 from pool.core.codec import decode_call
-from pool.core.record import Limit, Options, Start
+from pool.core.options import Limit, Options
+from pool.core.record import Start
 from pool.core.run import Life, Phase, Why
 from pool.errors import PayloadEncodingError
 from pool.jobs.handlers import Handler

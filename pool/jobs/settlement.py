@@ -7,15 +7,8 @@ from typing import TypeAlias
 
 import attrs
 
-from pool.core.record import (
-    CAUSE_CHARS_MAX,
-    ERROR_CHARS_MAX,
-    Options,
-    Record,
-    Start,
-    one_line,
-    pack_attempt,
-)
+from pool.core.options import Options
+from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Record, Start, one_line, pack_attempt
 from pool.core.settlement import (
     CancelJob,
     Death,

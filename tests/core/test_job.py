@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.core import lifecycle
+from pool.core.options import Options
 from pool.core.record import (
     MARKS_CHARS_MAX,
     MARKS_MAX,
     NO_MARKS,
     STATES,
     Marks,
-    Options,
     Outcome,
     Record,
     Start,

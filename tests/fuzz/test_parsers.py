@@ -10,8 +10,9 @@ import pytest
 import redis
 
 from pool.core.codec import decode_call, decode_value, encode_call, encode_value
+from pool.core.options import Options
 from pool.core.placement import Candidates
-from pool.core.record import Options, Outcome, Record, Start
+from pool.core.record import Outcome, Record, Start
 from pool.core.settlement import Death, Judgement, after_failure, recover
 from pool.errors import PayloadEncodingError
 from pool.jobs.roster import WorkerEntry

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 
-from pool.core.record import Options, Record
+from pool.core.options import Options
+from pool.core.record import Record
 from pool.names import Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target

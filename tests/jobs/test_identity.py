@@ -294,3 +294,16 @@ async def test_an_id_and_an_attachment_are_not_asked_for_at_once(
     [refused] = await node.options(if_exists="attach").dispatch_many("charge", [call])
     assert isinstance(refused, InvalidOption)
     assert not charges.done
+
+    handlers = Handlers()
+
+    @handlers.job("shared", if_exists="attach")
+    async def shared(job: Job) -> None:
+        await charges.gate.wait()
+
+    away, here = await fleet.node(None), await fleet.node(handlers)
+    live = await here.dispatch("shared", "k")
+    for by in (away, here):  # who knows the handler's name, and who has it
+        assert (await by.dispatch("shared", "k")).job_id == live.job_id
+        with pytest.raises(JobExists):
+            await by.options(job_id="mine").dispatch("shared", "k")

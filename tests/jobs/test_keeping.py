@@ -12,7 +12,8 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Park
-from pool.core.record import LIMITS, Options, letters_steps, state_of, steps_name
+from pool.core.options import LIMITS, Options
+from pool.core.record import letters_steps, state_of, steps_name
 from pool.errors import (
     InvalidOption,
     JobParked,
@@ -140,15 +141,19 @@ async def test_two_tasks_that_ask_for_one_step_run_it_once(fleet: Fleet, diary: 
     @mine.job("both")
     async def both(job: Job, fails: int) -> list[int]:
         results: list[int] = []
+        asking, all_ask = [1, 2, 3], anyio.Event()
 
         async def count() -> int:
             diary.note("called")
-            await anyio.sleep(0.01)
+            await all_ask.wait()
             if len(diary.entries) <= fails:
                 raise OSError("not yet")
             return len(diary.entries)
 
         async def ask() -> None:
+            asking.pop()
+            if not asking:
+                all_ask.set()
             try:
                 results.append(await job.once("count", count))
             except OSError:
@@ -685,14 +690,14 @@ async def test_who_tells_nothing_for_too_long_is_ended(fleet: Fleet, diary: Diar
 
 
 async def test_the_time_for_progress_is_written_where_others_can_enforce_it(fleet: Fleet) -> None:
-    """It moves on with each renewal, as the handler goes on."""
-    mine, stop = Handlers(), anyio.Event()
+    """It moves on with the renewal after the handler has."""
+    mine, goes_on, stop = Handlers(), anyio.Event(), anyio.Event()
 
     @mine.job("long", progress_timeout_s=60.0)
     async def long(job: Job) -> None:
-        while not stop.is_set():
-            await job.progress(1)
-            await anyio.sleep(0.01)
+        await goes_on.wait()
+        await job.progress(1)
+        await stop.wait()
 
     def due() -> float:
         return fleet.client.zscore(fleet.names.due, "k:k") or 0.0
@@ -701,6 +706,7 @@ async def test_the_time_for_progress_is_written_where_others_can_enforce_it(flee
     ref = await node.dispatch(long, "k")
     await fleet.until(due)
     first = due()
+    goes_on.set()
     await fleet.until(lambda: due() > first)
     stop.set()
     await ref.result(timeout_s=10)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from pool import Handlers, Job, Node, Status
 from pool.errors import InvalidOption, JobCancelled, NotStopped
+from pool.jobs.client import stopping
 from pool.jobs.client.listing import PAGE_MAX
 from pool.names import Names, queued
 
@@ -30,7 +32,7 @@ async def until_stopped(job: Job, *_: Any, **__: Any) -> None:
     finally:
         causes.append(job.stop_cause)
         with job.ending():
-            await anyio.sleep(0.01)
+            await anyio.lowlevel.checkpoint()
             cleaned.append(job.key)
 
 
@@ -231,6 +233,16 @@ async def test_a_dry_run_tells_what_would_be_stopped(fleet: Fleet) -> None:
     report = await node.stop_all(prefix="u", dry_run=True)
     assert (report.found, report.stopped, sorted(report.keys)) == (3, 0, ["u1", "u2", "u3"])
     assert len(await every(node)) == 7
+
+
+async def test_of_many_that_are_stopped_the_first_are_named(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "TOLD_MAX", 2)
+    monkeypatch.setattr(stopping, "PAGE", 1)
+    node, _ = await full_house(fleet)
+    report = await node.stop_all(timeout_s=5)
+    assert (report.found, report.is_complete, len({*report.keys})) == (7, True, 2)
 
 
 async def test_all_of_a_handler_are_stopped_and_no_others(fleet: Fleet) -> None:

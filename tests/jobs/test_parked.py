@@ -16,6 +16,7 @@ from pool.errors import (
     NoSuchLetter,
     UnknownHandler,
 )
+from pool.jobs.client import parked as client
 from tests.nodes import Fleet
 
 pytestmark = pytest.mark.anyio
@@ -136,6 +137,20 @@ async def test_many_are_replayed_and_those_refused_stay(fleet: Fleet) -> None:
         await node.parked.replay("k0", refs[0].job_id)
     await held.stop(timeout_s=5)
     assert await node.parked.count() == 1
+
+
+async def test_of_many_that_are_refused_the_first_are_told(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "REFUSED_MAX", 2)
+    node, _, _ = await _parked(fleet, ["a", "b", "c"])
+    held = [await node.dispatch("hold", key) for key in "abc"]
+    many = await node.parked.replay_all()
+    assert (many.count, many.refused) == (0, 3)
+    assert [type(reason) for reason in many.reasons] == [JobExists, JobExists]
+    for ref in held:
+        await ref.stop(timeout_s=5)
+    assert await node.parked.count() == 3
 
 
 async def test_a_letter_of_a_handler_that_nobody_has_any_more_stays(fleet: Fleet) -> None:

@@ -16,7 +16,8 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Node, PoolError
-from pool.core.record import Options, Record
+from pool.core.options import Options
+from pool.core.record import Record
 from pool.errors import JobSuperseded, StoreFault, StoreUnavailable
 from pool.events import (
     CountersMended,

@@ -13,8 +13,9 @@ import attrs
 import pytest
 import redis
 
+from pool.core.options import Options
 from pool.core.pooltime import Told
-from pool.core.record import Options, Outcome, Record
+from pool.core.record import Outcome, Record
 from pool.names import Names, queued
 from pool.redis.acl import rules
 from pool.redis.commands.admission import Admission

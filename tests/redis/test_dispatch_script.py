@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pool.core.record import Options, Start
+from pool.core.options import Options
+from pool.core.record import Start
 from pool.names import pair
 from pool.redis.commands.calls import Target
 

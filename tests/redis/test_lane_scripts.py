@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from pool.core.record import Options
+from pool.core.options import Options
 from pool.names import line, queued, split_pair
 from pool.redis.commands.calls import Target
 from pool.redis.commands.lane import SCRIPTS

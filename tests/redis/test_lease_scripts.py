@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from pool.core.record import Options
+from pool.core.options import Options
 from pool.redis.commands.calls import Target
 from pool.redis.commands.member import Renewal, Ttl, registered, renewal
 from pool.redis.commands.recovery import Claim, Holding, fenced, reaped

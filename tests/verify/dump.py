@@ -9,7 +9,8 @@ from typing import Any, Final
 import redis
 
 from pool.core.codec import decode_value
-from pool.core.record import Options, Outcome, Record
+from pool.core.options import Options
+from pool.core.record import Outcome, Record
 from pool.errors import PayloadEncodingError
 from pool.names import Control, Names
 from pool.testing import audit

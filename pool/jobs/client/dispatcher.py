@@ -81,7 +81,6 @@ ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
 LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
 KNOWN_MAX: Final = 10_000  # handlers remembered as registered
-_COME_AGAIN: Final = (Policy, Elsewhere, Replayed)  # answers that tell how
 LATE: Final = "not sent: the calls before it took too long"
 
 
@@ -517,13 +516,14 @@ class Dispatcher(Actor[Message]):
                 self._saturated[pending.item.handler] = self.context.io.clock() + SATURATED_S
                 pending.item.unassigned = True
                 again.append(pending)
-            elif type(said) in _COME_AGAIN:
-                if isinstance(said, Policy):
-                    pending.item.policy = said.policy
-                elif isinstance(said, Elsewhere):
-                    self._lane(number).owners.add(said.owner)
-                elif isinstance(said, Replayed):  # that one may have been replayed, too
-                    pending.item.id = said.job_id
+            elif isinstance(said, Policy):
+                pending.item.go_by(said.policy)
+                again.append(pending)
+            elif isinstance(said, Replayed):  # that one may have been replayed, too
+                pending.item.id = said.job_id
+                again.append(pending)
+            elif isinstance(said, Elsewhere):
+                self._lane(number).owners.add(said.owner)
                 again.append(pending)
             elif admitted.only_answered or said is Said.UNREADABLE:  # nothing of it is remembered
                 is_full = isinstance(said, Full)

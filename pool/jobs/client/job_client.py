@@ -13,18 +13,8 @@ import attrs
 from pool import checks
 from pool.core.codec import check_size, encode_call
 from pool.core.ids import id_of
-from pool.core.record import (
-    LINE_MAX,
-    MORE,
-    Attempt,
-    IfExists,
-    Outcome,
-    Record,
-    attempts,
-    digest_of,
-    pack_more,
-    policy_of,
-)
+from pool.core.options import LINE_MAX, IfExists, policy_of
+from pool.core.record import MORE, Attempt, Outcome, Record, attempts, digest_of, pack_more
 from pool.errors import JobLost, NoSuchJob, PoolError, StoreLost, UnknownHandler, UsageError, again
 from pool.jobs.client.dispatcher import Dispatcher, Waiting
 from pool.jobs.client.requests import Requests
@@ -153,7 +143,7 @@ class JobClient:
         if options.if_exists == "attach" and (known or options.known):
             must = "another policy beside an id: that names this job, and attaching is to another"
             raise checks.option("if_exists", "attach", must)
-        return Admission(
+        admission = Admission(
             key=key,
             id=known or options.known or context.ids.next(),
             handler=name,
@@ -164,6 +154,9 @@ class JobClient:
             allow_unknown=options.allow_unknown or mine is not None,
             more=more,
         )
+        if more:
+            admission.go_by(admission.policy)
+        return admission
 
     async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
         """Add what only another look tells, in time: names like the one that nobody knows."""

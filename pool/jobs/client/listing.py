@@ -27,12 +27,13 @@ from pool import checks
 from pool.core.codec import decode_call
 from pool.core.lifecycle import State
 from pool.core.record import Record
-from pool.errors import InvalidOption, PayloadEncodingError, PoolError, again, shown
+from pool.errors import InvalidOption, PayloadEncodingError, shown
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.ref import Status, status_of
 from pool.jobs.context import Context, LaneState
 from pool.names import check_handler, key_of
 from pool.redis.commands.reply import read
+from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import Word
 
 PAGE_MAX: Final = 2_000  # records looked at for one page: some 2 ms of the server's time
@@ -155,7 +156,7 @@ class Listing:
             total = 0
             for state in self.client.dispatcher.context.lanes:
                 names = [_name(state, each) for each in await self._sources(state, wanted)]
-                total += sum(await self._all([("ZCARD", name) for name in names]))
+                total += sum(await self._pipeline.execute_all(("ZCARD", name) for name in names))
             return total
         total, cursor = 0, ""
         while True:
@@ -165,6 +166,10 @@ class Listing:
                 return total
 
     # --- reading ------------------------------------------------------------------------------
+
+    @property
+    def _pipeline(self) -> Pipeline:
+        return self.client.dispatcher.context.pipeline
 
     async def _sources(self, state: LaneState, wanted: JobFilter) -> Sequence[_Source]:
         if wanted.owner:
@@ -179,7 +184,7 @@ class Listing:
             case "unassigned" if wanted.handler is not None:
                 return (("unassigned", wanted.handler),)
             case "unassigned":
-                [names] = await self._all([("HKEYS", state.lane.names.handlers)])
+                names = await self._pipeline.execute("HKEYS", state.lane.names.handlers)
                 known = sorted(name.decode(errors="replace") for name in names)
                 return tuple(("unassigned", name) for name in known)
             case "pending":
@@ -192,32 +197,32 @@ class Listing:
         self, state: LaneState, source: _Source, at: str, count: int
     ) -> tuple[list[tuple[bytes, bytes | None]], str]:
         """Return names in `jobs` with their records, and where to go on: empty, that was all."""
-        kind, name = source[0], _name(state, source)
+        kind, name, pipeline = source[0], _name(state, source), self._pipeline
         if kind == "jobs":
-            [(following, flat)] = await self._all([("HSCAN", name, at, "COUNT", count)])
+            following, flat = await pipeline.execute("HSCAN", name, at, "COUNT", count)
             return list(zip(flat[::2], flat[1::2], strict=True)), following.strip("0") and following
         if kind == "owned":
-            [(following, names)] = await self._all([("SSCAN", name, at, "COUNT", count)])
+            following, names = await pipeline.execute("SSCAN", name, at, "COUNT", count)
             following = following.strip("0") and following
         elif kind == "stream":
             first = "-" if at == "0" else f"({at}"
-            [entries] = await self._all([("XRANGE", name, first, "+", "COUNT", count)])
+            entries = await pipeline.execute("XRANGE", name, first, "+", "COUNT", count)
             names = [held[1] for _, held in entries if held[:1] == [b"k"]]
             following = entries[-1][0] if len(entries) >= count else ""
         else:
             rank = int(at)
-            [names] = await self._all([("ZRANGE", name, rank, rank + count - 1)])
+            names = await pipeline.execute("ZRANGE", name, rank, rank + count - 1)
             following = str(rank + count) if len(names) >= count else ""
             if kind == "due":
                 names = [member[2:] for member in names if member[:2] == b"k:"]
         if not names:
             return [], following
-        [texts] = await self._all([("HMGET", state.lane.names.jobs, *names)])
+        texts = await pipeline.execute("HMGET", state.lane.names.jobs, *names)
         return list(zip(names, texts, strict=True)), following
 
     async def _total(self, context: Context) -> int:
-        sizes = await self._all([("HLEN", state.lane.names.jobs) for state in context.lanes])
-        return sum(sizes)
+        names = [state.lane.names.jobs for state in context.lanes]
+        return sum(await self._pipeline.execute_all(("HLEN", name) for name in names))
 
     async def _payloads(
         self, found: Sequence[tuple[Status, LaneState, str, Record]]
@@ -231,7 +236,8 @@ class Listing:
                     commands.append(("XRANGE", names.stream(record.owner), entry, entry))
                 else:
                     commands.append(("HGET", names.payloads, name))
-            for (status, *_), reply in zip(some, await self._all(commands), strict=True):
+            replies = await self._pipeline.execute_all(commands)
+            for (status, *_), reply in zip(some, replies, strict=True):
                 payload = reply
                 if isinstance(reply, list):  # of an entry, which may have gone since
                     payload = reply[0][1][5] if reply and len(reply[0][1]) > 5 else None
@@ -242,14 +248,6 @@ class Listing:
             if left <= 0:
                 break
         return arguments
-
-    async def _all(self, commands: Sequence[tuple[Word, ...]]) -> list[Any]:
-        """Run plain commands that only read; raises the first error."""
-        replies = await self.client.dispatcher.context.pipeline.replies_to(commands)
-        for reply in replies:
-            if isinstance(reply, PoolError):
-                raise again(reply)
-        return replies
 
 
 def _name(state: LaneState, source: _Source) -> str:

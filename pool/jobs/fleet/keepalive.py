@@ -36,7 +36,7 @@ import anyio
 import attrs
 
 from pool.core.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
-from pool.core.record import Options
+from pool.core.options import Options
 from pool.core.timing import Timing
 from pool.errors import Gone, PoolError, StoreLost
 from pool.events import ClockStepped, LeaseLost, LeaseResumed, LoopHung, TtlChanged

@@ -49,8 +49,8 @@ import anyio
 import attrs
 
 from pool.core.lease import Lease
+from pool.core.options import Options
 from pool.core.pooltime import PoolTime
-from pool.core.record import Options
 from pool.core.retry import refused_delay
 from pool.core.timing import Timing
 from pool.errors import Gone, NotRunning, PoolError, StoreLost, StoreUnavailable

@@ -30,7 +30,8 @@ import anyio.lowlevel
 import attrs
 
 from pool.core import walk as model
-from pool.core.record import Options, Record
+from pool.core.options import Options
+from pool.core.record import Record
 from pool.core.retry import SPREAD_S
 from pool.core.walk import JUDGED, SLICE, Standing
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable, again

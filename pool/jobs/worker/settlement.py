@@ -7,7 +7,8 @@ from typing import Any
 import attrs
 
 from pool.core.codec import check_size, encode_value
-from pool.core.record import ERROR_CHARS_MAX, Options, Outcome, one_line, pack_attempt
+from pool.core.options import Options
+from pool.core.record import ERROR_CHARS_MAX, Outcome, one_line, pack_attempt
 from pool.core.settlement import (
     TOO_LONG,
     CancelJob,

@@ -12,7 +12,8 @@ import attrs
 
 from pool.core.digits import number
 from pool.core.lifecycle import State
-from pool.core.record import KIND_LETTERS, POLICY_LETTERS, STATES, Kind
+from pool.core.options import POLICY_LETTERS
+from pool.core.record import KIND_LETTERS, STATES, Kind, more_of
 from pool.redis.commands.calls import Calls, Target, as_ms
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
@@ -42,6 +43,11 @@ class Admission:
         """The letters that `dispatch` takes."""
         more = self.more and f",{self.more}"
         return f"{self.policy}{'k' * self.allow_unknown}{'u' * self.unassigned}{more}"
+
+    def go_by(self, policy: str) -> None:
+        """Take what its handler says; who names this job by an id is attached to no other one."""
+        is_attaching = policy.startswith(("a", "b")) and more_of(self.more, "digest")
+        self.policy = "" if is_attaching else policy
 
 
 AS_REGISTERED: Final = "h"  # the policy of a handler that the caller does not know

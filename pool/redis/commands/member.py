@@ -8,8 +8,8 @@ from typing import Final
 import attrs
 
 from pool.core.digits import is_number, number
+from pool.core.options import Options
 from pool.core.pooltime import NOTHING_TOLD, Told
-from pool.core.record import Options
 from pool.redis.commands.calls import IS_NODE, Calls, Target, as_ms
 from pool.redis.commands.opening import generation_of_pool
 from pool.redis.commands.plain import count, typed

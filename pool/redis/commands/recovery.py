@@ -9,7 +9,8 @@ from typing import Final, Literal
 
 import attrs
 
-from pool.core.record import Options, Record
+from pool.core.options import Options
+from pool.core.record import Record
 from pool.core.settlement import Death
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.reply import read, time_or_none

@@ -274,6 +274,8 @@ class Boot:
         self.fleet.on_left(self)
 
     def _observe(self, said: Said) -> None:
+        if self.process.is_dead:
+            return  # what is torn apart does nothing: a hunt's answer would stand behind its log
         self._tell(said)
         # `loop.hung` comes in a thread of its own, beside the loop.
         if "observers" in self.fleet.config.shapes and said.event != "loop.hung":

@@ -8,7 +8,8 @@ from typing import Any, Final, Self
 
 import attrs
 
-from pool.core.record import Options, Outcome, Record
+from pool.core.options import Options
+from pool.core.record import Outcome, Record
 from pool.names import Control, Names, lane_of
 from pool.redis.commands.member import Opening
 from pool.testing.audit import audit

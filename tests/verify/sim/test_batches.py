@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pool.core.record import Options
+from pool.core.options import Options
 from pool.names import Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import Target

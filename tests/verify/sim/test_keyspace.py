@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from pool.core.record import Options
+from pool.core.options import Options
 from pool.maps import commands
 from pool.maps import deltas as model
 from pool.names import Control, Names, split_pair

@@ -14,11 +14,12 @@ from typing import get_args
 import anyio
 import attrs
 import pytest
+from structlog.testing import capture_logs
 
 from pool import Node
 from tests.verify.sim.campaign import regressions, told
 from tests.verify.sim.config import FAULTS, OF_DATA, PROGRAMS, Config, Loops
-from tests.verify.sim.run import Outcome, play
+from tests.verify.sim.run import Outcome, Simulation, play
 from tests.verify.sim.world import LoopKind, Process, World, sweep
 
 ROOT = Path(__file__).parents[3]
@@ -125,6 +126,31 @@ def test_nothing_of_a_world_outlives_it(loops: Loops) -> None:
     left = Counter(type(part).__name__ for part in _parts() if id(part) not in before)
     assert not left
     assert all(outcome.events for outcome in outcomes)  # held until here: they hold none of it
+
+
+def test_what_is_thrown_away_says_nothing() -> None:
+    """A line of a log would stand in front of what a hunt tells."""
+    for loops in get_args(Loops):
+        simulation = Simulation(attrs.evolve(Config.of(1, loops), faults=(), shapes=("observers",)))
+        with capture_logs():
+            simulation.begin()
+            _leave_halfway(simulation)
+        with capture_logs() as said:
+            simulation.close()
+        assert not said
+
+
+def _leave_halfway(simulation: Simulation) -> None:
+    """Have each node be on its way out, with observers that raise from now on."""
+    simulation.world.run(5.0)
+    boots = simulation.fleet.open_boots()
+    nodes = [boot.node for boot in boots if boot.node is not None]
+    for boot in boots:
+        boot.leave()
+        boot._dice.random = lambda: 0.0  # type: ignore[method-assign]
+    simulation.world.run(6.0, lambda: all(node.state == "draining" for node in nodes))
+    assert nodes
+    assert all(node.state == "draining" for node in nodes)
 
 
 def _parts() -> list[object]:
