@@ -188,6 +188,12 @@ def _is_reborn(view: View, event: Event) -> bool:
     return "loss" in before and not before.isdisjoint({"clock", STEP})
 
 
+def _is_undone(view: View, claim: Event, event: Event) -> bool:
+    """Say whether that claim may have been lost since: then the one before it stands again."""
+    dead = claim.nonce if claim.f == "lock" else claim.extra["dead"]
+    return bool(view.excuses({"loss"}, claim.t, event.t, lane=dead.partition("@")[2]))
+
+
 @invariant("I5", "an epoch has one owner for ever")
 def epochs_are_unique(view: View, _: Bounds, found: Finding) -> None:
     """(key, epoch) belongs to one owner's identity, whatever happened to the server."""
@@ -707,7 +713,7 @@ def one_reaper(view: View, bounds: Bounds, found: Finding) -> None:
             fences.pop(dead, None)
         held = fences.get(dead)
         is_lower = held is not None and event.extra["fence"] < held.extra["fence"]
-        if held and is_lower and not _is_reborn(view, event):
+        if held and is_lower and not (_is_reborn(view, event) or _is_undone(view, held, event)):
             found.say(f"{dead}: fence {event.extra['fence']} after a higher one", held, event)
         if event.f == "lock":
             fences[dead] = event

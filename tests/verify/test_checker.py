@@ -825,6 +825,28 @@ def who_lost_the_claim_writes(s: Story) -> None:
     s.say("requeue", job="j1", epoch=11, extra={"dead": "Wa.1", "fence": 1})
 
 
+def claimed_and_lost(lane: str, *, is_between: bool) -> Callable[[Story], None]:
+    def story(s: Story) -> None:
+        if not is_between:
+            s.fault("loss", lane=lane)
+            s.at += 5.0
+        s.say("lock", nonce="Wa.1@2", extra={"fence": 1})
+        s.say("lock", nonce="Wa.1@2", extra={"fence": 2})
+        s.at += 5.0
+        if is_between:
+            s.fault("loss", lane=lane)
+        s.at += 5.0
+        s.say("requeue", job="j1", epoch=11, extra={"dead": "Wa.1@2", "fence": 1})
+
+    story.__name__ = f"a_claim_is_lost_in_{lane}_{is_between}"
+    return story
+
+
+good("I16")(claimed_and_lost("2", is_between=True))
+bad("I16")(claimed_and_lost("3", is_between=True))
+bad("I16")(claimed_and_lost("2", is_between=False))
+
+
 @bad("I16")
 def a_job_is_taken_twice(s: Story) -> None:
     for _ in range(2):
