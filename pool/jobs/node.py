@@ -695,7 +695,9 @@ class Node(Dispatching):
         self._client = JobClient(
             pool=self.pool,
             handlers=self._handlers,
+            context=context,
             dispatcher=wiring.dispatcher,
+            waiters=wiring.waiters,
             requests=wiring.requests,
             check_open=self._check_open,
         )

@@ -1,7 +1,7 @@
 """The actors of one node, put together: who tells whom, and in which order they start and stop.
 
     listener --starts, signals--> workers        keepalive --renewals--> workers, reaper, sweeper
-             --replies----------> dispatcher     replica ----changes--> candidates, workers
+             --replies----------> waiters        replica ----changes--> candidates, workers
 
 Nothing here decides; a route that would have to wait is a message to an actor.
 """
@@ -24,6 +24,7 @@ from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable, ag
 from pool.events import HandlerOverran
 from pool.jobs.client.dispatcher import Dispatcher
 from pool.jobs.client.requests import Requests
+from pool.jobs.client.waiters import Waiters
 from pool.jobs.context import Context, LaneState
 from pool.jobs.fleet.keepalive import EXIT_CODE, KeepAlive, LaneHandlers
 from pool.jobs.fleet.membership import IdentityGone, LaneDoubted, Membership, PoolLost
@@ -103,13 +104,14 @@ class Wiring:
         )
         self.replica: Replica = self.maps.new_replica(WORKERS)
         self.dispatcher: Dispatcher = Dispatcher(name="dispatcher", context=context)
+        self.waiters: Waiters = Waiters(name="waiters", context=context)
         self._listener = Listener(name="listener", context=context, on_entries=self._route)
         self.membership: Membership = Membership(
             name="membership",
             context=context,
             replica=self.replica,
             on_changed=self._on_identities,
-            on_lane_lost=self.dispatcher.lose,
+            on_lane_lost=self.waiters.lose,
             on_reopened=self._on_reopened,
             renew_now=lambda: self._keepalive.renew_now(),  # noqa: PLW0108 - made below
             confirm=lambda: self._keepalive.confirm(context.settings.op_timeout_s),
@@ -157,7 +159,8 @@ class Wiring:
     async def start(self) -> None:
         """Start everything but workers, and join the lanes as a client."""
         self.maps.start()
-        first: Actors = (self.replica, self.membership, self.dispatcher, self._listener)
+        client: Actors = (self.dispatcher, self.waiters)
+        first: Actors = (self.replica, self.membership, *client, self._listener)
         for actor in first:
             await self._supervisor.start(actor)
         await self.replica.synced()
@@ -299,8 +302,9 @@ class Wiring:
         with anyio.move_on_after(self.context.settings.op_timeout_s):
             await self.membership.give_up(None)
         await self.maps.stop()
-        then: Actors = (self.dispatcher, self.membership, self._listener, self.replica)
-        for actor in (*then, self._keepalive):
+        client: Actors = (self.dispatcher, self.waiters)
+        then: Actors = (self.membership, self._listener, self.replica, self._keepalive)
+        for actor in (*client, *then):
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
         return owns
 
@@ -344,7 +348,7 @@ class Wiring:
             if count >= 0:
                 worker.put(Ticked(state.number, asked_s, count, was_away))
         if was_away:
-            self.dispatcher.look_again()
+            self.waiters.look_again()
         self.membership.look_at_entries()
 
     def _on_hard(self, state: LaneState) -> None:
@@ -468,7 +472,7 @@ class Wiring:
 
     def _route_replies(self, entries: list[tuple[str, Fields]]) -> bool:
         for _, fields in entries:
-            self.dispatcher.on_signal(fields)
+            self.waiters.on_signal(fields)
         return True
 
     def _tell_waiters(
@@ -479,7 +483,7 @@ class Wiring:
         for name in names:
             if name == state.node.name:
                 fields = {"t": kind.encode(), "i": job.encode(), "o": outcome}
-                self.dispatcher.on_signal(fields)
+                self.waiters.on_signal(fields)
                 continue
             signal = ("XADD", state.lane.names.signal(name), "NOMKSTREAM")
             bounds = ("MAXLEN", "~", _SIGNALS_MAX, "*")

@@ -113,6 +113,17 @@ class Actor(Generic[M]):
         else:
             self._is_resting = True
 
+    def attempt(self, do: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Do something in the stack of some caller, who is not to blame for what it raises.
+
+        While we are down nothing is done: `begin` does that.
+        """
+        if self.state == "running":
+            try:
+                do(*args)
+            except Exception as error:  # noqa: BLE001 - run() raises it
+                self._crash_by(error)
+
     def stop(self) -> None:
         """Take no more messages; those already in the inbox are still handled.  Twice is fine."""
         if self.state == "running":

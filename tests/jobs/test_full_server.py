@@ -10,7 +10,7 @@ import pytest
 from pool import Call, Handlers, Job, JobRef
 from pool.errors import JobExists, StorageFull
 from pool.events import NodeLeft, WorkerReaped
-from pool.jobs.client.dispatcher import ASK_AGAIN_S
+from pool.jobs.client.waiters import ASK_AGAIN_S
 from tests.nodes import Fleet
 from tests.servers import connect
 

@@ -289,7 +289,9 @@ def break_it(monkeypatch: pytest.MonkeyPatch) -> Break:
     return break_it
 
 
-@pytest.mark.parametrize("name", ["_reaper", "_sweeper", "_keepalive", "_listener", "dispatcher"])
+@pytest.mark.parametrize(
+    "name", ["_reaper", "_sweeper", "_keepalive", "_listener", "dispatcher", "waiters"]
+)
 async def test_an_actor_that_crashes_is_restarted_and_the_node_goes_on(
     fleet: Fleet, name: str, break_it: Break
 ) -> None:

@@ -85,13 +85,13 @@ async def test_who_waits_is_told_that_it_was_lost(fleet: Fleet) -> None:
             assert await asked(ref.result) == "JobLost"
 
         tasks.start_soon(wait)
-        waiting = fleet.wiring(node).dispatcher._waiting
+        waiting = fleet.wiring(node).waiters._waiting
         await fleet.until(lambda: waiting.get(pair(ref.key, ref.job_id)))
         [one] = waiting[pair(ref.key, ref.job_id)]
         before = one.seen
         await fleet.until(lambda: one.seen is not before)
         fleet.client.hdel(fleet.names.jobs, "k")
-        fleet.wiring(node).dispatcher.look_again()
+        fleet.wiring(node).waiters.look_again()
 
 
 @pytest.mark.anyio

@@ -12,7 +12,7 @@ import pytest
 from pool import Call, Handlers, Job, JobRef, Node
 from pool.errors import PoolError, StoreUnavailable
 from pool.events import StoreTroubled
-from pool.jobs.client import dispatcher
+from pool.jobs.client import dispatcher, waiters
 from pool.redis import pipeline as pipelines
 from pool.testing.proxy import FaultProxy, fault_proxy
 from tests.nodes import Fleet
@@ -263,7 +263,7 @@ async def test_large_results_come_once_over_a_slow_line(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All were told in one answer, which took longer than a call may, and were asked for again."""
-    monkeypatch.setattr(dispatcher, "ASK_AGAIN_S", 0.3)
+    monkeypatch.setattr(waiters, "ASK_AGAIN_S", 0.3)
     mine = Handlers()
 
     @mine.job("give")

@@ -22,7 +22,8 @@ from pool.errors import (
     StoreUnavailable,
     unsure,
 )
-from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, Waiting, _Admitted
+from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, _Admitted
+from pool.jobs.client.waiters import Waiters, Waiting
 from pool.maps.commands import RESET
 from pool.maps.replica import Replica
 from pool.redis.commands.admission import Admission
@@ -320,10 +321,10 @@ async def test_a_stop_whose_end_nobody_tells_may_be_done(
     node = await fleet.node(mine)
     await (await node.dispatch(deaf, "k")).started(timeout_s=5)
 
-    async def wait(self: Dispatcher, waiting: Waiting, limit_s: float | None) -> None:
+    async def wait(self: Waiters, waiting: Waiting, limit_s: float | None) -> None:
         waiting.end(answer)
 
-    monkeypatch.setattr(Dispatcher, "wait", wait)
+    monkeypatch.setattr(Waiters, "wait", wait)
     with pytest.raises((StoreLost, StoreUnavailable)) as told:
         await node.stop("k")
     assert told.value.maybe_done  # type: ignore[attr-defined]

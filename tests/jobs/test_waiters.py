@@ -10,7 +10,7 @@ import pytest
 
 from pool import Handlers, Job, JobRef, Node
 from pool.errors import InvalidOption, JobCancelled, NotRunning, NotStarted
-from pool.jobs.client.dispatcher import Dispatcher
+from pool.jobs.client.waiters import Waiters
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -75,15 +75,15 @@ async def test_waiters_on_twenty_nodes_all_hear(
     fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record remembers sixteen nodes; the others ask again, and nobody waits for ever."""
-    monkeypatch.setattr("pool.jobs.client.dispatcher.ASK_AGAIN_S", 0.5)
+    monkeypatch.setattr("pool.jobs.client.waiters.ASK_AGAIN_S", 0.5)
     asked: Counter[int] = Counter()
-    look_again = Dispatcher.look_again
+    look_again = Waiters.look_again
 
-    def counted(self: Dispatcher) -> None:
+    def counted(self: Waiters) -> None:
         asked[id(self)] += 1
         look_again(self)
 
-    monkeypatch.setattr(Dispatcher, "look_again", counted)
+    monkeypatch.setattr(Waiters, "look_again", counted)
     release = anyio.Event()
     await fleet.node(gated(diary, release))
     clients = [await fleet.node() for _ in range(20)]

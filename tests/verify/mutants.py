@@ -1840,9 +1840,9 @@ MUTANTS: Final = (
     Mutant(
         name="who waits for a result waits for nobody",
         breaks="an actor that ends for good leaves those who wait for results (13.2)",
-        path="pool/jobs/client/dispatcher.py",
+        path="pool/jobs/client/waiters.py",
         old="        for job in list(self._waiting):\n"
-        "            self.on_ended(job, _not_running())",
+        '            self.on_ended(job, NotRunning(state="closed"))',
         new="",
         by=("tests/jobs/test_every_call_returns.py",),
     ),

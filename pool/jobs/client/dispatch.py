@@ -236,7 +236,7 @@ class _Many:
 
     async def _shares(self) -> Sequence[_Share]:
         """Give each lane what is its own: one that hangs keeps none of the others' waiting."""
-        given, lanes = self.given, len(self.client.dispatcher.context.lanes)
+        given, lanes = self.given, len(self.client.context.lanes)
         if lanes == 1:
             return (_Share(given, range(len(given))),)
         shares: list[tuple[list[Call | str], list[int]]] = [([], []) for _ in range(lanes)]
@@ -305,7 +305,7 @@ class _Many:
             self.answers[place] = (
                 _ref(self.client, answer) if isinstance(answer, Accepted) else answer
             )
-        now_s = self.client.dispatcher.context.io.clock()
+        now_s = self.client.context.io.clock()
         for place, each in zip(reversed(places), reversed(asked), strict=True):
             if isinstance(each, Pending):  # the last that was sent
                 is_late = each.deadline_s - DISPATCH_RETRY_S <= now_s

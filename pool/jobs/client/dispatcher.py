@@ -1,12 +1,16 @@
-"""Admissions on their way out, and the waiters for what becomes of them.
+"""Admissions on their way out.
 
-    dispatch() --> queue per lane --batch--> dispatch.lua --statuses--> each caller's own channel
-    result()   --> registered with the record (look.lua) <--signal-- whoever settles; asked again
-                   every ASK_AGAIN_S whatever happens
+    dispatch() --> queue per lane --batch--> flying --dispatch.lua--> each caller's own channel
+                         ^                     |
+                         |<-- a pause: again <-+-- failed, or refused for now
+
+Only this actor touches the three; an admission is in one of them until it is answered, once.  After
+a crash what was flying may have been carried out: it is sent again, and the answers to its former
+calls are too late.  When the actor ends for good, all that waits is answered.
 
 Dispatch is the grant: an admission carries its candidate in the first try, more candidates and
 leave to stay unassigned in the second.  Repeating an admission is safe: its id is looked up first.
-Each waiter has a channel of its own, so one that never reads blocks nobody.
+Each caller has a channel of its own, so one that never reads blocks nobody.
 
 What waits is bounded in bytes, and refused at once.  An admission's time is what passes while the
 line of its lane stands still, as any call's (see `Pipeline`), until it has been tried once: what
@@ -21,28 +25,23 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-import anyio
 import attrs
 
-from pool.core.record import Outcome, Record, more_of
+from pool.core.record import more_of
 from pool.core.retry import DISPATCH_RETRY_S, refused_delay
 from pool.errors import (
     ArgumentsDiffer,
     IdempotencyConflict,
     JobExists,
-    JobLost,
     JobStopping,
     NotRunning,
-    OutcomeExpired,
     PoolError,
     PoolFull,
     QueueFull,
-    StartFailed,
     StorageFull,
     StoreFault,
     StoreLost,
@@ -51,7 +50,6 @@ from pool.errors import (
     unsure,
 )
 from pool.jobs.context import TARGETS_MAX, Context, Ranks, Seen
-from pool.names import pair, split_pair
 from pool.redis import pipeline
 from pool.redis.commands.admission import (
     Admission,
@@ -69,7 +67,6 @@ from pool.redis.commands.admission import (
     Stopping,
 )
 from pool.redis.commands.calls import Target
-from pool.redis.commands.talk import Missing, More
 from pool.redis.io.system import Reply, Waiter
 from pool.runtime.actor import Actor
 
@@ -77,9 +74,7 @@ BATCH_MAX: Final = 256  # admissions in one call
 BATCH_BYTES_MAX: Final = pipeline.BATCH_BYTES_MAX  # of payloads in one call
 WAITING_BYTES_MAX: Final = pipeline.WAITING_BYTES_MAX  # of payloads that were not answered
 FLIGHTS_MAX: Final = 2  # calls of one lane under way: one is carried out, one is on the wire
-ASK_AGAIN_S: Final = 5.0
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
-LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
 KNOWN_MAX: Final = 10_000  # handlers remembered as registered
 LATE: Final = "not sent: the calls before it took too long"
 
@@ -140,36 +135,7 @@ class Pending:
         self.resolve(unsure(error) if self.maybe_done else attrs.evolve(error))
 
 
-@attrs.define(eq=False)
-class Waiting:
-    """One caller who waits for a job to start, or to end."""
-
-    key: str
-    job_id: str
-    seen: Seen | None = None
-    event: anyio.Event = attrs.field(factory=anyio.Event)
-    for_end: bool = True
-    is_started: bool = False
-    record: Record | None = None  # as it was when it was looked at last
-    answer: Outcome | PoolError | None = None
-
-    @property
-    def job(self) -> str:
-        """Key and id."""
-        return pair(self.key, self.job_id)
-
-    def end(self, answer: Outcome | PoolError) -> None:
-        """Answer, once."""
-        if self.answer is None:
-            self.answer = answer
-            self.event.set()
-
-
 _payload_of: Final[Callable[[Admission], bytes]] = attrgetter("payload")
-
-
-def _not_running() -> NotRunning:
-    return NotRunning(state="closed")
 
 
 # --- messages -----------------------------------------------------------------------------------
@@ -197,21 +163,7 @@ class _Due:
     lane: int
 
 
-@attrs.frozen
-class _Looked:
-    lane: int
-    asked: Sequence[tuple[str, str]]
-    asked_s: float
-    frees: bool  # the dead had to give up their places to us
-    reply: Reply
-
-
-@attrs.frozen
-class _AskAgain:
-    pass
-
-
-Message: TypeAlias = _Admitted | _Retry | _Due | _Looked | _AskAgain
+Message: TypeAlias = _Admitted | _Retry | _Due
 
 
 @attrs.define(eq=False)
@@ -222,10 +174,7 @@ class _Lane:
     failures: int = 0  # of calls, in a row
     doubted_s: float = 0.0  # until then, something may be sent again that may be done
     due_s: float = math.inf  # when it is looked whose time is up of these and of the queue
-    looks: dict[tuple[str, str], None] = attrs.field(factory=dict)
     owners: set[Target] = attrs.field(factory=set)  # who has what is to be compared with
-    is_looking: bool = False
-    is_crowded: bool = False  # there was no place for us among those who are told
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -236,10 +185,8 @@ class Dispatcher(Actor[Message]):
     context: Context
     _load: Load = attrs.field(init=False, factory=Load)
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
-    _waiting: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # by key and id
     _saturated: dict[str, float] = attrs.field(init=False, factory=dict)  # handler -> until
     _known: set[str] = attrs.field(init=False, factory=set)  # handlers that were registered
-    _is_asking: bool = attrs.field(init=False, default=False)
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -260,97 +207,27 @@ class Dispatcher(Actor[Message]):
             return taken
         if self.state in ("stopping", "ended"):
             for pending in taken:
-                pending.resolve(_not_running())
+                pending.resolve(NotRunning(state="closed"))
             return taken
         lanes = defaultdict[int, list[Pending]](list)
         for pending in taken:
             lanes[self.context.lane_of(pending.item.key).number].append(pending)
         for number, some in lanes.items():
             self._lane(number).queue.extend(some)
-            self._here(self._flush, number)
+            self.attempt(self._flush, number)
         return taken
-
-    async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
-        """Wait until a job has started or ended; the caller sets the time limit.
-
-        Raises:
-            TimeoutError: `limit_s` is 0, and by what the store says now it has not.
-        """
-        if self.state in ("stopping", "ended"):
-            waiting.answer = _not_running()
-            return
-        present = self._waiting.setdefault(waiting.job, [])
-        present.append(waiting)
-        forget: Callable[[], object] = int  # there is nothing to take back yet
-        try:
-            look = partial(self._look, waiting.key, waiting.job_id)
-            look()
-            self._ask_again_later()
-            if limit_s and not waiting.for_end:
-                # Why it waits is told when the time is up, and shall be true by then.
-                forget = self.context.loop.later(limit_s - min(limit_s / 4, LAST_LOOK_S), look)
-            while waiting.answer is None and (waiting.for_end or not waiting.is_started):
-                if limit_s == 0 and waiting.record is not None:
-                    raise TimeoutError
-                await waiting.event.wait()
-                waiting.event = anyio.Event()
-        finally:
-            forget()
-            present.remove(waiting)
-            if not present:
-                self._waiting.pop(waiting.job, None)
-
-    def on_signal(self, fields: dict[str, bytes]) -> None:
-        """Take a reply from the node's own stream."""
-        job = fields.get("i", b"").decode(errors="replace")
-        match fields.get("t"):
-            case b"started":
-                self.on_started(job)
-            case b"ended":
-                outcome = Outcome.parse(fields.get("o", b""))
-                if outcome is not None:
-                    self.on_ended(job, outcome)
-                elif job in self._waiting:
-                    self._look(*split_pair(job))
-            case b"remade":
-                self.look_again()  # somebody deleted our signals; see `renew.lua`
-
-    def on_started(self, job: str) -> None:
-        """A job (key and id) that somebody may wait for has started."""
-        for waiting in self._waiting.get(job, ()):
-            waiting.is_started = True
-            waiting.event.set()
-
-    def on_ended(self, job: str, answer: Outcome | PoolError) -> None:
-        """A job (key and id) that somebody may wait for has ended."""
-        for waiting in self._waiting.get(job, ()):
-            waiting.end(answer)
-
-    def lose(self, lane: int) -> None:
-        """A lane's data are gone: who waits there can be told nothing else."""
-        for job, (waiting, *_) in list(self._waiting.items()):
-            if self.context.lane_of(waiting.key).number == lane:
-                self.on_ended(job, StoreLost(pool=self.context.pool))
-
-    def look_again(self) -> None:
-        """Ask how everything is that somebody waits for, and register anew."""
-        for waitings in self._waiting.values():
-            for waiting in waitings[:1]:
-                self._look(waiting.key, waiting.job_id)
 
     # --- the actor ----------------------------------------------------------------------------
 
     def begin(self) -> None:
         # What a crash left under way is sent again; the answers to its former calls are too late.
         for number, lane in enumerate(self._lanes):
-            lane.is_looking = False
             flying, lane.flying = [*chain(*lane.flying)], []
             for pending in flying:
                 pending.doubt(lane, self.context.lanes[number].lane.generation)
             lane.again = [p for p in (*flying, *lane.again) if not p.is_answered]
             lane.due_s = math.inf
             self._resume(number)
-        self.look_again()
 
     def handle(self, message: Message) -> None:
         match message:
@@ -366,14 +243,6 @@ class Dispatcher(Actor[Message]):
                 self._resume(lane)
             case _Due(lane):
                 self._on_due(lane)
-            case _Looked(lane):
-                self._lane(lane).is_looking = False
-                self._on_looked(message)
-                self._send_looks(lane)
-            case _AskAgain():
-                self._is_asking = False
-                self.look_again()
-                self._ask_again_later()
 
     def ended(self, crash: BaseException | None) -> None:
         if crash is not None:
@@ -383,24 +252,10 @@ class Dispatcher(Actor[Message]):
             for pending in chain(*lane.flying):
                 pending.fail(left)
             for pending in (*lane.queue, *lane.again):
-                pending.fail(left if pending.maybe_done else _not_running())
+                pending.fail(left if pending.maybe_done else NotRunning(state="closed"))
             lane.flying.clear()
             lane.queue.clear()
             lane.again.clear()
-            lane.looks.clear()
-        for job in list(self._waiting):
-            self.on_ended(job, _not_running())
-
-    def _here(self, send: Callable[[int], object], number: int) -> None:
-        """Send in the stack of some caller, who is not to blame for what that raises.
-
-        While we are down nothing is sent: `begin` does that.
-        """
-        if self.state == "running":
-            try:
-                send(number)
-            except Exception as error:  # noqa: BLE001 - run() raises it
-                self._crash_by(error)
 
     def _lane(self, number: int) -> _Lane:
         while len(self._lanes) <= number:
@@ -585,7 +440,6 @@ class Dispatcher(Actor[Message]):
         if again:  # the first to be late comes first
             lane.queue = deque(sorted((*again, *lane.queue), key=attrgetter("deadline_s")))
         self._flush(number)
-        self._send_looks(number)
 
     def _lost(self, number: int) -> PoolError:
         """Return what a lane means that does not have the data of the generation we named."""
@@ -637,87 +491,3 @@ class Dispatcher(Actor[Message]):
             case _:
                 problem = f"the record of {item.key!r} cannot be read"
                 return StoreFault(problem=problem, maybe_done=False)
-
-    # --- waiters ------------------------------------------------------------------------------
-
-    def _look(self, key: str, job_id: str) -> None:
-        number = self.context.lane_of(key).number
-        self._lane(number).looks[key, job_id] = None
-        self._here(self._send_looks, number)
-
-    def _send_looks(self, number: int) -> None:
-        lane = self._lane(number)
-        if lane.is_looking or not lane.looks:
-            return
-        asked: list[tuple[str, str]] = []
-        while lane.looks and not asked:
-            some = list(islice(lane.looks, BATCH_MAX))
-            for each in some:
-                del lane.looks[each]
-            asked = [each for each in some if self._waits(*each)]
-        if not asked:
-            return
-        lane.is_looking = True
-        state, frees, lanes = self.context.lanes[number], lane.is_crowded, len(self.context.lanes)
-        call = state.lane.look(asked, node=state.node.name, frees=frees, lines=lanes)
-        asked_s, lane.is_crowded = self.context.io.clock(), False
-
-        def told(reply: Reply) -> _Looked:
-            return _Looked(number, asked, asked_s, frees, reply)
-
-        try:
-            self.context.pipeline.send(call, lambda reply: self.deliver(told(reply)))
-        except PoolError as error:
-            self.put(told(error))
-
-    def _waits(self, key: str, job_id: str) -> bool:
-        """Whether somebody still waits for what becomes of it: it may have been told meanwhile."""
-        return any(waiting.answer is None for waiting in self._waiting.get(pair(key, job_id), ()))
-
-    def _on_looked(self, looked: _Looked) -> None:
-        reply, state = looked.reply, self.context.lanes[looked.lane]
-        if isinstance(reply, PoolError):
-            if isinstance(reply, StoreLost):
-                self.context.on_data_lost(looked.lane)
-            return  # they are asked again
-        for (key, job_id), found in zip(looked.asked, reply, strict=True):
-            job = pair(key, job_id)
-            match found:
-                case Record():
-                    if state.node.name not in found.waiters and not looked.frees:
-                        self._lane(looked.lane).is_crowded = True  # at once, and so that we fit
-                        self._look(key, job_id)
-                    self._on_record(job, found, state.seen(looked.asked_s, found.accepted))
-                case Outcome() as outcome:
-                    self.on_ended(job, outcome)
-                case More():
-                    self._lane(looked.lane).looks[key, job_id] = None  # `handle` asks for it next
-                case Missing():
-                    for waiting in self._waiting.get(job, ()):
-                        waiting.end(self.missing(key, job_id, waiting.seen, found))
-
-    def missing(
-        self, key: str, job_id: str, seen: Seen | None, missing: Missing
-    ) -> JobLost | OutcomeExpired:
-        """Return what it means that neither a job nor its outcome is there."""
-        now_s, known_s = self.context.io.clock(), self.context.settings.known_s
-        if seen is not None and seen.is_lost(missing, now_s, known_s):
-            return JobLost(key=key, job_id=job_id)
-        return OutcomeExpired(key=key, job_id=job_id)
-
-    def _on_record(self, job: str, record: Record, seen: Seen | None) -> None:
-        """Note how a job is; whoever starts or ends it tells us."""
-        if record.state == "running":
-            self.on_started(job)
-        for waiting in self._waiting.get(job, ()):
-            waiting.seen, waiting.record = seen, record
-            waiting.event.set()
-            if record.state == "waiting" and record.error and not waiting.for_end:
-                error = record.error
-                job_id = waiting.job_id
-                waiting.end(StartFailed(key=waiting.key, job_id=job_id, last_error=error))
-
-    def _ask_again_later(self) -> None:
-        if not self._is_asking and self._waiting:
-            self._is_asking = True
-            self.context.loop.later(ASK_AGAIN_S, lambda: self.put(_AskAgain()))

@@ -16,9 +16,10 @@ from pool.core.ids import id_of
 from pool.core.options import LINE_MAX, IfExists, policy_of
 from pool.core.record import MORE, Attempt, Outcome, Record, attempts, digest_of, pack_more
 from pool.errors import JobLost, NoSuchJob, PoolError, StoreLost, UnknownHandler, UsageError, again
-from pool.jobs.client.dispatcher import Dispatcher, Waiting
+from pool.jobs.client.dispatcher import Dispatcher
 from pool.jobs.client.requests import Requests
-from pool.jobs.context import Seen
+from pool.jobs.client.waiters import Waiters, Waiting
+from pool.jobs.context import Context, Seen
 from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
 from pool.jobs.roster import WorkerInfo
 from pool.names import check_handler, check_idempotency_key, check_job_id, check_key
@@ -112,7 +113,9 @@ class JobClient:
 
     pool: str
     handlers: Handlers | None  # its own, whose kinds it knows
+    context: Context
     dispatcher: Dispatcher
+    waiters: Waiters
     requests: Requests
     check_open: Callable[[], object]  # raises NotRunning, WrongLoop
 
@@ -127,7 +130,7 @@ class JobClient:
     ) -> Admission:
         """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
         mine: Any
-        context = self.dispatcher.context
+        context = self.context
         check_key(key)
         if type(handler) is str:
             check_handler(handler)
@@ -161,7 +164,7 @@ class JobClient:
     async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
         """Add what only another look tells, in time: names like the one that nobody knows."""
         if isinstance(error, UnknownHandler):
-            context = self.dispatcher.context
+            context = self.context
             lane, names = context.lanes[0].lane, list[bytes]()
             with anyio.move_on_after(deadline_s - context.io.clock()), suppress(PoolError):
                 names = await context.pipeline.execute("HKEYS", lane.names.handlers)
@@ -172,13 +175,13 @@ class JobClient:
 
     async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
         """Wait for a job of an open node; with 0 for what the store says now.  See `JobRef`."""
-        op_timeout_s = self.dispatcher.context.settings.op_timeout_s
+        op_timeout_s = self.context.settings.op_timeout_s
         with anyio.fail_after(op_timeout_s if limit_s == 0 else limit_s):
-            await self.dispatcher.wait(waiting, limit_s)
+            await self.waiters.wait(waiting, limit_s)
 
     def why_waits(self, record: Record | None) -> str:
         """Return why a job has not begun, as its record was when it was looked at last."""
-        workers = self.dispatcher.context.roster.workers
+        workers = self.context.roster.workers
         if record is None:
             return "its store has not answered"
         match record.state:
@@ -216,14 +219,14 @@ class JobClient:
     def worker(self, owner: str) -> WorkerInfo | None:
         """Return the worker of this name in a lane, if the fleet knows it."""
         worker_id = owner.partition(".")[0]
-        workers = self.dispatcher.context.roster.workers
+        workers = self.context.roster.workers
         return next((info for info in workers if info.id == worker_id), None)
 
     async def history(self, key: str, found: Record | Outcome) -> tuple[Attempt, ...]:
         """Fetch the attempts of a live job that failed, if it is still that job's."""
         if not isinstance(found, Record) or f",{MORE['attempts']}" not in f",{found.more}":
             return ()
-        context = self.dispatcher.context
+        context = self.context
         name = context.lane_of(key).lane.names.attempts
         told: bytes | None = await context.pipeline.execute("HGET", name, key)
         job_id, _, text = (told or b"").decode(errors="replace").partition("\t")
@@ -238,7 +241,7 @@ class JobClient:
             NoSuchJob, JobLost: Neither is there.
         """
         self.check_open()
-        context = self.dispatcher.context
+        context = self.context
         state = context.lane_of(key)
         call, asked_s = state.lane.look([(key, job_id)]), context.io.clock()
         try:
@@ -248,7 +251,7 @@ class JobClient:
             raise StoreLost(pool=self.pool) from None
         told: Record | Outcome | Missing = found
         if isinstance(told, Missing):
-            missing = self.dispatcher.missing(key, job_id, seen, told)
+            missing = self.waiters.missing(key, job_id, seen, told)
             if isinstance(missing, JobLost):
                 raise again(missing)
             raise NoSuchJob(key=key, job_id=job_id)

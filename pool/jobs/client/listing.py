@@ -113,7 +113,7 @@ class Listing:
         checks.flag("payloads", payloads)
         lane, source, at = _place(cursor)
         self.client.check_open()
-        context, looked, of = self.client.dispatcher.context, 0, 0
+        context, looked, of = self.client.context, 0, 0
         found: dict[tuple[str, str], tuple[Status, LaneState, str, Record]] = {}
         while lane < len(context.lanes) and looked < size:
             state = context.lanes[lane]
@@ -154,7 +154,7 @@ class Listing:
         )
         if of_index and others == (None, None, None):
             total = 0
-            for state in self.client.dispatcher.context.lanes:
+            for state in self.client.context.lanes:
                 names = [_name(state, each) for each in await self._sources(state, wanted)]
                 total += sum(await self._pipeline.execute_all(("ZCARD", name) for name in names))
             return total
@@ -169,11 +169,11 @@ class Listing:
 
     @property
     def _pipeline(self) -> Pipeline:
-        return self.client.dispatcher.context.pipeline
+        return self.client.context.pipeline
 
     async def _sources(self, state: LaneState, wanted: JobFilter) -> Sequence[_Source]:
         if wanted.owner:
-            workers = self.client.dispatcher.context.candidates.workers
+            workers = self.client.context.candidates.workers
             name = wanted.owner
             if name in workers and workers[name].is_in(state.number):
                 name = workers[name].name_in(state.number)

@@ -221,7 +221,7 @@ class DeadLetters:
         """
         check_named(key, job_id)
         payload = encode_call(args, kwargs)
-        context = self._opened().dispatcher.context
+        context = self._opened().context
         check_size("payload", payload, context.settings.payload_bytes_max)
         state = context.lane_of(key)
         call = state.lane.letter("edit", key, job_id, payload)
@@ -340,14 +340,14 @@ class DeadLetters:
     # --- one ----------------------------------------------------------------------------------
 
     async def _fetch(self, key: str, job_id: str) -> Letter | None:
-        context = self._opened().dispatcher.context
+        context = self._opened().context
         name = context.lane_of(key).lane.names.letters
         text: bytes | None = await context.pipeline.execute("HGET", name, pair(key, job_id))
         return Letter.parse(key, job_id, text) if text is not None else None
 
     async def _replay(self, key: str, job_id: str, handler: str) -> JobRef[Any]:
         client = self._opened()
-        context = client.dispatcher.context
+        context = client.context
         state, anew = context.lane_of(key), context.ids.next()
         for _ in range(TRIES_MAX):
             asked_s = context.io.clock()
@@ -380,7 +380,7 @@ class DeadLetters:
         raise StoreFault(problem=f"the letter of {key!r} changed {TRIES_MAX} times")
 
     async def _discard(self, key: str, job_id: str) -> bool:
-        context = self._opened().dispatcher.context
+        context = self._opened().context
         call = context.lane_of(key).lane.letter("discard", key, job_id)
         told: LetterStatus = await context.pipeline.call(call, repeatable=True)
         return told is LetterStatus.DONE
@@ -388,7 +388,7 @@ class DeadLetters:
     # --- many ---------------------------------------------------------------------------------
 
     async def _count(self, wanted: _Wanted) -> int:
-        context = self._opened().dispatcher.context
+        context = self._opened().context
         if wanted.is_all:
             names = [state.lane.names.parked for state in context.lanes]
             return sum([await context.pipeline.execute("ZCARD", name) for name in names])
@@ -408,7 +408,7 @@ class DeadLetters:
                 return
 
     async def _page(self, wanted: _Wanted, cursor: str, most: int) -> ParkedPage:
-        context = self._opened().dispatcher.context
+        context = self._opened().context
         number, at = _place(cursor, len(context.lanes))
         looked, jobs = 0, list[ParkedJob]()
         while number < len(context.lanes):

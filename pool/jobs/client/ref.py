@@ -24,8 +24,8 @@ from pool.errors import (
     again,
     unsure,
 )
-from pool.jobs.client.dispatcher import Waiting
 from pool.jobs.client.job_client import JobClient
+from pool.jobs.client.waiters import Waiting
 from pool.jobs.context import Seen
 from pool.jobs.job import RUNNING
 from pool.jobs.roster import WorkerInfo

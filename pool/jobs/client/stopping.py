@@ -62,7 +62,7 @@ class StopAll:
 
     async def carry_out(self) -> StopReport:
         """Stop them, and wait for their ends until the time is up."""
-        now_s = self.client.dispatcher.context.io.clock
+        now_s = self.client.context.io.clock
         until_s = None if self.timeout_s is None else now_s() + self.timeout_s
         listing = Listing(self.client)
         for _ in range(1 if self.is_dry else PASSES_MAX):
@@ -101,7 +101,7 @@ class StopAll:
         async def wait(ref: JobRef[Any]) -> None:
             left_s = None
             if until_s is not None:
-                left_s = max(0.0, until_s - self.client.dispatcher.context.io.clock())
+                left_s = max(0.0, until_s - self.client.context.io.clock())
             try:
                 await wait_stopped(ref, left_s)
                 self._stopped += 1

@@ -1,0 +1,289 @@
+"""Who waits for jobs to start or to end, and how they hear of it.
+
+    wait() --> looks of a lane --batch--> look.lua: registers our node with each record
+       ^                                     |
+       |<-- record, outcome, or neither <----+
+       |<-- signal: started, ended <-------------- whoever starts or settles the job
+
+A signal may be lost, and a record remembers so many nodes only: whatever happens, what is waited
+for is asked again every ASK_AGAIN_S.  One answer tells all who wait for the same job, each once.
+
+Only `wait` adds and removes those who wait, in its caller's task; only this actor answers them.
+After a crash everything that somebody waits for is asked anew; when the actor ends for good, all
+are told that the node is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final, TypeAlias
+
+import anyio
+import attrs
+
+from pool.core.record import Outcome, Record
+from pool.errors import (
+    JobLost,
+    NotRunning,
+    OutcomeExpired,
+    PoolError,
+    StartFailed,
+    StoreLost,
+)
+from pool.jobs.context import Context, Seen
+from pool.names import pair, split_pair
+from pool.redis.commands.talk import Missing, More
+from pool.redis.io.system import Reply
+from pool.runtime.actor import Actor
+
+BATCH_MAX: Final = 256  # jobs looked at in one call
+ASK_AGAIN_S: Final = 5.0
+LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
+
+
+@attrs.define(eq=False)
+class Waiting:
+    """One caller who waits for a job to start, or to end."""
+
+    key: str
+    job_id: str
+    seen: Seen | None = None
+    event: anyio.Event = attrs.field(factory=anyio.Event)
+    for_end: bool = True
+    is_started: bool = False
+    record: Record | None = None  # as it was when it was looked at last
+    answer: Outcome | PoolError | None = None
+
+    @property
+    def job(self) -> str:
+        """Key and id."""
+        return pair(self.key, self.job_id)
+
+    def end(self, answer: Outcome | PoolError) -> None:
+        """Answer, once."""
+        if self.answer is None:
+            self.answer = answer
+            self.event.set()
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Looked:
+    lane: int
+    asked: Sequence[tuple[str, str]]
+    asked_s: float
+    frees: bool  # the dead had to give up their places to us
+    reply: Reply
+
+
+@attrs.frozen
+class _AskAgain:
+    pass
+
+
+Message: TypeAlias = _Looked | _AskAgain
+
+
+@attrs.define(eq=False)
+class _Lane:
+    looks: dict[tuple[str, str], None] = attrs.field(factory=dict)  # not asked yet, in order
+    is_looking: bool = False
+    is_crowded: bool = False  # there was no place for us among those who are told
+
+
+@attrs.define(eq=False, kw_only=True)
+class Waiters(Actor[Message]):
+    """Registers with the jobs that somebody waits for, and tells what becomes of them."""
+
+    inbox_max: int = 65_536
+    context: Context
+    _lanes: list[_Lane] = attrs.field(init=False, factory=list)
+    _waiting: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # by key and id
+    _is_asking: bool = attrs.field(init=False, default=False)
+
+    # --- for the node -------------------------------------------------------------------------
+
+    async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
+        """Wait until a job has started or ended; the caller sets the time limit.
+
+        Raises:
+            TimeoutError: `limit_s` is 0, and by what the store says now it has not.
+        """
+        if self.state in ("stopping", "ended"):
+            waiting.answer = NotRunning(state="closed")
+            return
+        present = self._waiting.setdefault(waiting.job, [])
+        present.append(waiting)
+        forget: Callable[[], object] = int  # there is nothing to take back yet
+        try:
+            look = partial(self._look, waiting.key, waiting.job_id)
+            look()
+            self._ask_again_later()
+            if limit_s and not waiting.for_end:
+                # Why it waits is told when the time is up, and shall be true by then.
+                forget = self.context.loop.later(limit_s - min(limit_s / 4, LAST_LOOK_S), look)
+            while waiting.answer is None and (waiting.for_end or not waiting.is_started):
+                if limit_s == 0 and waiting.record is not None:
+                    raise TimeoutError
+                await waiting.event.wait()
+                waiting.event = anyio.Event()
+        finally:
+            forget()
+            present.remove(waiting)
+            if not present:
+                self._waiting.pop(waiting.job, None)
+
+    def on_signal(self, fields: dict[str, bytes]) -> None:
+        """Take a reply from the node's own stream."""
+        job = fields.get("i", b"").decode(errors="replace")
+        match fields.get("t"):
+            case b"started":
+                self.on_started(job)
+            case b"ended":
+                outcome = Outcome.parse(fields.get("o", b""))
+                if outcome is not None:
+                    self.on_ended(job, outcome)
+                elif job in self._waiting:
+                    self._look(*split_pair(job))
+            case b"remade":
+                self.look_again()  # somebody deleted our signals; see `renew.lua`
+
+    def on_started(self, job: str) -> None:
+        """A job (key and id) that somebody may wait for has started."""
+        for waiting in self._waiting.get(job, ()):
+            waiting.is_started = True
+            waiting.event.set()
+
+    def on_ended(self, job: str, answer: Outcome | PoolError) -> None:
+        """A job (key and id) that somebody may wait for has ended."""
+        for waiting in self._waiting.get(job, ()):
+            waiting.end(answer)
+
+    def lose(self, lane: int) -> None:
+        """A lane's data are gone: who waits there can be told nothing else."""
+        for job, (waiting, *_) in list(self._waiting.items()):
+            if self.context.lane_of(waiting.key).number == lane:
+                self.on_ended(job, StoreLost(pool=self.context.pool))
+
+    def look_again(self) -> None:
+        """Ask how everything is that somebody waits for, and register anew."""
+        for waitings in self._waiting.values():
+            for waiting in waitings[:1]:
+                self._look(waiting.key, waiting.job_id)
+
+    # --- the actor ----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        for lane in self._lanes:
+            lane.is_looking = False
+        self.look_again()
+
+    def handle(self, message: Message) -> None:
+        match message:
+            case _Looked(lane):
+                self._lane(lane).is_looking = False
+                self._on_looked(message)
+                self._send_looks(lane)
+            case _AskAgain():
+                self._is_asking = False
+                self.look_again()
+                self._ask_again_later()
+
+    def ended(self, crash: BaseException | None) -> None:
+        if crash is not None:
+            return  # it will be run again
+        for lane in self._lanes:
+            lane.looks.clear()
+        for job in list(self._waiting):
+            self.on_ended(job, NotRunning(state="closed"))
+
+    def _lane(self, number: int) -> _Lane:
+        while len(self._lanes) <= number:
+            self._lanes.append(_Lane())
+        return self._lanes[number]
+
+    def _look(self, key: str, job_id: str) -> None:
+        number = self.context.lane_of(key).number
+        self._lane(number).looks[key, job_id] = None
+        self.attempt(self._send_looks, number)
+
+    def _send_looks(self, number: int) -> None:
+        lane = self._lane(number)
+        if lane.is_looking or not lane.looks:
+            return
+        asked: list[tuple[str, str]] = []
+        while lane.looks and not asked:
+            some = list(islice(lane.looks, BATCH_MAX))
+            for each in some:
+                del lane.looks[each]
+            asked = [each for each in some if self._waits(*each)]
+        if not asked:
+            return
+        lane.is_looking = True
+        state, frees, lanes = self.context.lanes[number], lane.is_crowded, len(self.context.lanes)
+        call = state.lane.look(asked, node=state.node.name, frees=frees, lines=lanes)
+        asked_s, lane.is_crowded = self.context.io.clock(), False
+
+        def told(reply: Reply) -> _Looked:
+            return _Looked(number, asked, asked_s, frees, reply)
+
+        try:
+            self.context.pipeline.send(call, lambda reply: self.deliver(told(reply)))
+        except PoolError as error:
+            self.put(told(error))
+
+    def _waits(self, key: str, job_id: str) -> bool:
+        """Whether somebody still waits for what becomes of it: it may have been told meanwhile."""
+        return any(waiting.answer is None for waiting in self._waiting.get(pair(key, job_id), ()))
+
+    def _on_looked(self, looked: _Looked) -> None:
+        reply, state = looked.reply, self.context.lanes[looked.lane]
+        if isinstance(reply, PoolError):
+            if isinstance(reply, StoreLost):
+                self.context.on_data_lost(looked.lane)
+            return  # they are asked again
+        for (key, job_id), found in zip(looked.asked, reply, strict=True):
+            job = pair(key, job_id)
+            match found:
+                case Record():
+                    if state.node.name not in found.waiters and not looked.frees:
+                        self._lane(looked.lane).is_crowded = True  # at once, and so that we fit
+                        self._look(key, job_id)
+                    self._on_record(job, found, state.seen(looked.asked_s, found.accepted))
+                case Outcome() as outcome:
+                    self.on_ended(job, outcome)
+                case More():
+                    self._lane(looked.lane).looks[key, job_id] = None  # `handle` asks for it next
+                case Missing():
+                    for waiting in self._waiting.get(job, ()):
+                        waiting.end(self.missing(key, job_id, waiting.seen, found))
+
+    def missing(
+        self, key: str, job_id: str, seen: Seen | None, missing: Missing
+    ) -> JobLost | OutcomeExpired:
+        """Return what it means that neither a job nor its outcome is there."""
+        now_s, known_s = self.context.io.clock(), self.context.settings.known_s
+        if seen is not None and seen.is_lost(missing, now_s, known_s):
+            return JobLost(key=key, job_id=job_id)
+        return OutcomeExpired(key=key, job_id=job_id)
+
+    def _on_record(self, job: str, record: Record, seen: Seen | None) -> None:
+        """Note how a job is; whoever starts or ends it tells us."""
+        if record.state == "running":
+            self.on_started(job)
+        for waiting in self._waiting.get(job, ()):
+            waiting.seen, waiting.record = seen, record
+            waiting.event.set()
+            if record.state == "waiting" and record.error and not waiting.for_end:
+                error = record.error
+                job_id = waiting.job_id
+                waiting.end(StartFailed(key=waiting.key, job_id=job_id, last_error=error))
+
+    def _ask_again_later(self) -> None:
+        if not self._is_asking and self._waiting:
+            self._is_asking = True
+            self.context.loop.later(ASK_AGAIN_S, lambda: self.put(_AskAgain()))
