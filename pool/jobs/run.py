@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import anyio
 import anyio.to_thread
 import attrs
+from structlog.contextvars import bind_contextvars
 
 from pool.core.codec import decode_call
 from pool.core.options import Limit, Options
@@ -178,6 +179,19 @@ def _apart(
             step, value = coro.throw, error
 
 
+def _enter(job: Job, of: str) -> None:
+    """Note in a handler's own context whose it is; log lines carry it from there."""
+    RUNNING.set(of)
+    bind_contextvars(
+        pool=job.node.pool,
+        handler=job.handler,
+        key=job.key,
+        job_id=job.id,
+        attempt=job.attempt,
+        epoch=job.epoch,
+    )
+
+
 async def _awaited(value: Any) -> Any:
     return await value
 
@@ -202,7 +216,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
     try:
         args, kwargs = decode_call(run.payload or b"")
         context = copy_context()
-        context.run(RUNNING.set, pair(run.key, run.start.id))
+        context.run(_enter, job, pair(run.key, run.start.id))
     except PayloadEncodingError as error:
         return Unreadable(str(error))
     scope = run.scope = anyio.CancelScope()
@@ -216,7 +230,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
                 if handler._is_async:
                     ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)
                 else:
-                    call = partial(handler.fn, job, *args, **kwargs)
+                    call = partial(context.run, handler.fn, job, *args, **kwargs)
                     ending = await anyio.to_thread.run_sync(_in_thread, call, limiter=limiter)
                     if isinstance(ending, Returned) and hasattr(type(ending.value), "__await__"):
                         # Of a plain function around an async one, as many a decorator makes it.

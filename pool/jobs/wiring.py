@@ -22,7 +22,7 @@ from pool.core.placement import Candidate
 from pool.core.record import INLINE_BYTES_MAX, Start
 from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable, again
 from pool.events import HandlerOverran
-from pool.jobs.client.dispatcher import Dispatcher
+from pool.jobs.client.dispatcher import Dispatcher, Wait
 from pool.jobs.client.requests import Requests
 from pool.jobs.context import Context, LaneState
 from pool.jobs.fleet.keepalive import EXIT_CODE, KeepAlive, LaneHandlers
@@ -102,7 +102,9 @@ class Wiring:
             on_lost=self._on_pool_lost,
         )
         self.replica: Replica = self.maps.new_replica(WORKERS)
-        self.dispatcher: Dispatcher = Dispatcher(name="dispatcher", context=context)
+        self.dispatcher: Dispatcher = Dispatcher(
+            name="dispatcher", context=context, tell_wait=self._tell_wait
+        )
         self._listener = Listener(name="listener", context=context, on_entries=self._route)
         self.membership: Membership = Membership(
             name="membership",
@@ -462,7 +464,9 @@ class Wiring:
 
     def _route_signals(self, lane: int, worker: Worker, entries: list[tuple[str, Fields]]) -> bool:
         for _, fields in entries:
-            if not worker.receive(Signalled(lane, fields)):
+            if fields.get("t") == b"waits":
+                self.dispatcher.on_signal(fields)
+            elif not worker.receive(Signalled(lane, fields)):
                 worker.tell_latest(lane, Missed(lane))
         return True
 
@@ -491,6 +495,19 @@ class Wiring:
                 self.context.pipeline.send((*signal, *bounds, *fields_of), again)
             except PoolError:
                 return  # they ask again
+
+    def _tell_wait(self, lane: int, owner: str, wait: Wait) -> None:
+        """Have the node of a worker hear who waits for its job; ours without a detour."""
+        names = self.context.lanes[lane].lane.names
+        if names.signal(owner) in self._routes[lane]:
+            self.dispatcher.put(wait)
+            return
+        signal = ("XADD", names.signal(owner), "NOMKSTREAM", "MAXLEN", "~", _SIGNALS_MAX, "*")
+        with suppress(PoolError):  # it is said again
+            self.context.pipeline.send(
+                (*signal, "t", "waits", "o", wait.origin, "v", wait.via, "j", wait.job),
+                lambda _: None,
+            )
 
     def _signal_when_full(
         self, state: LaneState, name: str, fields: Sequence[Word], reply: Reply
