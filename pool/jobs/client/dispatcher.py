@@ -224,7 +224,7 @@ class _AskAgain:
 
 
 @attrs.frozen
-class Wait:
+class WaitsFor:
     """The handler of `origin` waits for `via`, which waits for ... `job`: key and id each."""
 
     origin: str
@@ -232,7 +232,7 @@ class Wait:
     job: str
 
 
-Message: TypeAlias = _Admitted | _Retry | _Due | _Looked | _AskAgain | Wait
+Message: TypeAlias = _Admitted | _Retry | _Due | _Looked | _AskAgain | WaitsFor
 
 
 @attrs.define(eq=False)
@@ -256,9 +256,9 @@ class Dispatcher(Actor[Message]):
     inbox_max: int = 65_536
     context: Context
     # Has the worker (lane, name there) that runs a job hear who waits for it.
-    tell_wait: Callable[[int, str, Wait], object] = attrs.field(default=lambda *_: None)
+    tell_wait: Callable[[int, str, WaitsFor], object] = attrs.field(default=lambda *_: None)
     _origins: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # of handlers
-    _passed_on: dict[Wait, None] = attrs.field(init=False, factory=dict)  # of late
+    _passed_on: dict[WaitsFor, None] = attrs.field(init=False, factory=dict)  # of late
     _load: Load = attrs.field(init=False, factory=Load)
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
     _waiting: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # by key and id
@@ -346,7 +346,7 @@ class Dispatcher(Actor[Message]):
                     self._look(*split_pair(job))
             case b"waits":
                 words = (fields.get(name, b"").decode(errors="replace") for name in "ovj")
-                self.put(Wait(*words))
+                self.put(WaitsFor(*words))
             case b"remade":
                 self.look_again()  # somebody deleted our signals; see `renew.lua`
 
@@ -410,7 +410,7 @@ class Dispatcher(Actor[Message]):
                 self._passed_on.clear()
                 self.look_again()
                 self._ask_again_later()
-            case Wait():
+            case WaitsFor():
                 self._on_wait(message)
 
     def ended(self, crash: BaseException | None) -> None:
@@ -762,12 +762,14 @@ class Dispatcher(Actor[Message]):
         if record.state == "queued" and split_pair(waiting.origin)[0] == waiting.key:
             waiting.end(DeadlockRisk(key=waiting.key, job_id=waiting.job_id))  # behind its own job
         elif record.state == "running" and waiting.for_end:
-            self._tell_wait(Wait(waiting.origin, waiting.job, waiting.job), waiting, record.owner)
+            self._tell_wait(
+                WaitsFor(waiting.origin, waiting.job, waiting.job), waiting, record.owner
+            )
 
-    def _tell_wait(self, wait: Wait, waiting: Waiting, owner: str) -> None:
+    def _tell_wait(self, wait: WaitsFor, waiting: Waiting, owner: str) -> None:
         self.tell_wait(self.context.lane_of(waiting.key).number, owner, wait)
 
-    def _on_wait(self, wait: Wait) -> None:
+    def _on_wait(self, wait: WaitsFor) -> None:
         """Somebody waits for a job of ours: end that if it is itself, else pass it on."""
         if wait.job == wait.origin:
             for waiting in self._origins.get(wait.origin, ()):

@@ -16,7 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -194,6 +194,7 @@ class Worker(Actor[Told]):
     on_lost: Callable[[int], object]  # lane: handlers there have a stop budget to end
     tell_waiters: TellWaiters
     has_read: Callable[[int, str, int], bool]  # see `Listener`
+    resources: Callable[[Callable[..., Any]], Any]  # what a lifespan has yielded
     is_draining: bool = attrs.field(init=False, default=False)
     runs: dict[str, Run] = attrs.field(init=False, factory=dict)
     _by_lane: dict[int, dict[str, Run]] = attrs.field(
@@ -600,6 +601,8 @@ class Worker(Actor[Told]):
         )
         if run.has_old_limit:
             self._limit_anew(run)
+        if run.handler is not None and run.handler._lifespan is not None:
+            run.job.resources = self.resources(run.handler._lifespan)
         if run.handler is not None and not run.handler._is_async:
             limit_s = run.handler._options.limit_s
             if limit_s is not None:
