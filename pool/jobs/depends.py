@@ -120,6 +120,11 @@ class Plan:
     makers: Mapping[Function, Maker]
     gives: Mapping[str, Function]
     lifespan: Function | None
+    closes: bool = attrs.field(init=False)  # something of it has an end
+
+    @closes.default
+    def _(self) -> bool:
+        return any("context" in maker.kind for maker in self.makers.values())
 
 
 def plan_of(
@@ -230,6 +235,8 @@ def _refused(name: str, problem: str) -> ConfigError:
 
 # --- at each attempt ------------------------------------------------------------------------------
 
+_NO_STACK: Final = AsyncExitStack()  # where nothing is closed
+
 
 @attrs.frozen(eq=False)
 class _InThreads(AbstractAsyncContextManager[Any]):
@@ -276,7 +283,7 @@ async def call_with(
     made: dict[Function, Any] = {}
     if plan.lifespan is not None:
         made[plan.lifespan] = job.resources
-    stack, raised = AsyncExitStack(), None
+    stack, raised = AsyncExitStack() if plan.closes else _NO_STACK, None
     try:
         for fn, maker in plan.makers.items():
             made[fn] = await _make(maker, made, job, limiter, stack)
@@ -286,9 +293,10 @@ async def call_with(
         raise  # whatever a generator does about it: nothing is returned below
     finally:
         try:
-            with job.ending():
-                kind, trace = (type(raised), raised.__traceback__) if raised else (None, None)
-                await stack.__aexit__(kind, raised, trace)
+            if plan.closes:
+                with job.ending():
+                    kind, trace = (type(raised), raised.__traceback__) if raised else (None, None)
+                    await stack.__aexit__(kind, raised, trace)
         finally:
             raised = None  # its traceback leads back here
 

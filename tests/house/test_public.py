@@ -22,6 +22,7 @@ import pool.events
 import pool.letters
 import pool.listing
 import pool.maps
+import pool.middleware
 import pool.streams
 import pool.testing
 
@@ -32,6 +33,7 @@ HOMES = (
     pool.letters,
     pool.listing,
     pool.maps,
+    pool.middleware,
     pool.streams,
     pool.testing,
 )
