@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import FunctionType
 from typing import (
     TYPE_CHECKING,
@@ -293,15 +293,23 @@ class Handlers:
                 )
         return cast(Handler[[], None], registered(_as_service(runner)))
 
-    @contextmanager
-    def override(self, dependency: Callable[..., Any], by: Callable[..., Any]) -> Iterator[None]:
+    def override(
+        self, dependency: Callable[..., Any], by: Callable[..., Any]
+    ) -> AbstractContextManager[None]:
         """Have `by` called in the place of a dependency, within a `with` block of a test.
 
         For attempts that begin within it.  It may depend on what it likes.
 
         Raises:
-            ConfigError: It needs what nobody gives it.
+            ConfigError: It cannot be called, or needs what nobody gives it.
         """
+        for name, given in (("dependency", dependency), ("by", by)):
+            if not callable(given):
+                raise checks.setting(name, given, "a function")
+        return self._overriding(dependency, by)
+
+    @contextmanager
+    def _overriding(self, dependency: Callable[..., Any], by: Callable[..., Any]) -> Iterator[None]:
         before = dict(self._overrides)
         self._overrides[dependency] = by
         try:
@@ -327,7 +335,9 @@ class Handlers:
             ConfigError: They are included somewhere already, or a name cannot be used.
             DuplicateHandler: A name is taken.
         """
-        checks.instance("handlers", others, Handlers, refuse=checks.setting)
+        checks.instance("others", others, Handlers, refuse=checks.setting)
+        if type(prefix) is not str or prefix:
+            check_handler(prefix)
         if others._parent is not None or others in self._line():
             raise ConfigError(setting="handlers", problem="they are included already")
         root, whole = self._root(prefix)
