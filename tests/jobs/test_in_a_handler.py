@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -88,6 +90,34 @@ async def test_who_closes_a_circle_of_waits_is_told_and_the_others_go_on(
     assert len(told) >= 1  # two waits that come together may both be
     assert {key for key, _ in told} <= set(keys)
     assert sum("gave way" in result for result in results) == len(told)
+
+
+async def test_handlers_of_two_processes_that_wait_for_each_other_are_told(fleet: Fleet) -> None:
+    """D31: one of them gives way, and the other goes on with its result."""
+    handlers = Handlers()
+
+    @handlers.job("here")
+    async def here(job: Job) -> str:
+        ref = await job.node.options(allow_unknown=True).dispatch("there", "t", job.key)
+        try:
+            return f"here after: {await ref.result()}"
+        except DeadlockRisk:
+            return "here gave way"
+
+    node = await fleet.node(handlers)
+    member = Path(__file__).with_name("waiting_member.py")
+    command = [sys.executable, str(member), fleet.pool, fleet.url]
+    async with await anyio.open_process(command, stdout=None, stderr=None) as process:
+        try:
+            ref = await node.dispatch(here, "h")
+            said = await ref.result(timeout_s=30)
+            assert said in ("here after: there gave way", "here gave way")
+            await node.shutdown_pool()
+            with anyio.fail_after(30):
+                assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
 
 
 async def test_a_handler_that_waits_for_what_is_queued_behind_it_is_told(fleet: Fleet) -> None:
