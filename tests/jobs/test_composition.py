@@ -15,11 +15,13 @@ from pool.errors import ConfigError, DuplicateHandler, InvalidKey, InvalidOption
 from pool.events import HookFailed
 from pool.jobs import around
 from pool.middleware import Happened, Outgoing
+from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
+TTL_S = 2.0
 
 Next = Callable[[], Awaitable[Any]]
 Send = Callable[[Outgoing], Awaitable[JobRef[Any]]]
@@ -176,6 +178,41 @@ async def test_hooks_hear_and_harm_nothing(
     with pytest.raises(InvalidOption):
         handlers.on("ended")  # type: ignore[arg-type]
     assert around.HOOKS_MAX == 1000
+
+
+async def test_hooks_hear_of_a_job_that_is_lost_and_of_who_recovers_it(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """A worker that is cut off for longer than its lease, and the next owner."""
+    handlers = Handlers()
+
+    @handlers.on("lost", "recovered", "started")
+    async def note(happened: Happened) -> None:
+        diary.note(happened.what, happened.node_id, happened.attempt)
+
+    @handlers.service("serve")
+    async def serve(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    async with fault_proxy(fleet.url) as proxy:
+        first = await fleet.node(handlers, url=proxy.url, lease_ttl_s=TTL_S)
+        ref = await first.dispatch(serve, "k")
+        await ref.started(timeout_s=10)
+        await diary.counts(1)
+        proxy.go_silent()
+        second = await fleet.node(handlers, lease_ttl_s=TTL_S)
+        await diary.until(
+            lambda entries: any(entry[:2] == ("recovered", second.id) for entry in entries)
+        )
+        await proxy.heal()
+        await diary.until(lambda entries: any(entry[0] == "lost" for entry in entries))
+        told = [entry[:2] for entry in diary.entries]
+        assert told[0] == ("started", first.id)
+        assert sorted(told[1:]) == sorted(
+            [("lost", first.id), ("recovered", second.id), ("started", second.id)]
+        )
+        await second.stop("k", timeout_s=10)
+        await fleet.leave(first)
 
 
 def test_defaults_are_those_of_the_handlers_unless_a_handler_says_otherwise() -> None:
