@@ -9,14 +9,15 @@
     pool/maps/       replicated maps            pool/streams/    streams, readers, sinks
     pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
     pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
+    pool/middleware.py  what stands around handlers sees, by name
     pool/ops/        for people: the command line, and what it looks at
     pool/testing/    for your tests: a fault proxy, an auditor
     pool/demo/       `pool demo`
 
 A module imports its own floor or a lower one.  Public is what is named here and in the `__all__`
-of `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`, `pool.maps`, `pool.streams` and
-`pool.testing`; the rest may change.  `import pool` alone loads none of them: a name is fetched from
-its home when it is first used.
+of `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`, `pool.maps`, `pool.middleware`,
+`pool.streams` and `pool.testing`; the rest may change.  `import pool` alone loads none of them: a
+name is fetched from its home when it is first used.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.errors import PoolError
     from pool.jobs.client.dispatch import Call, Dispatching
     from pool.jobs.client.ref import JobRef, Status
+    from pool.jobs.depends import Depends
     from pool.jobs.handlers import Handler, Handlers, Runner
     from pool.jobs.job import Cancel, Job, Park, Retry
     from pool.jobs.keeper import Step
@@ -46,6 +48,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
 __all__ = [
     "Call",
     "Cancel",
+    "Depends",
     "Dispatching",
     "Handler",
     "Handlers",
@@ -73,6 +76,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
     _HOMES = {
         "Call": "pool.jobs.client.dispatch",
         "Cancel": "pool.jobs.job",
+        "Depends": "pool.jobs.depends",
         "Dispatching": "pool.jobs.client.dispatch",
         "Handler": "pool.jobs.handlers",
         "Handlers": "pool.jobs.handlers",
@@ -115,7 +119,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         if name.startswith("_") or find_spec(f"{__name__}.{name}"):
             return error
         homes = dict.fromkeys(__all__, __name__)
-        for module in ("errors", "events", "maps", "streams", "testing"):
+        for module in ("errors", "events", "maps", "middleware", "streams", "testing"):
             home = f"{__name__}.{module}"
             homes |= {each: home for each in import_module(home).__all__ if each not in homes}
         near = get_close_matches(name, homes, n=1, cutoff=0.75)

@@ -308,10 +308,15 @@ class TooManySteps(UsageError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class DeadlockRisk(UsageError):
-    """A handler waits for the result of its own job, which would never come."""
+    """A handler waits for a job that cannot end before its own.
+
+    That is its own job, one that is queued behind it, or one whose handler waits for the result of
+    its own, maybe over others. The handler whose wait closed the circle is told, as a rule; the
+    others go on.
+    """
 
     code: ClassVar[str] = "POOLDEADLOCK"
-    hint: ClassVar[str] = "return the value, or dispatch the other work under a key of its own"
+    hint: ClassVar[str] = "return the value, or let one of them go on without the result"
 
     key: str
     job_id: str

@@ -22,6 +22,7 @@ __all__ = [
     "Event",
     "HandlerLeaked",
     "HandlerOverran",
+    "HookFailed",
     "IndexRestored",
     "LaneDataLost",
     "LaneJoined",
@@ -206,6 +207,19 @@ class HandlerOverran:
     key: str
     handler: str
     epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class HookFailed:
+    """A hook of `Handlers.on()` raised, or 1,000 were under way; the job is not touched by it."""
+
+    event: ClassVar[str] = "hook.failed"
+    level: ClassVar[str] = "error"
+
+    key: str
+    handler: str
+    what: str
+    problem: str
 
 
 @attrs.frozen(kw_only=True)

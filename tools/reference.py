@@ -25,6 +25,7 @@ import pool.events
 import pool.letters
 import pool.listing
 import pool.maps
+import pool.middleware
 import pool.streams
 import pool.testing
 from pool import names
@@ -55,6 +56,7 @@ API: Final = {
             "Handler",
             "Runner",
             "Job",
+            "Depends",
             "Step",
             "Retry",
             "Cancel",
@@ -64,12 +66,21 @@ API: Final = {
         *("Dispatching", "JobRef", "Status", "Progress", "LocalWorker", "WorkerInfo"),
         *pool.letters.__all__,
         *pool.listing.__all__,
+        *pool.middleware.__all__,
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),
     "rest": ("Settings", "Event", "Observer", "log_observer", "freeze_memory"),
 }
-_HOMES: Final = (pool, pool.letters, pool.listing, pool.maps, pool.streams, pool.events)
+_HOMES: Final = (
+    pool,
+    pool.letters,
+    pool.listing,
+    pool.maps,
+    pool.middleware,
+    pool.streams,
+    pool.events,
+)
 _HEADER: Final = re.compile(r"^--\[\[\n(\w+): (.*?)\]\]", re.DOTALL)
 
 

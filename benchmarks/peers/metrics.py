@@ -167,13 +167,17 @@ class Judged:
         told = f"**missed** in {len(missed) + lacking} of {len(self.each)}"
         if missed:
             whole = self.goal.bound / 100 or 1.0
-            least, most = (f"{over / whole:.2g}" for over in (min(missed), max(missed)))
+            least, most = (_short(over / whole) for over in (min(missed), max(missed)))
             told += f", by {most if least == most else f'{least} to {most}'}"
             told += " %" if self.goal.bound else ""
         return told + (f"; {lacking} without a figure" if lacking else "")
 
     def _over(self, value: float) -> float:
         return self.goal.bound - value if self.goal.sign == ">=" else value - self.goal.bound
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 GOALS: Final = (

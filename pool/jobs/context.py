@@ -116,6 +116,7 @@ class Context(Session):
     """The shared part of one node."""
 
     loop: Loop
+    node: Any  # the `Node` itself, for handlers
     node_id: str
     lanes: list[LaneState] = attrs.field(factory=list)
     roster: Roster = attrs.field(factory=Roster)

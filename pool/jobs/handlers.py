@@ -6,13 +6,16 @@ Names are explicit because they are stored with jobs: renaming a function must n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import FunctionType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Final,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -26,11 +29,29 @@ import attrs
 from pool import checks
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.errors import ConfigError, DuplicateHandler, name_of, shown
+from pool.jobs.around import Around, AroundDispatch, Happening, Hook
+from pool.jobs.depends import Plan, plan_of
 from pool.jobs.job import Job
 from pool.names import check_handler
 
+if TYPE_CHECKING:  # it makes what is made of handlers
+    from pool.jobs.node import Node
+
 P = ParamSpec("P")
 R = TypeVar("R")
+H = TypeVar("H", bound=Hook)
+A = TypeVar("A")
+
+
+@attrs.frozen
+class _AsUsual:
+    """What an option is that was not given: as the `Handlers` have it."""
+
+    def __repr__(self) -> str:
+        return "as usual"
+
+
+USUAL: Final[Any] = _AsUsual()
 
 ATTEMPTS_MAX: Final = 1000
 QUEUE_MAX: Final = 100  # jobs queued behind one of their key, unless somebody says otherwise
@@ -48,6 +69,13 @@ class Handler(Generic[P, R]):
     fn: Callable[..., Any]
     _options: Options = attrs.field(repr=False)
     _is_async: bool = attrs.field(repr=False)
+    _lifespan: Callable[..., Any] | None = attrs.field(repr=False, default=None)
+    _plan: Plan | None = attrs.field(repr=False, default=None)  # None: it depends on nothing
+    # What the next four say is of its `Handlers`, and may change until it runs.
+    _around: tuple[Around, ...] = attrs.field(repr=False, default=())
+    _around_dispatch: tuple[AroundDispatch, ...] = attrs.field(repr=False, default=())
+    _hooks: Mapping[Happening, tuple[Hook, ...]] = attrs.field(repr=False, factory=dict)
+    _log_jobs: Literal["debug", "info"] | None = attrs.field(repr=False, default=None)
 
     def __call__(self, job: Job, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.fn(job, *args, **kwargs)
@@ -71,23 +99,91 @@ class Runner(Protocol):
 class Handlers:
     """The handlers of a service.  Make one, decorate functions with it, give it to a node."""
 
-    def __init__(self) -> None:
-        self._by_name: dict[str, Handler[..., Any]] = {}
-        self._names_bytes = 0  # as JSON
-
-    def job(
+    def __init__(
         self,
-        name: str,
         *,
+        lifespan: Callable[[Node], AbstractAsyncContextManager[Any]] | None = None,
+        log_jobs: Literal["debug", "info"] | None = None,
         timeout_s: float | None = None,
         progress_timeout_s: float | None = None,
         park_on: Collection[Limit] = (),
         attempts_max: int = 5,
         backoff_s: float = 1.0,
         backoff_max_s: float = 60.0,
+        healthy_s: float = 60.0,
         retention_s: float | None = None,
         if_exists: IfExists = "reject",
         queue_max: int = QUEUE_MAX,
+    ) -> None:
+        """Begin with none; all but the first two are what `job()` and `service()` go by.
+
+        Args:
+            lifespan: An async context manager function, called with the `Node`: entered once per
+                node, before it takes jobs, and closed when its workers have left.  What it yields
+                is `Job.resources`, and what `Depends(lifespan)` stands for.
+            log_jobs: Write a line at the end of each run of their jobs, at this level.
+            timeout_s: As for `job()`, unless that says otherwise; likewise all that follow.
+            progress_timeout_s: Likewise.
+            park_on: Likewise.
+            attempts_max: Likewise.
+            backoff_s: Likewise.
+            backoff_max_s: Likewise.
+            healthy_s: As for `service()`.
+            retention_s: Likewise.
+            if_exists: Likewise.
+            queue_max: Likewise.
+
+        Raises:
+            ConfigError: The lifespan is none.
+            InvalidOption: A value is out of bounds.
+        """
+        given: object = lifespan
+        if given is not None and (
+            not callable(given) or checks.is_async(given) or inspect.isasyncgenfunction(given)
+        ):
+            must = "a function that @contextlib.asynccontextmanager was applied to"
+            raise checks.setting("lifespan", lifespan, must)
+        if log_jobs is not None:
+            checks.word("log_jobs", log_jobs, "debug", "info")
+        self._log_jobs = log_jobs
+        self._usual: dict[str, Any] = {
+            "timeout_s": timeout_s,
+            "progress_timeout_s": progress_timeout_s,
+            "park_on": _limits(park_on),
+            "attempts_max": attempts_max,
+            "backoff_s": backoff_s,
+            "backoff_max_s": backoff_max_s,
+            "healthy_s": healthy_s,
+            "retention_s": retention_s,
+            "if_exists": if_exists,
+            "queue_max": queue_max,
+        }
+        self._parent: tuple[Handlers, str] | None = None  # that includes these, and their prefix
+        self._around: list[Around] = []
+        self._around_dispatch: list[AroundDispatch] = []
+        self._hooks: dict[Happening, list[Hook]] = {}
+        self._mine: list[Handler[..., Any]] = []  # those that were registered here
+        self._parts: list[Handlers] = []
+        self._lifespan = lifespan
+        self._overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._by_name: dict[str, Handler[..., Any]] = {}
+        self._names_bytes = 0  # as JSON
+        for register in (self.job, self.service):
+            register("usual")  # it says what is out of bounds
+
+    def job(
+        self,
+        name: str,
+        *,
+        timeout_s: float | None = USUAL,
+        progress_timeout_s: float | None = USUAL,
+        park_on: Collection[Limit] = USUAL,
+        attempts_max: int = USUAL,
+        backoff_s: float = USUAL,
+        backoff_max_s: float = USUAL,
+        retention_s: float | None = USUAL,
+        if_exists: IfExists = USUAL,
+        queue_max: int = USUAL,
     ) -> _Decorator:
         """Register a function whose jobs end with a result.
 
@@ -115,22 +211,22 @@ class Handlers:
             DuplicateHandler: The name is taken.
         """
         self._check_name("job", name)
-        base_s, cap_s = _backoff(backoff_s, backoff_max_s)
+        base_s, cap_s = self._backoff(backoff_s, backoff_max_s)
         return _Decorator(
             self,
             name,
             Options(
                 kind="job",
-                attempts_max=checks.count("attempts_max", attempts_max, 1, ATTEMPTS_MAX),
+                attempts_max=checks.count(
+                    "attempts_max", self._or("attempts_max", attempts_max), 1, ATTEMPTS_MAX
+                ),
                 backoff_s=base_s,
                 backoff_max_s=cap_s,
-                timeout_s=checks.seconds("timeout_s", timeout_s, SECONDS_MIN, or_none=True),
-                retention_s=checks.seconds("retention_s", retention_s, SECONDS_MIN, or_none=True),
-                policy=_policy(if_exists, queue_max),
-                progress_timeout_s=checks.seconds(
-                    "progress_timeout_s", progress_timeout_s, SECONDS_MIN, or_none=True
-                ),
-                park_on=_limits(park_on),
+                timeout_s=self._limit("timeout_s", timeout_s),
+                retention_s=self._limit("retention_s", retention_s),
+                policy=_policy(self._or("if_exists", if_exists), self._or("queue_max", queue_max)),
+                progress_timeout_s=self._limit("progress_timeout_s", progress_timeout_s),
+                park_on=_limits(self._or("park_on", park_on)),
             ),
         )
 
@@ -138,12 +234,12 @@ class Handlers:
         self,
         name: str,
         *,
-        backoff_s: float = 1.0,
-        backoff_max_s: float = 60.0,
-        healthy_s: float = 60.0,
-        retention_s: float | None = None,
-        if_exists: IfExists = "reject",
-        queue_max: int = QUEUE_MAX,
+        backoff_s: float = USUAL,
+        backoff_max_s: float = USUAL,
+        healthy_s: float = USUAL,
+        retention_s: float | None = USUAL,
+        if_exists: IfExists = USUAL,
+        queue_max: int = USUAL,
     ) -> _Decorator:
         """Register a function that runs until it is stopped: a poller, a subscription, a session.
 
@@ -165,7 +261,7 @@ class Handlers:
             DuplicateHandler: The name is taken.
         """
         self._check_name("service", name)
-        base_s, cap_s = _backoff(backoff_s, backoff_max_s)
+        base_s, cap_s = self._backoff(backoff_s, backoff_max_s)
         return _Decorator(
             self,
             name,
@@ -174,14 +270,14 @@ class Handlers:
                 attempts_max=0,
                 backoff_s=base_s,
                 backoff_max_s=cap_s,
-                healthy_s=checks.seconds("healthy_s", healthy_s),
-                retention_s=checks.seconds("retention_s", retention_s, SECONDS_MIN, or_none=True),
-                policy=_policy(if_exists, queue_max),
+                healthy_s=checks.seconds("healthy_s", self._or("healthy_s", healthy_s)),
+                retention_s=self._limit("retention_s", retention_s),
+                policy=_policy(self._or("if_exists", if_exists), self._or("queue_max", queue_max)),
             ),
         )
 
     def runner(
-        self, name: str, runner: Runner, *, backoff_s: float = 1.0, backoff_max_s: float = 60.0
+        self, name: str, runner: Runner, *, backoff_s: float = USUAL, backoff_max_s: float = USUAL
     ) -> Handler[[], None]:
         """Register an object with `start(job)` and `stop(key)` as a service; see `Runner`.
 
@@ -196,6 +292,165 @@ class Handlers:
                     setting="handler", problem=f"{name}: {shown(runner)} has no {method}()"
                 )
         return cast(Handler[[], None], registered(_as_service(runner)))
+
+    def override(
+        self, dependency: Callable[..., Any], by: Callable[..., Any]
+    ) -> AbstractContextManager[None]:
+        """Have `by` called in the place of a dependency, within a `with` block of a test.
+
+        For attempts that begin within it.  It may depend on what it likes.
+
+        Raises:
+            ConfigError: It cannot be called, or needs what nobody gives it.
+        """
+        for name, given in (("dependency", dependency), ("by", by)):
+            if not callable(given):
+                raise checks.setting(name, given, "a function")
+        return self._overriding(dependency, by)
+
+    @contextmanager
+    def _overriding(self, dependency: Callable[..., Any], by: Callable[..., Any]) -> Iterator[None]:
+        before = dict(self._overrides)
+        self._overrides[dependency] = by
+        try:
+            self._plan_all()
+            yield
+        finally:
+            self._overrides = before
+            self._plan_all()
+
+    def _plan_all(self) -> None:
+        for name, handler in self._by_name.items():
+            plan = plan_of(name, handler.fn, handler._lifespan, self._overrides)
+            object.__setattr__(handler, "_plan", plan)
+
+    def include(self, others: Handlers, prefix: str = "") -> None:
+        """Take all handlers of `others`, those that are yet to come as well.
+
+        Their names begin with `prefix` from here on, also where they are dispatched by what
+        `job()` returned.  Our middleware stands around theirs, our hooks hear of their jobs, too;
+        their lifespan, options and `log_jobs` stay.
+
+        Raises:
+            ConfigError: They are included somewhere already, or a name cannot be used.
+            DuplicateHandler: A name is taken.
+        """
+        checks.instance("others", others, Handlers, refuse=checks.setting)
+        if type(prefix) is not str or prefix:
+            check_handler(prefix)
+        if others._parent is not None or others in self._line():
+            raise ConfigError(setting="handlers", problem="they are included already")
+        root, whole = self._root(prefix)
+        for name in others:
+            check_handler(whole + name)
+            if whole + name in root._by_name:
+                raise DuplicateHandler(handler=whole + name)
+        others._parent = self, prefix
+        self._parts.append(others)
+        for name, handler in others._by_name.items():
+            self._take(prefix + name, handler)
+        self._root("")[0]._link((), (), {})
+
+    def _line(self) -> list[Handlers]:
+        """Return these, and those that include them."""
+        return [self] if self._parent is None else [self, *self._parent[0]._line()]
+
+    def _root(self, prefix: str) -> tuple[Handlers, str]:
+        """Return the outermost that include these, and a name of ours as they have it."""
+        if self._parent is None:
+            return self, prefix
+        return self._parent[0]._root(self._parent[1] + prefix)
+
+    def _take(self, name: str, handler: Handler[..., Any]) -> None:
+        self._check_room(name)
+        self._by_name[name] = handler
+        object.__setattr__(handler, "name", name)
+        if self._parent is not None:
+            self._parent[0]._take(self._parent[1] + name, handler)
+
+    def _link(
+        self,
+        around: tuple[Around, ...],
+        around_dispatch: tuple[AroundDispatch, ...],
+        hooks: Mapping[Happening, tuple[Hook, ...]],
+    ) -> None:
+        """Tell each handler what stands around it: the includer's first."""
+        around = (*around, *self._around)
+        around_dispatch = (*around_dispatch, *self._around_dispatch)
+        names = dict.fromkeys((*hooks, *self._hooks))
+        hooks = {name: (*hooks.get(name, ()), *self._hooks.get(name, ())) for name in names}
+        for handler in self._mine:
+            object.__setattr__(handler, "_around", around)
+            object.__setattr__(handler, "_around_dispatch", around_dispatch)
+            object.__setattr__(handler, "_hooks", hooks)
+        for part in self._parts:
+            part._link(around, around_dispatch, hooks)
+
+    def around_run(self, fn: Around) -> Around:
+        """Have `await fn(job, call_next)` called in the place of each handler, as a decorator.
+
+        `await call_next()` calls what is further in, at last the handler, and returns what that
+        returns.  Of several the one that was added first is the outermost.
+
+        Raises:
+            ConfigError: It is no `async def`.
+        """
+        self._around.append(_middleware(fn))
+        self._root("")[0]._link((), (), {})
+        return fn
+
+    def around_dispatch(self, fn: AroundDispatch) -> AroundDispatch:
+        """Have `await fn(outgoing, call_next)` called for each dispatch, as a decorator.
+
+        `await call_next(outgoing)` sends it and returns the `JobRef`.  The order is as for
+        `around_run()`.  It is called where a handler is dispatched by what `job()` returned, and
+        by its name on nodes that have it.
+
+        Raises:
+            ConfigError: It is no `async def`.
+        """
+        self._around_dispatch.append(_middleware(fn))
+        self._root("")[0]._link((), (), {})
+        return fn
+
+    def on(self, *what: Happening) -> Callable[[H], H]:
+        """Have a function hear what has happened to jobs of these handlers: see `Happened`.
+
+        Called on the worker that had the job, once or, if that ends, not at all; a plain one in a
+        thread.  Nobody waits for it; if it raises, `hook.failed` says so.
+
+        Raises:
+            InvalidOption: There is no such happening, or none was given.
+        """
+        for each in what or ("",):
+            checks.word("what", each, *get_args(Happening))
+
+        def add(hook: H) -> H:
+            if not callable(hook):
+                raise checks.setting("hook", hook, "a function")
+            for each in what:
+                self._hooks.setdefault(each, []).append(hook)
+            self._root("")[0]._link((), (), {})
+            return hook
+
+        return add
+
+    def _or(self, option: str, given: Any) -> Any:
+        return self._usual[option] if given is USUAL else given
+
+    def _limit(self, option: str, given: Any) -> float | None:
+        limit_s: float | None = checks.seconds(
+            option, self._or(option, given), SECONDS_MIN, or_none=True
+        )
+        return limit_s
+
+    def _backoff(self, backoff_s: Any, backoff_max_s: Any) -> tuple[float, float]:
+        return _backoff(self._or("backoff_s", backoff_s), self._or("backoff_max_s", backoff_max_s))
+
+    def _lifespans(self) -> list[Callable[..., Any]]:
+        """Return those of all that are included, too."""
+        own = [] if self._lifespan is None else [self._lifespan]
+        return own + [each for part in self._parts for each in part._lifespans()]
 
     def __getitem__(self, name: str) -> Handler[..., Any]:
         return self._by_name[name]
@@ -225,8 +480,20 @@ class Handlers:
 
     def _add(self, name: str, options: Options, fn: Callable[..., Any]) -> Handler[..., Any]:
         _check_function(name, fn)
-        if name in self._by_name:
-            raise DuplicateHandler(handler=name)
+        root, whole = self._root(name)
+        if name in self._by_name or whole in root._by_name:
+            raise DuplicateHandler(handler=whole)
+        check_handler(whole)
+        plan = plan_of(name, fn, self._lifespan, self._overrides)
+        handler: Handler[..., Any] = Handler(
+            name, fn, options, checks.is_async(fn), self._lifespan, plan, log_jobs=self._log_jobs
+        )
+        self._take(name, handler)
+        self._mine.append(handler)
+        root._link((), (), {})
+        return handler
+
+    def _check_room(self, name: str) -> None:
         names_bytes = self._names_bytes + len(name) + len('"",')
         if names_bytes > NAMES_BYTES_MAX:
             problem = (
@@ -235,9 +502,6 @@ class Handlers:
             )
             raise ConfigError(setting="handlers", problem=problem)
         self._names_bytes = names_bytes
-        handler: Handler[..., Any] = Handler(name, fn, options, checks.is_async(fn))
-        self._by_name[name] = handler
-        return handler
 
 
 @attrs.frozen
@@ -310,6 +574,12 @@ def _problem(fn: object) -> str:
     except ValueError:  # a builtin without a signature: its first call will tell
         pass
     return ""
+
+
+def _middleware(fn: A) -> A:
+    if not checks.is_async(fn):
+        raise checks.setting("middleware", fn, "an `async def` function")
+    return fn
 
 
 def _policy(if_exists: IfExists, queue_max: object) -> str:

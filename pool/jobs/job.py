@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import anyio
 import attrs
@@ -17,6 +17,9 @@ from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
 from pool.jobs.keeper import Keeper, Step
 from pool.redis.commands.talk import InboxPage, Message
+
+if TYPE_CHECKING:  # it makes what makes jobs
+    from pool.jobs.node import Node
 
 # The job (key and id) whose handler runs in this context; what it starts there inherits it.
 RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
@@ -145,11 +148,13 @@ class Job:
     kind: Kind
     epoch: int  # the fencing token: rises with every owner; give it to external systems (G-03)
     attempt: int  # 1 is the first
-    node: str
+    node: Node = attrs.field(repr=False)  # that runs it: to dispatch, wait and notify from here
+    node_id: str
     worker: str
     # This run follows one that may have ended without handing over: its process died, it failed, or
     # ran too long.  `state` is what was saved last, or handed over before that.
     is_recovered: bool = False
+    resources: Any = attrs.field(repr=False, default=None)  # what its handlers' lifespan yielded
     _state: bytes | None = attrs.field(repr=False)
     _state_bytes_max: int = attrs.field(repr=False)
     _timing: Callable[[], Timing] = attrs.field(repr=False)

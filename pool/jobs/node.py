@@ -665,6 +665,7 @@ class Node(Dispatching):
             pipeline=self._pipeline,
             control=control,
             ids=io.ids,
+            node=self,
             node_id=io.ids.next("n"),
             generation="",
             emit=self._emit,

@@ -6,7 +6,7 @@ What becomes of it is decided by a machine: `core/run.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextvars import Context as LogContext
 from contextvars import copy_context
 from functools import partial
@@ -16,12 +16,15 @@ from typing import Any, Final, TypeAlias
 import anyio
 import anyio.to_thread
 import attrs
+from structlog.contextvars import bind_contextvars
 
 from pool.core.codec import decode_call
 from pool.core.options import Limit, Options
 from pool.core.record import Start
 from pool.core.run import Life, Phase, Why
 from pool.errors import PayloadEncodingError
+from pool.jobs.around import run_through
+from pool.jobs.depends import call_with, in_thread
 from pool.jobs.handlers import Handler
 from pool.jobs.job import RUNNING, Inbox, Job
 from pool.jobs.keeper import NO_KEEPER
@@ -178,6 +181,44 @@ def _apart(
             step, value = coro.throw, error
 
 
+def _enter(job: Job, of: str) -> None:
+    """Note in a handler's own context whose it is; log lines carry it from there."""
+    RUNNING.set(of)
+    bind_contextvars(
+        pool=job.node.pool,
+        handler=job.handler,
+        key=job.key,
+        job_id=job.id,
+        attempt=job.attempt,
+        epoch=job.epoch,
+    )
+
+
+async def _given(
+    handler: Handler[..., Any],
+    job: Job,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    limiter: anyio.CapacityLimiter,
+) -> Any:
+    """Call a handler that depends on something, or that something stands around."""
+    plan = handler._plan
+
+    async def call(more: dict[str, Any]) -> Any:
+        if handler._is_async:
+            return await handler.fn(job, *args, **kwargs, **more)
+        value = await in_thread(partial(handler.fn, job, *args, **kwargs, **more), limiter)
+        return await value if hasattr(type(value), "__await__") else value
+
+    if plan is not None and not handler._around:
+        return await call_with(plan, call, job, limiter)
+
+    async def inner() -> Any:
+        return await (call({}) if plan is None else call_with(plan, call, job, limiter))
+
+    return await run_through(handler._around, job, inner)
+
+
 async def _awaited(value: Any) -> Any:
     return await value
 
@@ -202,7 +243,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
     try:
         args, kwargs = decode_call(run.payload or b"")
         context = copy_context()
-        context.run(RUNNING.set, pair(run.key, run.start.id))
+        context.run(_enter, job, pair(run.key, run.start.id))
     except PayloadEncodingError as error:
         return Unreadable(str(error))
     scope = run.scope = anyio.CancelScope()
@@ -213,10 +254,13 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
             if handler._options.limit_s is not None:
                 scope.deadline = anyio.current_time() + handler._options.limit_s
             try:
-                if handler._is_async:
+                if handler._plan is not None or handler._around:
+                    given = _given(handler, job, args, kwargs, limiter)
+                    ending = await _apart(given, context, run, cancels)
+                elif handler._is_async:
                     ending = await _apart(handler.fn(job, *args, **kwargs), context, run, cancels)
                 else:
-                    call = partial(handler.fn, job, *args, **kwargs)
+                    call = partial(context.run, handler.fn, job, *args, **kwargs)
                     ending = await anyio.to_thread.run_sync(_in_thread, call, limiter=limiter)
                     if isinstance(ending, Returned) and hasattr(type(ending.value), "__await__"):
                         # Of a plain function around an async one, as many a decorator makes it.

@@ -24,13 +24,14 @@ from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable, ag
 from pool.events import HandlerOverran
 from pool.jobs.client.dispatcher import Dispatcher
 from pool.jobs.client.requests import Requests
-from pool.jobs.client.waiters import Waiters
+from pool.jobs.client.waiters import Waiters, WaitsFor
 from pool.jobs.context import Context, LaneState
 from pool.jobs.fleet.keepalive import EXIT_CODE, KeepAlive, LaneHandlers
 from pool.jobs.fleet.membership import IdentityGone, LaneDoubted, Membership, PoolLost
 from pool.jobs.fleet.reaper import Reaper
 from pool.jobs.fleet.sweeper import Sweeper
 from pool.jobs.handlers import Handlers
+from pool.jobs.lifespans import Lifespans
 from pool.jobs.listener import Listener
 from pool.jobs.roster import SHUTDOWN_KEY, WorkerEntry
 from pool.jobs.run import Run
@@ -98,13 +99,14 @@ class Wiring:
         self._judging: set[int] = set()  # lanes where handlers have a stop budget to end
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
         context.generation = made.generation
+        self.lifespans: Lifespans = Lifespans(context.node, self._supervisor)
         self.maps: Maps = Maps(
             session=context,
             on_lost=self._on_pool_lost,
         )
         self.replica: Replica = self.maps.new_replica(WORKERS)
         self.dispatcher: Dispatcher = Dispatcher(name="dispatcher", context=context)
-        self.waiters: Waiters = Waiters(name="waiters", context=context)
+        self.waiters: Waiters = Waiters(name="waiters", context=context, tell_wait=self._tell_wait)
         self._listener = Listener(name="listener", context=context, on_entries=self._route)
         self.membership: Membership = Membership(
             name="membership",
@@ -194,6 +196,8 @@ class Wiring:
         """
         if not self._is_open:
             raise NotRunning(state="closing")
+        for lifespan in handlers._lifespans():
+            await self.lifespans.enter(lifespan)
         context = self.context
         worker_id = context.ids.next("w")
         worker = Worker(
@@ -209,6 +213,7 @@ class Wiring:
             on_lost=self._judge_later,
             tell_waiters=self._tell_waiters,
             has_read=self._listener.has_read,
+            resources=self.lifespans.value_of,
         )
         worker.take_lanes([1] * len(context.lanes))
         with anyio.CancelScope() as scope:
@@ -296,6 +301,7 @@ class Wiring:
         """Give up everything in order; keep-alive goes on until the end."""
         self._is_open = False
         owns = await self.give_up_workers(grace_s)
+        await self.lifespans.leave(self.context.settings.grace_s)
         first: Actors = (self._sweeper, self._reaper)
         for actor in first:
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
@@ -466,7 +472,9 @@ class Wiring:
 
     def _route_signals(self, lane: int, worker: Worker, entries: list[tuple[str, Fields]]) -> bool:
         for _, fields in entries:
-            if not worker.receive(Signalled(lane, fields)):
+            if fields.get("t") == b"waits":
+                self.waiters.on_signal(fields)
+            elif not worker.receive(Signalled(lane, fields)):
                 worker.tell_latest(lane, Missed(lane))
         return True
 
@@ -495,6 +503,19 @@ class Wiring:
                 self.context.pipeline.send((*signal, *bounds, *fields_of), again)
             except PoolError:
                 return  # they ask again
+
+    def _tell_wait(self, lane: int, owner: str, wait: WaitsFor) -> None:
+        """Have the node of a worker hear who waits for its job; ours without a detour."""
+        names = self.context.lanes[lane].lane.names
+        if names.signal(owner) in self._routes[lane]:
+            self.waiters.put(wait)
+            return
+        signal = ("XADD", names.signal(owner), "NOMKSTREAM", "MAXLEN", "~", _SIGNALS_MAX, "*")
+        with suppress(PoolError):  # it is said again
+            self.context.pipeline.send(
+                (*signal, "t", "waits", "o", wait.origin, "v", wait.via, "j", wait.job),
+                lambda _: None,
+            )
 
     def _signal_when_full(
         self, state: LaneState, name: str, fields: Sequence[Word], reply: Reply

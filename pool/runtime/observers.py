@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import structlog
@@ -20,6 +20,7 @@ from pool.events import (
     Event,
     HandlerLeaked,
     HandlerOverran,
+    HookFailed,
     IndexRestored,
     LaneMissing,
     LeaseLost,
@@ -68,6 +69,7 @@ _SAME: Final[dict[type, tuple[str, ...]]] = {
     WorkerFenced: ("worker",),
     HandlerLeaked: ("handler",),
     HandlerOverran: ("handler",),
+    HookFailed: ("handler", "what", "problem"),
     LoopHung: ("node",),
     CommitRefused: ("answer",),
     AttemptFailed: ("handler", "error", "follows"),
@@ -94,6 +96,11 @@ def log_observer(event: Event) -> None:
         _scribe.write(partial(_line, event, 1))
     else:
         _hush.tell(event.event, tuple(getattr(event, n) for n in same), partial(_line, event))
+
+
+def log_job(level: str, **facts: Any) -> None:
+    """Write the line of one job, where that is asked for."""
+    _scribe.write(partial(getattr(_log, level), "job.ended", **facts))
 
 
 def _line(event: Event, times: int) -> None:

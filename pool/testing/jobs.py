@@ -13,6 +13,7 @@ from pool.core.record import Kind
 from pool.core.timing import Timing
 from pool.jobs.job import Inbox, Job
 from pool.jobs.keeper import Keeper
+from pool.jobs.node import Node
 from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import Edge, SaveEdge, StepEdge
 from pool.redis.commands.talk import InboxPage
@@ -30,6 +31,8 @@ def make_job(
     steps: Mapping[str, Any] | None = None,
     is_recovered: bool = False,
     notifications: Iterable[Any] = (),
+    node: Node | None = None,
+    resources: Any = None,
 ) -> Job:
     """Return a job as a handler would see it; what it saves goes nowhere.
 
@@ -42,6 +45,8 @@ def make_job(
         state: What a former owner saved or handed over; None: nothing.
         steps: What its steps returned at an earlier attempt, by name.
         is_recovered: Whether that one ended without handing over.
+        node: What it dispatches with; None: one that is not open.
+        resources: What the lifespan of its handlers would have yielded.
         notifications: Messages that wait in its inbox; behind them it waits for ever.
 
     Raises:
@@ -74,7 +79,9 @@ def make_job(
         kind=kind,
         epoch=epoch,
         attempt=attempt,
-        node="test",
+        node=node or Node("test", "embedded://", observers=()),
+        node_id="test",
+        resources=resources,
         worker="test.1",
         state=None if state is None else encode_value(state),
         state_bytes_max=65_536,

@@ -22,6 +22,7 @@ import pool.events
 import pool.letters
 import pool.listing
 import pool.maps
+import pool.middleware
 import pool.streams
 import pool.testing
 
@@ -32,10 +33,11 @@ HOMES = (
     pool.letters,
     pool.listing,
     pool.maps,
+    pool.middleware,
     pool.streams,
     pool.testing,
 )
-NAMES_MAX = 23
+NAMES_MAX = 24
 # What a public signature names, and nobody has to.
 UNNAMED = {
     "_Decorator": "what `@handlers.job(...)` applies; the function's own type comes out of it",

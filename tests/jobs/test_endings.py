@@ -579,9 +579,9 @@ async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
     victim: list[str] = []
 
     def run(job: Job) -> tuple[int, str]:
-        if job.node == victim[0]:
+        if job.node_id == victim[0]:
             raise errors[way]
-        return job.attempt, job.node
+        return job.attempt, job.node_id
 
     @handlers.job("keys", attempts_max=2, backoff_s=0.001)
     async def keys(job: Job) -> tuple[int, str]:
@@ -589,10 +589,10 @@ async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
 
     @handlers.job("held", attempts_max=1)
     async def held(job: Job) -> tuple[int, str]:
-        diary.note("held", job.node)
-        if job.node == victim[0]:
+        diary.note("held", job.node_id)
+        if job.node_id == victim[0]:
             await anyio.sleep_forever()
-        return job.attempt, job.node
+        return job.attempt, job.node_id
 
     handlers.job("plain", attempts_max=2, backoff_s=0.001)(run)
     left = anyio.Event()

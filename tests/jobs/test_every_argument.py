@@ -316,6 +316,8 @@ TEXT = taking("why", *(name for name, value in ODD.items() if type(value) is str
 TIMEOUT = within(0.0, YEAR_S).or_none()
 BACKOFF = within(0.001, YEAR_S, good=1.0)
 FUNCTION = taking(plain, "function", "async function", "type")
+# It is looked at where a handler needs it.
+HOSTILE_TOO = taking(plain, "function", "async function", "type", "hostile function")
 WHERE = taking(None, "None", "function", "type", "hostile function")
 JSON = taking(
     1,
@@ -437,6 +439,29 @@ CALLS: dict[str, dict[str, Takes]] = {
     "JobRef.started": {"timeout_s": TIMEOUT},
     "JobRef.result": {"timeout_s": TIMEOUT},
     "JobRef.stop": {"cause": TEXT, "timeout_s": TIMEOUT},
+    "Depends": {"fn": HOSTILE_TOO.called("Depends")},
+    "Handlers.__init__": {
+        "lifespan": taking(None, "None", "function", "type", "hostile function"),
+        "log_jobs": taking(None, "None"),
+        "timeout_s": within(0.001, YEAR_S).or_none(),
+        "progress_timeout_s": within(0.001, YEAR_S).or_none(),
+        "park_on": taking((), "[]", "()", "{}", "generator"),
+        "attempts_max": within(1, 1000, whole=True),
+        "backoff_s": BACKOFF,
+        "backoff_max_s": within(1.0, YEAR_S, good=60.0),
+        "healthy_s": within(0.0, YEAR_S),
+        "retention_s": within(0.001, YEAR_S).or_none(),
+        "if_exists": taking("reject"),
+        "queue_max": within(1, 1000, whole=True),
+    },
+    "Handlers.override": {"dependency": HOSTILE_TOO, "by": HOSTILE_TOO},
+    "Handlers.include": {
+        "others": Takes(lambda _: Handlers()),
+        "prefix": taking("", "''", "'x'").called("handler"),
+    },
+    "Handlers.around_run": {"fn": taking(waits, "async function").called("middleware")},
+    "Handlers.around_dispatch": {"fn": taking(waits, "async function").called("middleware")},
+    "Handlers.on": {"what": taking("started")},
     "Handlers.job": {
         "name": NAME.called("handler"),
         "timeout_s": within(0.001, YEAR_S).or_none(),
@@ -610,7 +635,7 @@ class Things:
             case "Watch" | "Reader" | "Sink":
                 on = getattr(self, owner.lower())
             case "Handlers":
-                on = Handlers()
+                on = Handlers if method == "__init__" else Handlers()
             case "_Decorator":
                 on = Handlers().job("x")
             case "Job" if method == "state":
@@ -619,7 +644,7 @@ class Things:
                 on = self.job
             case _:
                 on = next(getattr(home, owner) for home in HOMES if owner in home.__all__)
-        found: Callable[..., Any] = on if method == "__init__" else getattr(on, method)
+        found: Callable[..., Any] = on if method in ("", "__init__") else getattr(on, method)
         return found
 
 

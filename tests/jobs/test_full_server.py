@@ -47,7 +47,7 @@ def made(diary: Diary) -> Handlers:
 
     @mine.service("follow")
     async def follow(job: Job) -> None:
-        diary.note("follows", job.key, job.node, job.state)
+        diary.note("follows", job.key, job.node_id, job.state)
         try:
             async for _ in job.notifications():
                 pass
@@ -56,9 +56,9 @@ def made(diary: Diary) -> Handlers:
 
     @mine.job("slow")
     async def slow(job: Job) -> str:
-        diary.note("slow", job.node)
+        diary.note("slow", job.node_id)
         await anyio.sleep(0.2)
-        return job.node
+        return job.node_id
 
     return mine
 

@@ -217,7 +217,7 @@ async def test_a_node_whose_scope_is_cancelled_leaves_in_order(fleet: Fleet, dia
 
     @mine.service("serve")
     async def serve(job: Job) -> None:
-        diary.note(job.node)
+        diary.note(job.node_id)
         await anyio.sleep_forever()
 
     client = await fleet.node()

@@ -112,15 +112,15 @@ def made(diary: Diary) -> Handlers:
     async def slow(job: Job, seconds: float) -> str:
         diary.note("slow", job.key)
         await anyio.sleep(seconds)
-        return job.node
+        return job.node_id
 
     @mine.service("follow")
     async def follow(job: Job) -> None:
-        diary.note("follows", job.key, job.node)
+        diary.note("follows", job.key, job.node_id)
         try:
             await anyio.sleep_forever()
         finally:
-            diary.note("ended", job.key, job.node)
+            diary.note("ended", job.key, job.node_id)
 
     return mine
 

@@ -347,11 +347,11 @@ async def test_a_handler_that_outlives_its_lease_is_reported_and_its_commit_refu
 
     @handlers.job("deaf")
     async def deaf(job: Job) -> str:
-        diary.note(job.node)
-        if job.node == first.id:
+        diary.note(job.node_id)
+        if job.node_id == first.id:
             with anyio.CancelScope(shield=True):
                 await release.wait()
-        return job.node
+        return job.node_id
 
     async with fault_proxy(fleet.url) as proxy:
         first = await fleet.node(handlers, url=proxy.url, lease_ttl_s=TTL_S)
@@ -625,7 +625,7 @@ def blocking(seconds: float) -> Handlers:
 
     @handlers.job("where")
     async def where(job: Job) -> str:
-        return job.node
+        return job.node_id
 
     return handlers
 

@@ -74,7 +74,7 @@ async def test_a_step_that_is_done_is_not_done_again(fleet: Fleet, diary: Diary)
     async def pay(job: Job) -> list[Any]:
         async def charge(step: Step) -> tuple[str, int]:
             diary.note("charged", step.key)
-            return job.node, job.attempt
+            return job.node_id, job.attempt
 
         paid = await job.once("charge", charge)
         diary.note("paid", paid, job.is_recovered)
@@ -501,8 +501,8 @@ async def test_a_hand_off_carries_what_was_saved(fleet: Fleet, diary: Diary) -> 
 
     @mine.service("follow")
     async def follow(job: Job) -> None:
-        diary.note(job.node, job.state, job.is_recovered)
-        await job.save({"from": job.node})
+        diary.note(job.node_id, job.state, job.is_recovered)
+        await job.save({"from": job.node_id})
         await anyio.sleep_forever()
 
     first = await fleet.node(mine)

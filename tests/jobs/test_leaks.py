@@ -33,11 +33,11 @@ def made(diary: Diary, gate: threading.Event, **options: Any) -> Handlers:
 
     @mine.job("plain", backoff_s=0.001, backoff_max_s=0.002, **options)
     def plain(job: Job) -> str:
-        diary.entries.append(job.node)
+        diary.entries.append(job.node_id)
         if job.attempt == 1:
             gate.wait()
             diary.entries.append("over")
-        return f"{job.node} at attempt {job.attempt}"
+        return f"{job.node_id} at attempt {job.attempt}"
 
     return mine
 

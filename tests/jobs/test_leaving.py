@@ -50,11 +50,11 @@ def handlers_of(diary: Diary) -> Handlers:
 
     @handlers.job("quick")
     async def quick(job: Job) -> str:
-        return job.node
+        return job.node_id
 
     @handlers.job("long")
     async def long(job: Job) -> None:
-        diary.note("long", job.node)
+        diary.note("long", job.node_id)
         await anyio.sleep_forever()
 
     return handlers
@@ -325,13 +325,13 @@ async def test_a_job_that_drains_its_own_node_is_given_back_like_any_other(
 
     @handlers.job("retire")
     async def retire(job: Job) -> str:
-        diary.note("begins", job.node)
-        if job.node == first.id:
+        diary.note("begins", job.node_id)
+        if job.node_id == first.id:
             try:
                 await first.drain(grace_s=0.1)
             finally:
-                diary.note("ended", job.node)
-        return job.node
+                diary.note("ended", job.node_id)
+        return job.node_id
 
     first = await fleet.node(handlers)
     ref = await first.dispatch(retire, "k")
@@ -355,11 +355,11 @@ async def test_a_handler_that_outlives_the_lease_of_its_removed_worker_is_an_ove
 
     @handlers.job("deaf")
     async def deaf(job: Job) -> str:
-        diary.note("begins", job.node)
-        if job.node == first.id:
+        diary.note("begins", job.node_id)
+        if job.node_id == first.id:
             with anyio.CancelScope(shield=True):
                 await release.wait()
-        return job.node
+        return job.node_id
 
     def end_process(self: SystemIO, code: int) -> None:
         diary.note("ends", code)

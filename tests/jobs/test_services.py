@@ -23,12 +23,12 @@ def listening(diary: Diary) -> Handlers:
 
     @handlers.service("listen", backoff_s=0.01, backoff_max_s=0.02)
     async def listen(job: Job) -> None:
-        diary.note("started", job.node)
+        diary.note("started", job.node_id)
         try:
             async for note in job.notifications():
                 diary.note("heard", note)
         finally:
-            diary.note("ended", job.node)
+            diary.note("ended", job.node_id)
 
     return handlers
 
@@ -307,8 +307,8 @@ async def test_messages_not_handled_before_a_hand_off_are_handled_after_it_in_or
     @handlers.service("slow")
     async def slow(job: Job) -> None:
         async for note in job.notifications():
-            diary.note(job.node, note)
-            if note == 2 and job.node == first.id:
+            diary.note(job.node_id, note)
+            if note == 2 and job.node_id == first.id:
                 await anyio.sleep_forever()
 
     first = await fleet.node(handlers)
@@ -333,7 +333,7 @@ def counting(diary: Diary) -> Handlers:
     @handlers.service("count")
     async def count(job: Job) -> None:
         found = job.state
-        diary.note(job.node, found)
+        diary.note(job.node_id, found)
         try:
             await anyio.sleep_forever()
         finally:
@@ -369,7 +369,7 @@ async def test_state_that_an_owner_does_not_touch_is_kept_for_the_one_after(
 
     @handlers.service("once")
     async def once(job: Job) -> None:
-        diary.note(job.node, job.state)
+        diary.note(job.node_id, job.state)
         if job.state is None:
             job.state = b"\x00 bytes"
         await anyio.sleep_forever()
@@ -558,11 +558,11 @@ async def test_a_service_told_to_stop_while_it_is_handed_over_ends(
 
     @handlers.service("slow")
     async def slow(job: Job) -> None:
-        diary.note("started", job.node)
+        diary.note("started", job.node_id)
         try:
             await anyio.sleep_forever()
         finally:
-            diary.note("ending", job.node)
+            diary.note("ending", job.node_id)
             with anyio.CancelScope(shield=True):
                 await release.wait()
 

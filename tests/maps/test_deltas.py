@@ -386,7 +386,7 @@ class CopyAgainstTruth(RuleBasedStateMachine):
                 self.seen = dict(self.copy.state.items)
             case Resync(revision=revision, revision_before=before, is_fork=is_fork):
                 assert before == self.revision
-                assert is_fork or revision >= before
+                assert is_fork or revision >= before or not revision  # it has ended, unseen
             case KeysChanged(changes=changes, passed=passed):
                 assert passed[-1] == self.copy.state.at
                 self.revision = passed[-1].revision

@@ -44,6 +44,7 @@ _BLOCK = re.compile(
     r"(?P<text>.*?)^(?P=indent)```\n",
     re.DOTALL | re.MULTILINE,
 )
+_INCLUDED = re.compile(r'--8<-- "([^"]+)"$')
 _PROMPT = re.compile(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 _LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* \[.*\n", re.MULTILINE)
 # What a block of these begins with, its reader may do and a test may not.
@@ -80,10 +81,16 @@ def blocks(text: str) -> Iterator[Block]:
     end = 0
     for found in _BLOCK.finditer(text):
         lines = found["text"].splitlines(keepends=True)
-        body = "".join(line.removeprefix(found["indent"]) for line in lines)
+        body = "".join(_shown(line.removeprefix(found["indent"])) for line in lines)
         line = text.count("\n", 0, found.start()) + 1
         yield Block(found["kind"], found["title"] or "", body, text[end : found.start()], line)
         end = found.end()
+
+
+def _shown(line: str) -> str:
+    """Return what the site has in place of a line: a file of the repository, if it names one."""
+    named = _INCLUDED.match(line)
+    return (ROOT / named[1]).read_text("utf-8") if named else line
 
 
 def needs_running(text: str) -> bool:

@@ -1648,6 +1648,22 @@ def a_claim_is_left(s: Story) -> None:
     s.final(claims=["Wa.1"])
 
 
+@good("I24")
+def somebody_is_reaped_after_a_copy_was_asked(s: Story) -> None:
+    s.say("members", p="a/1", extra={"workers": ["Wa", "Wgone"]})
+    s.at += 1.0
+    s.say("reap", p="a/1", nonce="Wgone.1")
+    s.final(workers=["Wa"])
+
+
+@bad("I24")
+def somebody_was_reaped_before_a_copy_was_asked(s: Story) -> None:
+    s.say("reap", p="a/1", nonce="Wgone.1")
+    s.at += 1.0
+    s.say("members", p="a/1", extra={"workers": ["Wa", "Wgone"]})
+    s.final(workers=["Wa"])
+
+
 @bad("I24")
 def a_copy_differs(s: Story) -> None:
     s.say("members", p="a/1", extra={"workers": ["Wa", "Wgone"]})

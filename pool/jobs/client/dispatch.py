@@ -20,6 +20,7 @@ from pool.errors import (
     name_of,
     shown,
 )
+from pool.jobs.around import AroundDispatch, Outgoing, dispatch_through
 from pool.jobs.client.dispatcher import (
     BATCH_BYTES_MAX,
     BATCH_MAX,
@@ -149,6 +150,8 @@ class Dispatching:
             NotRunning: The node is not open.
         """
         client = self._opened()
+        if around := client.around_dispatch(handler):
+            return await self._dispatch_through(around, client, handler, key, args, kwargs)
         [pending] = client.dispatcher.admit(
             [client.admission(handler, key, args, kwargs, self._options)]
         )
@@ -156,6 +159,68 @@ class Dispatching:
         if isinstance(answer, Accepted):
             return _ref(client, answer)
         raise again(await client.explained(answer, pending.deadline_s))
+
+    async def _dispatch_through(
+        self,
+        around: Sequence[AroundDispatch],
+        client: JobClient,
+        handler: Handler[Any, Any] | str,
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        known: str = "",
+    ) -> JobRef[Any]:
+        """Dispatch by way of middleware."""
+
+        async def send(outgoing: Outgoing) -> JobRef[Any]:
+            given = dict(outgoing.kwargs)
+            admission = client.admission(
+                handler, outgoing.key, tuple(outgoing.args), given, self._options, known
+            )
+            [pending] = client.dispatcher.admit([admission])
+            answer = await pending.waiter.wait()
+            if isinstance(answer, Accepted):
+                return _ref(client, answer)
+            raise again(await client.explained(answer, pending.deadline_s))
+
+        outgoing = Outgoing(
+            handler=handler if isinstance(handler, str) else handler.name,
+            key=key,
+            args=args,
+            kwargs=kwargs,
+            options=self._options.told(),
+        )
+        return await dispatch_through(around, outgoing, send)
+
+    async def _each_through(
+        self,
+        around: Sequence[AroundDispatch],
+        client: JobClient,
+        handler: Handler[Any, Any] | str,
+        given: Sequence[Call | str],
+    ) -> list[JobRef[Any] | PoolError]:
+        """Dispatch many by way of middleware, some at once."""
+        answers: list[Any] = [None] * len(given)
+
+        async def one(place: int, call: Call | str) -> None:
+            try:
+                made = Call(call) if isinstance(call, str) else _checked(call)
+                answers[place] = await self._dispatch_through(
+                    around, client, handler, made.key, made.args, made.kwargs, made._known
+                )
+            except PoolError as error:
+                answers[place] = error.with_traceback(None)
+            except Exception as error:  # noqa: BLE001 - of the middleware: it is raised below
+                failed.append(error)
+
+        failed: list[Exception] = []
+        for first in range(0, len(given), BATCH_MAX):
+            async with anyio.create_task_group() as tasks:
+                for place, call in enumerate(given[first : first + BATCH_MAX], first):
+                    tasks.start_soon(one, place, call)
+            if failed:
+                raise failed[0]
+        return answers
 
     @overload
     async def dispatch_many(
@@ -194,6 +259,8 @@ class Dispatching:
             raise InvalidOption(
                 option="calls", value=f"over {MANY_MAX}", problem=f"at most {MANY_MAX}"
             )
+        if around := client.around_dispatch(handler):
+            return await self._each_through(around, client, handler, given)
         return await _Many(client, handler, self._options, given).dispatch()
 
 

@@ -16,6 +16,7 @@ from pool.core.ids import id_of
 from pool.core.options import LINE_MAX, IfExists, policy_of
 from pool.core.record import MORE, Attempt, Outcome, Record, attempts, digest_of, pack_more
 from pool.errors import JobLost, NoSuchJob, PoolError, StoreLost, UnknownHandler, UsageError, again
+from pool.jobs.around import AroundDispatch
 from pool.jobs.client.dispatcher import Dispatcher
 from pool.jobs.client.requests import Requests
 from pool.jobs.client.waiters import Waiters, Waiting
@@ -65,6 +66,12 @@ class DispatchOptions:
         retention_s = checks.seconds("retention_s", self.retention_s, or_none=True)
         object.__setattr__(self, "retention_s", retention_s)
         object.__setattr__(self, "is_special", bool(known) or retention_s is not None)
+
+    def told(self) -> dict[str, Any]:
+        """Return them as `Node.options` takes them, those that stand as they are left out."""
+        fields = [each for each in attrs.fields(DispatchOptions) if each.init]
+        found = {each.name: getattr(self, each.name) for each in fields}
+        return {each.name: found[each.name] for each in fields if found[each.name] != each.default}
 
 
 def check_named(key: object, job_id: object) -> None:
@@ -118,6 +125,13 @@ class JobClient:
     waiters: Waiters
     requests: Requests
     check_open: Callable[[], object]  # raises NotRunning, WrongLoop
+
+    def around_dispatch(self, handler: Handler[Any, Any] | str) -> tuple[AroundDispatch, ...]:
+        """Return what stands around the dispatches of a handler, as far as we know it."""
+        if type(handler) is str:
+            known = self.handlers.get(handler) if self.handlers is not None else None
+            return () if known is None else known._around_dispatch
+        return handler._around_dispatch if issubclass(type(handler), Handler) else ()  # type: ignore[union-attr]
 
     def admission(
         self,

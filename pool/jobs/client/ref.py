@@ -151,6 +151,7 @@ class JobRef(Generic[R]):
 
         Raises:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
+            DeadlockRisk: It is queued behind the job whose handler asks.
             StartFailed: Its last attempt failed, and it waits for the next one; that may have been
                 told before.
             NotStarted: Not within `timeout_s`; `why` says what it waits for.
@@ -160,7 +161,7 @@ class JobRef(Generic[R]):
             OutcomeExpired: It ended so long ago that nothing is known of it, or was lost.
             StoreLost: The pool's data were lost.
         """
-        waiting = Waiting(self.key, self.job_id, self._seen, for_end=False)
+        waiting = Waiting(self.key, self.job_id, self._seen, RUNNING.get(), for_end=False)
         try:
             await self._wait(waiting, timeout_s)
         except TimeoutError:
@@ -177,7 +178,9 @@ class JobRef(Generic[R]):
 
         Raises:
             InvalidOption: As for `started()`.
-            DeadlockRisk: It is the job whose handler asks.
+            DeadlockRisk: It is the job whose handler asks, or one that waits for it: itself queued
+                behind it, or its handler for its result, also over others and on other nodes.
+                That is told at once or within some seconds.
             JobParked: It was given up: its attempts were used up, or its handler parked it.
             JobCancelled: It was stopped, or its handler cancelled it.
             JobLost: It was there, and the store has lost it.
@@ -187,9 +190,10 @@ class JobRef(Generic[R]):
             StoreLost: The pool's data were lost, and the job with them.
         """
         checks.seconds("timeout_s", timeout_s, or_none=True)
-        if RUNNING.get() == pair(self.key, self.job_id):
+        origin = RUNNING.get()
+        if origin == pair(self.key, self.job_id):
             raise DeadlockRisk(key=self.key, job_id=self.job_id)
-        waiting = Waiting(self.key, self.job_id, self._seen)
+        waiting = Waiting(self.key, self.job_id, self._seen, origin)
         try:
             await self._wait(waiting, timeout_s)
         except TimeoutError:

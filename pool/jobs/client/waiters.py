@@ -8,6 +8,15 @@
 A signal may be lost, and a record remembers so many nodes only: whatever happens, what is waited
 for is asked again every ASK_AGAIN_S.  One answer tells all who wait for the same job, each once.
 
+A handler that waits tells the worker of the job it waits for: "this job waits for that one, by way
+of this".  A node whose handler waits in its turn passes that on, and where it comes back to the
+first, none of them would ever end: that wait fails.  Nothing of it is stored, since who waits for
+whom is known for sure only where it waits.  It is said when the other is seen to run, and again
+whenever it is asked again: of two waits that come together one is always the later to be told.  So
+it is mostly the wait that closes the circle which fails.  A node passes the same on once in
+ASK_AGAIN_S, so that circles further on do not keep it busy.  Not seen: a way that leads over a job
+that is queued behind another key's, and slots that all wait for jobs which need one.
+
 Only `wait` adds and removes those who wait, in its caller's task; only this actor answers them.
 After a crash everything that somebody waits for is asked anew; when the actor ends for good, all
 are told that the node is closed.
@@ -25,6 +34,7 @@ import attrs
 
 from pool.core.record import Outcome, Record
 from pool.errors import (
+    DeadlockRisk,
     JobLost,
     NotRunning,
     OutcomeExpired,
@@ -41,6 +51,7 @@ from pool.runtime.actor import Actor
 BATCH_MAX: Final = 256  # jobs looked at in one call
 ASK_AGAIN_S: Final = 5.0
 LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
+WAITS_MAX: Final = 10_000  # of other handlers, passed on in ASK_AGAIN_S
 
 
 @attrs.define(eq=False)
@@ -50,6 +61,7 @@ class Waiting:
     key: str
     job_id: str
     seen: Seen | None = None
+    origin: str = ""  # the job (key and id) whose handler waits, if it is one
     event: anyio.Event = attrs.field(factory=anyio.Event)
     for_end: bool = True
     is_started: bool = False
@@ -85,7 +97,16 @@ class _AskAgain:
     pass
 
 
-Message: TypeAlias = _Looked | _AskAgain
+@attrs.frozen
+class WaitsFor:
+    """The handler of `origin` waits for `via`, which waits for ... `job`: key and id each."""
+
+    origin: str
+    via: str
+    job: str
+
+
+Message: TypeAlias = _Looked | _AskAgain | WaitsFor
 
 
 @attrs.define(eq=False)
@@ -101,6 +122,10 @@ class Waiters(Actor[Message]):
 
     inbox_max: int = 65_536
     context: Context
+    # Has the worker (lane, name there) that runs a job hear who waits for it.
+    tell_wait: Callable[[int, str, WaitsFor], object] = attrs.field(default=lambda *_: None)
+    _origins: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # of handlers
+    _passed_on: dict[WaitsFor, None] = attrs.field(init=False, factory=dict)  # of late
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
     _waiting: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # by key and id
     _is_asking: bool = attrs.field(init=False, default=False)
@@ -118,6 +143,8 @@ class Waiters(Actor[Message]):
             return
         present = self._waiting.setdefault(waiting.job, [])
         present.append(waiting)
+        if waiting.origin:
+            self._origins.setdefault(waiting.origin, []).append(waiting)
         forget: Callable[[], object] = int  # there is nothing to take back yet
         try:
             look = partial(self._look, waiting.key, waiting.job_id)
@@ -136,6 +163,11 @@ class Waiters(Actor[Message]):
             present.remove(waiting)
             if not present:
                 self._waiting.pop(waiting.job, None)
+            if waiting.origin:
+                mine = self._origins[waiting.origin]
+                mine.remove(waiting)
+                if not mine:
+                    del self._origins[waiting.origin]
 
     def on_signal(self, fields: dict[str, bytes]) -> None:
         """Take a reply from the node's own stream."""
@@ -149,6 +181,9 @@ class Waiters(Actor[Message]):
                     self.on_ended(job, outcome)
                 elif job in self._waiting:
                     self._look(*split_pair(job))
+            case b"waits":
+                words = (fields.get(name, b"").decode(errors="replace") for name in "ovj")
+                self.put(WaitsFor(*words))
             case b"remade":
                 self.look_again()  # somebody deleted our signals; see `renew.lua`
 
@@ -190,8 +225,11 @@ class Waiters(Actor[Message]):
                 self._send_looks(lane)
             case _AskAgain():
                 self._is_asking = False
+                self._passed_on.clear()
                 self.look_again()
                 self._ask_again_later()
+            case WaitsFor():
+                self._on_wait(message)
 
     def ended(self, crash: BaseException | None) -> None:
         if crash is not None:
@@ -278,10 +316,40 @@ class Waiters(Actor[Message]):
         for waiting in self._waiting.get(job, ()):
             waiting.seen, waiting.record = seen, record
             waiting.event.set()
+            if waiting.origin:
+                self._suspect(waiting, record)
             if record.state == "waiting" and record.error and not waiting.for_end:
                 error = record.error
                 job_id = waiting.job_id
                 waiting.end(StartFailed(key=waiting.key, job_id=job_id, last_error=error))
+
+    def _suspect(self, waiting: Waiting, record: Record) -> None:
+        """A handler waits for it: that may be in vain."""
+        if record.state == "queued" and split_pair(waiting.origin)[0] == waiting.key:
+            waiting.end(DeadlockRisk(key=waiting.key, job_id=waiting.job_id))  # behind its own job
+        elif record.state == "running" and waiting.for_end:
+            self._tell_wait(
+                WaitsFor(waiting.origin, waiting.job, waiting.job), waiting, record.owner
+            )
+
+    def _tell_wait(self, wait: WaitsFor, waiting: Waiting, owner: str) -> None:
+        self.tell_wait(self.context.lane_of(waiting.key).number, owner, wait)
+
+    def _on_wait(self, wait: WaitsFor) -> None:
+        """Somebody waits for a job of ours: end that if it is itself, else pass it on."""
+        if wait.job == wait.origin:
+            for waiting in self._origins.get(wait.origin, ()):
+                if waiting.job == wait.via and waiting.for_end:
+                    waiting.end(DeadlockRisk(key=waiting.key, job_id=waiting.job_id))
+            return
+        for waiting in self._origins.get(wait.job, ()):
+            further = attrs.evolve(wait, job=waiting.job)
+            owner = waiting.record.owner if waiting.record is not None else ""
+            if not (waiting.for_end and owner) or further in self._passed_on:
+                continue
+            if len(self._passed_on) < WAITS_MAX:
+                self._passed_on[further] = None
+                self._tell_wait(further, waiting, owner)
 
     def _ask_again_later(self) -> None:
         if not self._is_asking and self._waiting:

@@ -16,7 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -37,6 +37,7 @@ from pool.events import (
     ReconciliationMended,
     WorkerFenced,
 )
+from pool.jobs.around import HOOKS_MAX, Happened, Happening, Hook, failed, tell_hooks
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Inbox, Job
@@ -76,6 +77,7 @@ from pool.redis.commands.edges import (
     LimitEdge,
     NoteEdge,
     OverEdge,
+    ParkEdge,
     SaveEdge,
     SeenEdge,
     StepEdge,
@@ -87,9 +89,16 @@ from pool.redis.io.loops import unmoved
 from pool.redis.io.system import Reply
 from pool.redis.scripts import ScriptCall
 from pool.runtime.actor import Actor
+from pool.runtime.observers import log_job
 
 ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
 _HANDED_ON: Final = (EdgeStatus.REPEAT, EdgeStatus.GRANTED, EdgeStatus.UNASSIGNED)
+_HAPPENINGS: Final[dict[type, Happening]] = {
+    WaitEdge: "retried",
+    ParkEdge: "parked",
+    GrantEdge: "moved",
+}
+_CARRIED_OUT: Final = (EdgeStatus.DONE, EdgeStatus.GRANTED, EdgeStatus.UNASSIGNED)
 _STORED: Final = (EdgeStatus.DONE, EdgeStatus.FULL, EdgeStatus.STANDS, EdgeStatus.UNREADABLE)
 COMING_S: Final = 0.1  # for so long slots are kept for what a lane was asked for; then it hangs
 
@@ -194,6 +203,7 @@ class Worker(Actor[Told]):
     on_lost: Callable[[int], object]  # lane: handlers there have a stop budget to end
     tell_waiters: TellWaiters
     has_read: Callable[[int, str, int], bool]  # see `Listener`
+    resources: Callable[[Callable[..., Any]], Any]  # what a lifespan has yielded
     is_draining: bool = attrs.field(init=False, default=False)
     runs: dict[str, Run] = attrs.field(init=False, factory=dict)
     _by_lane: dict[int, dict[str, Run]] = attrs.field(
@@ -211,6 +221,7 @@ class Worker(Actor[Told]):
     _is_looking: bool = attrs.field(init=False, default=False)  # for surplus
     _is_knocking: bool = attrs.field(init=False, default=False)
     _is_gathering: bool = attrs.field(init=False, default=False)  # until this turn is over
+    _hooking: int = attrs.field(init=False, default=0)  # hooks that are under way
     _grace_ends_s: float = attrs.field(init=False, default=math.inf)  # when it drains
 
     def __attrs_post_init__(self) -> None:
@@ -584,7 +595,8 @@ class Worker(Actor[Told]):
             kind=start.kind,
             epoch=start.epoch,
             attempt=start.attempt,
-            node=self.context.node_id,
+            node=self.context.node,
+            node_id=self.context.node_id,
             worker=self._box(run).target.name,
             state=run.checkpoint or None if run.state is None else run.state,
             is_stated=run.state is not None,
@@ -599,6 +611,12 @@ class Worker(Actor[Told]):
         )
         if run.has_old_limit:
             self._limit_anew(run)
+        if run.handler is not None and run.handler._lifespan is not None:
+            run.job.resources = self.resources(run.handler._lifespan)
+        if run.handler is not None and run.handler._hooks:
+            if run.job.is_recovered:
+                self._tell_hooks(run, "recovered")
+            self._tell_hooks(run, "started")
         if run.handler is not None and not run.handler._is_async:
             limit_s = run.handler._options.limit_s
             if limit_s is not None:
@@ -632,6 +650,8 @@ class Worker(Actor[Told]):
         run.turn.give_up()
         if was == "preparing" and run.phase != was:
             self._executor.unprepare(run)
+        if run.why == "lost" and why != "lost":
+            self._tell_hooks(run, "lost")
         if effect in ("end", "lose"):
             if run.scope is not None:
                 run.scope.cancel()
@@ -706,8 +726,30 @@ class Worker(Actor[Told]):
             self._fill()
         self._ring_if_idle()
 
+    def _log(self, level: str, run: Run, edge: Edge) -> None:
+        """Write the line of a job whose run has ended, where that is asked for."""
+        start, state = run.start, self.context.lanes[run.lane]
+        now_s, began_s = self.context.io.clock(), run.began_s
+        began_ms = state.server_ms + 1000 * ((began_s or now_s) - state.server_at_s)
+        log_job(
+            level,
+            pool=self.context.pool,
+            handler=start.handler,
+            key=start.key,
+            job_id=start.id,
+            attempt=start.attempt,
+            epoch=start.epoch,
+            outcome=_HAPPENINGS.get(
+                type(edge), "done" if isinstance(edge, DoneEdge) else "cancelled"
+            ),
+            waited_s=round(max(0.0, began_ms - start.accepted / 1000) / 1000, 3),
+            ran_s=round(now_s - began_s, 3) if began_s else 0.0,
+        )
+
     def _settle(self, run: Run, edge: Edge) -> None:
         run.edge = edge
+        if run.handler is not None and run.handler._log_jobs is not None:
+            self._log(run.handler._log_jobs, run, edge)
         self._settling[run.lane] += 1
         if run.inbox is not None and run.inbox.is_unheard and edge.letter in lifecycle.ENDS:
             self._on_unheard(run.start)
@@ -826,6 +868,9 @@ class Worker(Actor[Told]):
             edge.handler = changed.facts
             box.send(edge, run)
             return
+        what = _HAPPENINGS.get(type(edge))
+        if what is not None and run is not None and status in _CARRIED_OUT:
+            self._tell_hooks(run, what)
         self._memory.keep(edge, self.context.io.clock(), 2 * self.context.timing.ttl_s)
         if status in (EdgeStatus.DONE, EdgeStatus.REPEAT) and isinstance(edge, WaitEdge):
             self.context.on_due(box.lane, edge.delay_ms / 1000)
@@ -928,6 +973,34 @@ class Worker(Actor[Told]):
                 self._box(run).see(edge)
             case _:
                 self._box(run).send(edge, run)
+
+    def _tell_hooks(self, run: Run, what: Happening) -> None:
+        """Have those hear of it who want to, as long as there is room for that."""
+        handler = run.handler or self.handlers.get(run.start.handler)
+        hooks = handler._hooks.get(what) if handler is not None else None
+        if not hooks:
+            return
+        start = run.start
+        happened = Happened(
+            what=what,
+            handler=start.handler,
+            key=start.key,
+            job_id=start.id,
+            attempt=start.attempt,
+            epoch=start.epoch,
+            node_id=self.context.node_id,
+        )
+        if self._hooking >= HOOKS_MAX:
+            self.context.emit(failed(happened, f"{HOOKS_MAX} are under way"))
+            return
+        self._hooking += 1
+        self.spawn(unmoved, partial(self._call_hooks, hooks, happened))
+
+    async def _call_hooks(self, hooks: Sequence[Hook], happened: Happened) -> None:
+        try:
+            await tell_hooks(hooks, happened, self.context.emit)
+        finally:
+            self._hooking -= 1
 
     def _on_unheard(self, job: Job | Start) -> None:
         self.context.emit(MessageUnheard(key=job.key, handler=job.handler, epoch=job.epoch))

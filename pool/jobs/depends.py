@@ -1,0 +1,322 @@
+"""What a handler needs beside its arguments: made for each attempt, and closed at its end.
+
+    registration   parameters --> those that are `Depends(...)` --> in which order they are made
+    each attempt   made one after the other --> handler --> closed, the last that was made first
+
+One that several need is made once.  Closing is shielded, within the stop budget, and happens
+however the attempt ended: a generator sees the error and may do something about it, but it cannot
+make a failed attempt a good one.  Nothing here is called for a handler without dependencies.
+
+Plain functions run in worker threads, as plain handlers do.  A job uses one thread at a time, so
+the limit of its worker's slots is the limit for both.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+)
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from functools import partial
+from types import SimpleNamespace, TracebackType
+from typing import (
+    Any,
+    Final,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+import anyio
+import anyio.to_thread
+import attrs
+
+from pool import checks
+from pool.errors import ConfigError, shown
+from pool.jobs.job import Job
+
+R = TypeVar("R")
+Function: TypeAlias = Callable[..., Any]
+_ANY_NUMBER: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+DEPTH_MAX: Final = 100  # of dependencies on dependencies
+
+
+@attrs.frozen
+class _Depends:
+    """What stands in the place of a value until an attempt begins."""
+
+    fn: Function
+
+
+@overload
+def Depends(fn: Callable[..., AbstractAsyncContextManager[R]]) -> R: ...
+@overload
+def Depends(fn: Callable[..., AbstractContextManager[R]]) -> R: ...
+@overload
+def Depends(fn: Callable[..., AsyncIterator[R]]) -> R: ...
+@overload
+def Depends(fn: Callable[..., Iterator[R]]) -> R: ...
+@overload
+def Depends(fn: Callable[..., Awaitable[R]]) -> R: ...
+@overload
+def Depends(fn: Callable[..., R]) -> R: ...
+def Depends(fn: Function) -> Any:  # noqa: N802 - as users of FastAPI know it
+    """Stand for what `fn` makes: as the default of a handler's parameter.
+
+        @handlers.job("mail")
+        async def mail(job: Job, to: str, *, client: Client = Depends(client)) -> None: ...
+
+    It is no argument of the dispatch.  `fn` is called once an attempt, before the handler, with
+    what it depends on itself: parameters with `Depends(...)`, and the `Job` by its annotation.  It
+    is a function, or a generator that yields once and closes behind that; plain ones run in worker
+    threads.  The lifespan of the handlers (`Handlers(lifespan=...)`) stands for what it has yielded
+    on this node.  If it raises, the attempt has failed.
+
+    `Annotated[Client, Depends(client)]` says the same, where its names are the module's own.  To a
+    type checker such a parameter is one that whoever dispatches has to give.
+
+    Raises:
+        ConfigError: It cannot be called.
+    """
+    if not callable(fn):
+        raise ConfigError(setting="Depends", problem=f"{shown(fn)} is not callable")
+    return _Depends(fn)
+
+
+# --- at registration ------------------------------------------------------------------------------
+
+_Kind: TypeAlias = Literal["async", "plain", "context", "plain context"]
+
+
+@attrs.frozen(eq=False)
+class Maker:
+    """One function, how it is called, and what it is given: by parameter."""
+
+    fn: Function
+    kind: _Kind
+    needs: Mapping[str, Function]
+    jobs: tuple[str, ...]  # parameters that take the job
+
+
+@attrs.frozen(eq=False)
+class Plan:
+    """What is made for a handler, in order, and under which names it gets what."""
+
+    makers: Mapping[Function, Maker]
+    gives: Mapping[str, Function]
+    lifespan: Function | None
+    closes: bool = attrs.field(init=False)  # something of it has an end
+
+    @closes.default
+    def _(self) -> bool:
+        return any("context" in maker.kind for maker in self.makers.values())
+
+
+def plan_of(
+    name: str, fn: Function, lifespan: Function | None, overrides: Mapping[Function, Function]
+) -> Plan | None:
+    """Return what a handler depends on, None if it needs nothing.
+
+    Raises:
+        ConfigError: Dependencies need each other in a circle, or what nobody gives them.
+    """
+    gives = {each.name: found.fn for each, found in _needs(name, fn) if found is not None}
+    if not gives:
+        return None
+    making = _Making(name, lifespan, overrides)
+    for each in gives.values():
+        making.add(each, ())
+    return Plan(making.makers, gives, lifespan)
+
+
+@attrs.define(eq=False)
+class _Making:
+    """Puts what a handler depends on into an order."""
+
+    name: str
+    lifespan: Function | None
+    overrides: Mapping[Function, Function]
+    makers: dict[Function, Maker] = attrs.field(factory=dict)
+
+    def add(self, wanted: Function, path: tuple[Function, ...]) -> None:
+        """Add a dependency behind those that it needs itself."""
+        fn = self.overrides.get(wanted, wanted)
+        if wanted in self.makers or (wanted is self.lifespan and fn is wanted):
+            return
+        if wanted in path or len(path) >= DEPTH_MAX:
+            way = " -> ".join(_name(each) for each in (*path, wanted))
+            raise _refused(self.name, f"its dependencies need each other: {way}")
+        needs, jobs = dict[str, Function](), list[str]()
+        for parameter, found in _needs(self.name, fn):
+            if found is not None:
+                needs[parameter.name] = found.fn
+                self.add(found.fn, (*path, wanted))
+            elif _is_job(parameter, fn):
+                jobs.append(parameter.name)
+            elif parameter.default is parameter.empty and parameter.kind not in _ANY_NUMBER:
+                what = f"nothing gives its dependency {_name(fn)} the parameter {parameter.name!r}"
+                must = "annotate it as Job, or let it depend on something"
+                raise _refused(self.name, f"{what}: {must}")
+        self.makers[wanted] = _maker(fn, needs, tuple(jobs))
+
+
+def _maker(fn: Function, needs: Mapping[str, Function], jobs: tuple[str, ...]) -> Maker:
+    inner = inspect.unwrap(fn)
+    if inspect.isasyncgenfunction(inner):
+        made = asynccontextmanager(fn) if inner is fn else fn
+        return Maker(made, "context", needs, jobs)
+    if inspect.isgeneratorfunction(inner):
+        made = contextmanager(fn) if inner is fn else fn
+        return Maker(made, "plain context", needs, jobs)
+    return Maker(fn, "async" if checks.is_async(fn) else "plain", needs, jobs)
+
+
+def _needs(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends | None]]:
+    """Return the parameters of a function, with what each depends on."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature
+        return []
+    found = list[tuple[inspect.Parameter, _Depends | None]]()
+    for each in parameters:
+        depends = each.default if type(each.default) is _Depends else None
+        if depends is None:
+            hint = _hint(each, fn)
+            if isinstance(hint, str) and "Depends(" in hint:
+                raise _refused(name, f"its annotation cannot be read: {shown(hint)}")
+            marks = getattr(hint, "__metadata__", ())
+            depends = next((mark for mark in marks if type(mark) is _Depends), None)
+        if depends is not None and each.kind is each.POSITIONAL_ONLY:
+            raise _refused(name, f"{each.name!r} is positional only, and depends on something")
+        found.append((each, depends))
+    return found
+
+
+def _hint(parameter: inspect.Parameter, fn: Function) -> Any:
+    """Return an annotation; its text, if that names what is not there at run time."""
+    hint = parameter.annotation
+    if type(hint) is not str:
+        return hint
+    alone = SimpleNamespace(__annotations__={"it": hint})  # others may not be there at run time
+    names = getattr(inspect.unwrap(fn), "__globals__", {})
+    try:
+        return get_type_hints(alone, dict(names), include_extras=True)["it"]
+    except Exception:  # noqa: BLE001 - of the caller's own code, such as what only checkers import
+        return hint
+
+
+def _is_job(parameter: inspect.Parameter, fn: Function) -> bool:
+    hint = _hint(parameter, fn)
+    return hint is Job or hint == "Job" or (get_origin(hint) is not None and Job in get_args(hint))
+
+
+def _name(fn: Function) -> str:
+    return str(getattr(fn, "__qualname__", None) or shown(fn)).rpartition("<locals>.")[2]
+
+
+def _refused(name: str, problem: str) -> ConfigError:
+    return ConfigError(setting="handler", problem=f"{name}: {problem}")
+
+
+# --- at each attempt ------------------------------------------------------------------------------
+
+_NO_STACK: Final = AsyncExitStack()  # where nothing is closed
+
+
+@attrs.frozen(eq=False)
+class _InThreads(AbstractAsyncContextManager[Any]):
+    """What a plain generator makes, opened and closed in threads."""
+
+    inner: AbstractContextManager[Any]
+    limiter: anyio.CapacityLimiter
+
+    async def __aenter__(self) -> Any:
+        return await in_thread(self.inner.__enter__, self.limiter)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await in_thread(partial(self.inner.__exit__, kind, error, traceback), self.limiter)
+
+
+async def in_thread(fn: Callable[[], Any], limiter: anyio.CapacityLimiter) -> Any:
+    """Call a plain function: not every error can be raised across threads as it is."""
+    failed: list[BaseException] = []
+
+    def call() -> Any:
+        try:
+            return fn()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+
+    value = await anyio.to_thread.run_sync(call, limiter=limiter)
+    if failed:
+        raise failed.pop()
+    return value
+
+
+async def call_with(
+    plan: Plan,
+    call: Callable[[dict[str, Any]], Awaitable[Any]],
+    job: Job,
+    limiter: anyio.CapacityLimiter,
+) -> Any:
+    """Call a handler with what it depends on; close that, whatever it did."""
+    made: dict[Function, Any] = {}
+    if plan.lifespan is not None:
+        made[plan.lifespan] = job.resources
+    stack, raised = AsyncExitStack() if plan.closes else _NO_STACK, None
+    try:
+        for fn, maker in plan.makers.items():
+            made[fn] = await _make(maker, made, job, limiter, stack)
+        return await call({name: made[fn] for name, fn in plan.gives.items()})
+    except BaseException as error:
+        raised = error
+        raise  # whatever a generator does about it: nothing is returned below
+    finally:
+        try:
+            if plan.closes:
+                with job.ending():
+                    kind, trace = (type(raised), raised.__traceback__) if raised else (None, None)
+                    await stack.__aexit__(kind, raised, trace)
+        finally:
+            raised = None  # its traceback leads back here
+
+
+async def _make(
+    maker: Maker,
+    made: Mapping[Function, Any],
+    job: Job,
+    limiter: anyio.CapacityLimiter,
+    stack: AsyncExitStack,
+) -> Any:
+    given: dict[str, Any] = {name: made[fn] for name, fn in maker.needs.items()}
+    for name in maker.jobs:
+        given[name] = job
+    match maker.kind:
+        case "async":
+            return await maker.fn(**given)
+        case "plain":
+            return await in_thread(partial(maker.fn, **given), limiter)
+        case "context":
+            return await stack.enter_async_context(maker.fn(**given))
+        case "plain context":
+            return await stack.enter_async_context(_InThreads(maker.fn(**given), limiter))

@@ -1,0 +1,93 @@
+"""What handlers need for as long as their node is open, such as a client with its connections.
+
+    first worker that has it --enter--> a task: opened, held --leave, at the node's end--> closed
+
+Each is entered once per node, before the worker takes keys, and closed when no worker is left; the
+last that was entered first.  It has a task of its own, so that it may open cancel scopes and task
+groups.  If it fails while it is open, the node ends with that; at its end, that is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+import attrs
+
+from pool.events import ActorCrashed
+from pool.redis.io.loops import is_cancellation
+from pool.runtime.exceptions import told
+from pool.runtime.supervisor import Supervisor
+
+
+@attrs.define(eq=False)
+class _Held:
+    opened: anyio.Event = attrs.field(factory=anyio.Event)  # or it has failed to
+    leaving: anyio.Event = attrs.field(factory=anyio.Event)
+    over: anyio.Event = attrs.field(factory=anyio.Event)
+    scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
+    error: Exception | None = None
+    value: Any = None
+
+
+@attrs.define(eq=False)
+class Lifespans:
+    """Those of one node, by their functions."""
+
+    node: Any
+    supervisor: Supervisor
+    _held: dict[Callable[..., Any], _Held] = attrs.field(factory=dict)
+
+    def value_of(self, lifespan: Callable[..., Any]) -> Any:
+        """Return what one has yielded that was entered."""
+        return self._held[lifespan].value
+
+    async def enter(self, lifespan: Callable[..., AbstractAsyncContextManager[Any]]) -> None:
+        """Return once it is open; raises what it raises."""
+        held = self._held.get(lifespan)
+        if held is None:
+            held = self._held[lifespan] = _Held()
+
+            async def hold() -> None:
+                await self._hold(lifespan, held)
+
+            self.supervisor.errand("lifespan", hold, held.opened.set)
+        await held.opened.wait()
+        if held.error is not None:
+            self._held.pop(lifespan, None)
+            raise held.error
+
+    async def _hold(
+        self, lifespan: Callable[..., AbstractAsyncContextManager[Any]], held: _Held
+    ) -> None:
+        try:
+            with held.scope:
+                async with lifespan(self.node) as held.value:
+                    held.opened.set()
+                    await held.leaving.wait()
+        except BaseException as error:
+            if is_cancellation(error):
+                raise
+            cause = error if isinstance(error, Exception) else RuntimeError(told(error))
+            if not held.opened.is_set():
+                held.error = cause
+            elif held.leaving.is_set():
+                event = ActorCrashed(actor="lifespan", error=told(error), restarts=0)
+                self.supervisor.emit(event)
+            else:
+                self.supervisor.fail(cause)
+        finally:
+            held.opened.set()
+            held.over.set()
+
+    async def leave(self, budget_s: float) -> None:
+        """Close all, each within the budget."""
+        for held in reversed(list(self._held.values())):
+            held.leaving.set()
+            with anyio.move_on_after(budget_s) as patience:
+                await held.over.wait()
+            if patience.cancelled_caught:
+                held.scope.cancel()
+        self._held.clear()

@@ -1,0 +1,259 @@
+"""Resources: what a node holds for its handlers, and what is made for each attempt."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+import pytest
+
+from pool import Depends, Handlers, Job, Node
+from pool.errors import ConfigError, JobCancelled, JobParked
+from pool.events import ActorCrashed, AttemptFailed
+
+if TYPE_CHECKING:
+    from tests.nodes import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_lifespan_is_entered_once_per_node_and_closed_behind_its_jobs(
+    fleet: Fleet, diary: Diary
+) -> None:
+    @asynccontextmanager
+    async def lifespan(node: Node) -> AsyncIterator[str]:
+        diary.note("opened")
+        async with anyio.create_task_group():  # in a task of its own: it may
+            yield f"of {node.pool}"
+        diary.note("closed")
+
+    handlers = Handlers(lifespan=lifespan)
+
+    @handlers.job("sees")
+    async def sees(job: Job, *, of: str = Depends(lifespan)) -> list[Any]:
+        return [job.resources, of]
+
+    @handlers.job("last")
+    async def last(job: Job) -> None:
+        diary.note("begun")
+        await anyio.sleep(0.05)
+        diary.note("ended")
+
+    node = await fleet.node(handlers)
+    await node.add_worker(handlers)
+    said = f"of {fleet.pool}"
+    assert await (await node.dispatch(sees, "k")).result(timeout_s=10) == [said, said]
+    await node.dispatch(last, "k")
+    await diary.has("begun")
+    await fleet.leave(node)
+    assert diary.entries == ["opened", "begun", "ended", "closed"]
+
+
+async def test_a_lifespan_that_fails_is_told(fleet: Fleet) -> None:
+    """Out of the block that opens the node, or by an event at its end."""
+
+    def failing(*, at_end: bool) -> Handlers:
+        @asynccontextmanager
+        async def lifespan(node: Node) -> AsyncIterator[None]:
+            if at_end:
+                yield
+            raise LookupError("no database")
+
+        handlers = Handlers(lifespan=lifespan)
+
+        @handlers.job("any")
+        async def never(job: Job) -> None: ...
+
+        return handlers
+
+    node = Node(fleet.pool, fleet.url, handlers=failing(at_end=False), settings=fleet.settings)
+    with pytest.raises(LookupError, match="no database"):
+        await node.__aenter__()
+    assert node.state == "closed"
+    node = await fleet.node(failing(at_end=True))
+    await fleet.leave(node)
+    assert "no database" in fleet.all_seen(ActorCrashed)[-1].error
+
+
+async def test_dependencies_are_made_once_an_attempt_and_closed_in_the_opposite_order(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """Whatever ended it, and whatever they do about that."""
+
+    async def url(job: Job) -> str:
+        diary.note("url")
+        return f"for {job.key}"
+
+    async def client(url: str = Depends(url)) -> AsyncIterator[str]:
+        diary.note("client")
+        try:
+            yield f"client {url}"
+        except BaseException as error:  # noqa: BLE001 - the promise is about all of them
+            diary.note("client saw", type(error).__name__)
+            # Swallowed: it fails all the same.
+        with anyio.move_on_after(5):
+            await anyio.sleep(0.01)  # shielded
+        diary.note("client closed")
+
+    def table(client: str = Depends(client)) -> Iterator[str]:
+        try:
+            yield f"table of {client}"
+        finally:
+            closed.append("table closed")
+
+    def size(job: Job) -> int:
+        return len(job.key)
+
+    closed: list[str] = []
+    handlers = Handlers()
+
+    @handlers.job("uses", attempts_max=1)
+    async def uses(
+        job: Job,
+        how: str,
+        *,
+        table: str = Depends(table),
+        url: str = Depends(url),
+        size: int = Depends(size),
+    ) -> list[Any]:
+        assert not closed
+        diary.note("handler")
+        if how == "fails":
+            raise ValueError("of the handler")
+        if how == "hangs":
+            await anyio.sleep_forever()
+        return [table, url, size]
+
+    @handlers.job("plain")
+    def plain(job: Job, number: int, *, table: str = Depends(table)) -> list[Any]:
+        return [number, table]
+
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(uses, "k", "returns")
+    assert await ref.result(timeout_s=10) == ["table of client for k", "for k", 1]
+    assert diary.entries == ["url", "client", "handler", "client closed"]
+    assert closed == ["table closed"]
+
+    for how in ("fails", "hangs"):
+        diary.entries.clear()
+        closed.clear()
+        ref = await node.dispatch(uses, "k", how)
+        await diary.has("handler")
+        if how == "hangs":
+            await ref.stop(timeout_s=10)
+        with pytest.raises((JobParked, JobCancelled)):
+            await ref.result(timeout_s=10)
+        saw = "ValueError" if how == "fails" else diary.entries[-2][1]
+        assert diary.entries == ["url", "client", "handler", ("client saw", saw), "client closed"]
+        assert closed == ["table closed"]
+    ref = await node.dispatch(plain, "k", 3)
+    assert await ref.result(timeout_s=10) == [3, "table of client for k"]
+
+
+async def test_a_dependency_that_fails_is_a_failed_attempt(fleet: Fleet) -> None:
+    """With its cause; at its end as at its beginning, async and plain."""
+    handlers = Handlers()
+
+    def plain() -> None:
+        raise StopIteration("plain")
+
+    async def early() -> None:
+        raise OSError("early")
+
+    async def late() -> AsyncIterator[None]:
+        yield
+        raise OSError("late")
+
+    @handlers.job("plain", attempts_max=1)
+    async def of_plain(job: Job, *, it: None = Depends(plain)) -> None: ...
+
+    @handlers.job("early", attempts_max=1)
+    async def of_early(job: Job, *, it: None = Depends(early)) -> None: ...
+
+    @handlers.job("late", attempts_max=1)
+    async def of_late(job: Job, *, it: None = Depends(late)) -> None: ...
+
+    node = await fleet.node(handlers)
+    for name in ("plain", "early", "late"):
+        with pytest.raises(JobParked):
+            await (await node.dispatch(name, "k")).result(timeout_s=10)
+        said = "StopIteration" if name == "plain" else name
+        assert said in fleet.all_seen(AttemptFailed, handler=name)[-1].error
+
+
+async def tenant(job: Job) -> str:
+    return job.key.partition("/")[0]
+
+
+Tenant = Annotated[str, Depends(tenant)]
+
+
+async def test_dependencies_are_found_by_annotation_too(fleet: Fleet) -> None:
+    handlers = Handlers()
+
+    @handlers.job("tells")
+    async def tells(job: Job, number: int, tenant: Tenant) -> list[Any]:
+        return [number, tenant]
+
+    node = await fleet.node(handlers)
+    assert await (await node.dispatch("tells", "t-1/k", 7)).result(timeout_s=10) == [7, "t-1"]
+
+
+async def test_dependencies_are_overridden_in_tests(fleet: Fleet) -> None:
+    async def name() -> str:
+        return "real"
+
+    async def greeting(name: str = Depends(name)) -> str:
+        return f"hello {name}"
+
+    async def fake(job: Job) -> str:
+        return f"fake {job.key}"
+
+    handlers = Handlers()
+
+    @handlers.job("greets")
+    async def greets(job: Job, *, greeting: str = Depends(greeting)) -> str:
+        return greeting
+
+    node = await fleet.node(handlers)
+    with handlers.override(name, fake):
+        assert await (await node.dispatch(greets, "k")).result(timeout_s=10) == "hello fake k"
+    assert await (await node.dispatch(greets, "k")).result(timeout_s=10) == "hello real"
+
+
+def test_what_cannot_be_made_is_refused_at_registration() -> None:
+    handlers = Handlers()
+
+    def first(second: Any) -> None: ...
+
+    def second(first: Any = Depends(first)) -> None: ...
+
+    first.__defaults__ = (Depends(second),)
+
+    def in_circle(job: Job, *, it: None = Depends(first)) -> None: ...
+
+    with pytest.raises(ConfigError, match="first -> second -> first"):
+        handlers.job("circle")(in_circle)
+
+    def unknown(what: int) -> None: ...
+
+    def needs(job: Job, *, it: None = Depends(unknown)) -> None: ...
+
+    with pytest.raises(ConfigError, match="nothing gives its dependency unknown"):
+        handlers.job("unknown")(needs)
+
+    def unreadable(job: Job, it: Annotated[NotThere, Depends(unknown)]) -> None: ...  # type: ignore[name-defined] # noqa: F821
+
+    with pytest.raises(ConfigError, match="cannot be read"):
+        handlers.job("unreadable")(unreadable)
+    with pytest.raises(ConfigError, match="not callable"):
+        Depends(3)  # type: ignore[call-overload]
+
+    async def lifespan(node: Node) -> AsyncIterator[None]:
+        yield
+
+    with pytest.raises(ConfigError, match="asynccontextmanager"):
+        Handlers(lifespan=lifespan)  # type: ignore[arg-type]
+    assert len(handlers) == 0
