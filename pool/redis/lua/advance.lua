@@ -22,8 +22,8 @@ KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes: s
                    c x w g these and unassigned:H
 ARGV[1] generation  str
 ARGV[2] guard        str   own: the source asks for itself; reap: the holder of its claim asks;
-                           free: nobody owns it, or its owner is fenced or unregistered, or hangs and has not
-                           acknowledged the start by its time
+                           free: nobody owns it, or its owner is fenced or unregistered, or has not acknowledged
+                           the start by its time, and hangs or comes too late: see lib/lapse.lua
 ARGV[3] source       str   identity that must stand as the owner; empty for none
 ARGV[4] claim        str   holder|fence, for reap
 ARGV[5] pending_ms   int   > 0
@@ -56,10 +56,11 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, place, queue, keep, steps, finish, hung, says
+Uses     life, lane, expected, record, batch, lapse, wait, place, queue, keep, steps, finish, hung, says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
          has ended, and the next one of its key has its turn: it is due) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
+         LATE (acknowledge: it is too late to begin it; whoever sweeps ends it) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
          SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
          MORE (some of the messages are taken out) | FULL (no memory for a state: it was not saved, no message removed) |
@@ -101,7 +102,7 @@ for a = arg, #ARGV, 8 do
   if edge == 's' or edge == 'v' then
     check(KEYS[checked], 'list')
     saves = saves or edge == 'v'
-  elseif edge == 'c' or edge == 'x' or edge == 'g' then
+  elseif edge == 'c' or edge == 'x' or edge == 'g' or (edge == 'w' and guard == 'free') then
     check(KEYS[checked + 2], 'zset')
   end
   begins = begins or edge == 'a' or edge == 'o'
@@ -208,10 +209,63 @@ local function store(edge, key, r, x, y, z, inbox)
 end
 
 -- Its worker says that its loop hangs, and begins nothing more that it has not acknowledged before: see
--- runtime/hang.py.
+-- runtime/hang.py.  Or it will be told that it is too late.
 local function is_stranded(key, r)
-  local by = r[STATE] == 'P' and is_hung(source) and redis.call('ZSCORE', pending, key)
+  if r[STATE] ~= 'P' then
+    return false
+  end
+  local late = has(r, 'a') and begin_by(r)
+  local by = late and late <= now and late or (is_hung(source) and redis.call('ZSCORE', pending, key))
   return by and tonumber(by) <= now
+end
+
+local function acknowledge(key, epoch, r)
+  local by = r[MORE] ~= '' and begin_by(r)
+  if by and by <= now then
+    return 'LATE'
+  elseif by then
+    r[MORE] = string.sub(string.gsub(',' .. r[MORE], '(,[sx]%d+)/%d+', '%1'), 2)
+    if r[INTENT] == '' then
+      later('ZREM', due, 'k:' .. key)
+      flag(r, 'd', false)
+    end
+  end
+  local payload = payload_of(key, r)
+  later('XDEL', source_stream, epoch .. '-0')
+  later('ZREM', pending, key)
+  later('SADD', source_owned, key)
+  if payload then
+    later('HSET', payloads, key, payload)
+  end
+  r[STATE], r[SINCE], r[REQUEUES] = 'R', text_of(now), ''
+  if r[MARKS] ~= '' and has(r, 'a') then
+    redis.call('HSET', trials, source, epoch .. '|' .. key)
+  end
+  flag(r, 'a', false)
+  later('HSET', jobs, key, pack(r))
+end
+
+-- w: it waits for its next attempt, and not for a worker any more.
+local function retry(key, r, payload, x, y, failed, mark, has_begun)
+  local at = text_of(now + tonumber(x))
+  r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
+  r[ATTEMPT], r[INTENT], r[ERROR] = string.match(y, '^%d+') or r[ATTEMPT], '', plain(failed)
+  flag(r, 'r', has_begun or has(r, 'r'))
+  local ms, by = string.match(r[MORE] ~= '' and more_of(r[MORE], 's') or '', '^(%d+)(/?)')
+  if by == '/' then
+    r[MORE] = with_more(r[MORE], 's', ms)
+    flag(r, 'a', r[MARKS] ~= '') -- who is suspected asks in any case
+  end
+  take_mark(r, mark)
+  flag(r, 'd', true)
+  if payload then
+    later('HSET', payloads, key, payload)
+  end
+  later('HSET', jobs, key, pack(r))
+  later('ZADD', due, due_of(r, at), 'k:' .. key)
+  tally('waiting', 1)
+  tally('retried', 1)
+  journal_add('retried', key, r, failed)
 end
 
 local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
@@ -257,22 +311,8 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     if intent == 's' and x ~= '1' then
       return 'STOPPED ' .. string.sub(r[INTENT], 2)
     end
-    if r[STATE] == 'P' then
-      local payload = payload_of(key, r)
-      later('XDEL', source_stream, epoch .. '-0')
-      later('ZREM', pending, key)
-      later('SADD', source_owned, key)
-      if payload then
-        later('HSET', payloads, key, payload)
-      end
-      r[STATE], r[SINCE], r[REQUEUES] = 'R', text_of(now), ''
-      if r[MARKS] ~= '' and has(r, 'a') then
-        redis.call('HSET', trials, source, epoch .. '|' .. key)
-      end
-      flag(r, 'a', false)
-      later('HSET', jobs, key, pack(r))
-    end
-    return 'OK ' .. (r[FLAGS] ~= '' and r[FLAGS] or '-') .. (r[WAITERS] ~= '' and ' ' .. r[WAITERS] or '')
+    local refusal = r[STATE] == 'P' and acknowledge(key, epoch, r)
+    return refusal or 'OK ' .. (r[FLAGS] ~= '' and r[FLAGS] or '-') .. (r[WAITERS] ~= '' and ' ' .. r[WAITERS] or '')
   elseif edge == 'l' then
     if intent == 't' and y == '1' then
       r[INTENT], intent = '', ''
@@ -327,20 +367,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   lift(key, r, unassigned)
   if edge == 'w' then
     r[ACCEPTED] = accepted_of(r)
-    local at = text_of(now + tonumber(x))
-    r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
-    r[ATTEMPT], r[INTENT], r[ERROR] = string.match(y, '^%d+') or r[ATTEMPT], '', plain(failed)
-    flag(r, 'r', has_begun or has(r, 'r'))
-    take_mark(r, mark)
-    flag(r, 'd', true)
-    if payload then
-      later('HSET', payloads, key, payload)
-    end
-    later('HSET', jobs, key, pack(r))
-    later('ZADD', due, at, 'k:' .. key)
-    tally('waiting', 1)
-    tally('retried', 1)
-    journal_add('retried', key, r, failed)
+    retry(key, r, payload, x, y, failed, mark, has_begun)
     return was == 'P' and r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK' -- they were not told that it had begun
   end
   if string.sub(z, 1, 1) == '=' then
@@ -358,6 +385,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   end
   if was == 'P' or was == 'R' then
     journal_add('released', key, r, guard)
+  end
+  if r[MORE] ~= '' then
+    await_worker(key, r)
   end
   local target = first_with_room(x)
   if not place(key, r, target, payload, unassigned, was == 'R' or r[MARKS] ~= '') then

@@ -25,11 +25,12 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          handler's options say.  Then a comma and what its record has in `more`.  A digest there says
                          that its id was given to it, and may be given again
 
-Uses     lane, expected, record, batch, place, queue, keep
+Uses     lane, expected, record, batch, lapse, wait, place, queue, keep
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) |
          REPLAYED <job id> <handler> (likewise, and that one was made from its dead letter) |
          CONFLICT <handler> <digest> (the id is that of a job with another handler or payload) | FULL <queued> | UNKNOWN | NOROOM
+         | SERVICE (it must begin by some time, and services are not told when)
          | QUEUED <due: 1 if there is work for a sweeper, else 0> | LINE <N> | STOPPING <job id> | DIFFERS <job id> <handler>
          | POLICY <q<N>, r, c, a or b> (h was asked: come again with this)
          | ELSEWHERE <worker id> <number> (its payload is in the stream of a worker that was not passed as a target)
@@ -67,7 +68,9 @@ for i = 1, #results, ARGS_MAX do
   has_ended = redis.call('EXISTS', unpack(results, i, math.min(i + ARGS_MAX - 1, #results))) > 0 or has_ended
 end
 read_records(arg, 8)
-local known = {}
+local known, limits = {}, {}
+-- Of a handler's options the two that say when its jobs must begin; it does not match where neither is given.
+local OPTIONS = '^j|%d*|%d*|%d*|%d*|%d*|%d*|%d*|%d*|(%d*)|?(%d*)'
 local answers = {}
 local refused = {} -- result:ID KEY -> (job id, key), what stands there
 
@@ -108,6 +111,34 @@ local function looked_up(handler, kind)
     kind = string.match(known[handler] or '', '^[js]') or 'j'
   end
   return known[handler], kind
+end
+
+-- The record of one that is accepted; or nil, and what is said instead.  What its caller does not say of when it must
+-- begin, who does not know its handler, that one's options do.
+local function record_for(id, handler, kind, flags, more)
+  local registered, its_kind = looked_up(handler, kind)
+  if not registered and not may(flags, 'k') then
+    return nil, 'UNKNOWN'
+  end
+  if kind == '?' and limits[handler] == nil then
+    limits[handler] = { string.match(registered or '', OPTIONS) }
+  end
+  if kind == '?' and limits[handler][1] then
+    for n, letter in ipairs({ 'x', 's' }) do
+      local ms = limits[handler][n]
+      if ms ~= '' and not more_of(more, letter) then
+        more = with_more(more, letter, ms)
+      end
+    end
+  end
+  local r = new_record(its_kind, id, handler)
+  if more ~= '' then
+    if its_kind == 's' and (more_of(more, 'x') or more_of(more, 's')) then
+      return nil, 'SERVICE'
+    end
+    r[MORE] = from_now(more)
+  end
+  return r
 end
 
 -- Whether the live job is of the same handler and payload; nil: that is to be read elsewhere.
@@ -165,8 +196,8 @@ local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
   flag(live, 'n', true)
   later('HSET', jobs, key, pack(live))
   r[STATE], r[EPOCH], r[SINCE] = 'Q', stamp(), delay_ms > 0 and text_of(now + delay_ms) or ''
-  local name, ends = queued_name(key, r[ID]), whole(more_of(r[MORE], 'x'))
-  if ends > 0 then -- not started by then, it never is
+  local name, ends = queued_name(key, r[ID]), begin_by(r)
+  if ends then
     flag(r, 'd', true)
     later('ZADD', due, text_of(ends), 'k:' .. name)
   end
@@ -210,12 +241,10 @@ local function meet(key, live, id, handler, kind, flags, delay_ms, payload, dige
     end
     return same and 'ATTACHED ' .. facts or 'DIFFERS ' .. live[ID] .. ' ' .. live[HANDLER]
   end
-  local registered, kind_known = looked_up(handler, kind)
-  if not registered and not may(flags, 'k') then
-    return 'UNKNOWN'
+  local r, refusal = record_for(id, handler, kind, flags, more)
+  if not r then
+    return refusal
   end
-  local r = new_record(kind_known, id, handler)
-  r[MORE] = more
   flag(r, 'p', #payload > INLINE_BYTES_MAX)
   local answer = enqueue(key, live, r, delay_ms, policy, tonumber(line_max) or 0, payload)
   return answer, string.sub(answer, 1, 1) == 'Q'
@@ -258,13 +287,10 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   if queued >= queued_jobs_max then
     return refuse('FULL ' .. queued, result, id, key)
   end
-  local registered
-  registered, kind = looked_up(handler, kind)
-  if not registered and not may(flags, 'k') then
-    return refuse('UNKNOWN', result, id, key)
+  local r, refusal = record_for(id, handler, kind, flags, more)
+  if not r then
+    return refuse(refusal, result, id, key)
   end
-  local r = new_record(kind, id, handler)
-  r[MORE] = more
   local target = delay_ms == 0 and first_with_room(ranked)
   if delay_ms == 0 and not target and not queues[unassigned] and not may(flags, 'u') then
     return 'NOROOM'
@@ -285,10 +311,13 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
       later('HSET', payloads, key, payload)
     end
     later('HSET', jobs, key, pack(r))
-    later('ZADD', due, r[SINCE], 'k:' .. key)
+    later('ZADD', due, due_of(r, r[SINCE]), 'k:' .. key)
     tally('waiting', 1)
     tally('delayed', 1)
     return 'OK -'
+  end
+  if r[MORE] ~= '' then
+    await_worker(key, r)
   end
   return place(key, r, target, payload, unassigned) and 'OK ' .. target.name or 'OK unassigned'
 end
