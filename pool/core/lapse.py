@@ -5,7 +5,6 @@ The scripts write it, and decide by it (`lua/lib/lapse.lua`).
 
 from __future__ import annotations
 
-import math
 from typing import Final, Literal, TypeAlias
 
 from pool import checks
@@ -54,7 +53,7 @@ def lapsed(record: Record, now_ms: int) -> Lapse:
     return ""
 
 
-def soonest_s(more: str) -> float:
-    """Return in how long one that is accepted now may be too late; infinite: it never is."""
+def limits_s(more: str) -> list[float]:
+    """Return in how long one that is accepted now may be too late, of each limit that it has."""
     limits = (more_of(more, name).partition("/")[0] for name in ("expires", "start"))
-    return min((number_or(0, ms) / 1000 for ms in limits if ms), default=math.inf)
+    return [number_or(0, ms) / 1000 for ms in limits if ms]

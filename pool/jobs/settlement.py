@@ -191,7 +191,7 @@ def _failure(key: str, record: Record, decision: Decision, late: Lapse) -> Attem
         case _:
             follows = "parked" if isinstance(decision, ParkJob) else "it never will be"
     return AttemptFailed(
-        key=key,
+        key=key_of(key),
         handler=record.handler,
         attempt=record.attempt,
         error="was not started within expires_s" if late == "expires" else TOO_LONG["start"],

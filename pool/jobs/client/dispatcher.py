@@ -32,7 +32,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from pool import checks
-from pool.core.lapse import soonest_s
+from pool.core.lapse import limits_s
 from pool.core.record import more_of
 from pool.core.retry import DISPATCH_RETRY_S, refused_delay
 from pool.errors import (
@@ -453,8 +453,9 @@ class Dispatcher(Actor[Message]):
 
     def _come_in_time(self, item: Admission) -> None:
         """Come for one that must begin sooner than renewals tell of it."""
-        if item.more and (in_s := soonest_s(item.more)) < self.context.timing.renew_s:
-            self.context.on_due(self.context.lane_of(item.key).number, in_s)
+        for in_s in limits_s(item.more) if item.more else ():
+            if in_s < self.context.timing.renew_s:
+                self.context.on_due(self.context.lane_of(item.key).number, in_s)
 
     def _read(self, item: Admission, said: Admitted, seen: Seen) -> Accepted | PoolError:
         match said:
