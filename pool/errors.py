@@ -847,5 +847,5 @@ class JobSuperseded(JobCancelled):
 class JobExpired(JobCancelled):
     """It was not started within its `expires_s`, so it never was, and never will be."""
 
-    code: ClassVar[str] = "POOLEXPIRED"
+    code: ClassVar[str] = "POOLTOOLATE"
     hint: ClassVar[str] = "dispatch it again if it is still wanted; see if it lacks workers"

@@ -339,7 +339,7 @@ def test_every_state_can_end() -> None:
 
 
 def test_of_what_nobody_owns_nothing_is_heard() -> None:
-    """G-05: it can be stopped, given up and granted, and wait again where no worker began it in time;
+    """G-05: it can be stopped, given up and granted; it waits again where no worker began it;
     all else is said by its owner alone.
     """
     assert {"pending", "running"} == lifecycle.OWNED

@@ -26,7 +26,7 @@ def test_what_was_given_to_a_process_that_stands_still_ends_in_time(fleet: Fleet
     frozen = fleet.start("a")[0]
     frozen.signal(signal.SIGSTOP)
     try:
-        assert late(fleet, client, "nap", 0.0, expires_s=1.0) == ["!POOLEXPIRED"] * len(KEYS)
+        assert late(fleet, client, "nap", 0.0, expires_s=1.0) == ["!POOLTOOLATE"] * len(KEYS)
         ends = late(fleet, client, "stubborn", "gate", start_timeout_s=1.0)  # it has one attempt
         assert ends == ["!POOLPARKED"] * len(KEYS)
     finally:
@@ -43,7 +43,7 @@ def test_what_was_given_to_a_loop_that_hangs_ends_in_time(fleet: Fleet) -> None:
     fleet.start("a", on_overrun="report")
     stuck = fleet.dispatch(client, "stuck", ["stuck"], 4.0)
     fleet.are_running(["stuck"])
-    assert late(fleet, client, "nap", 0.0, expires_s=1.0) == ["!POOLEXPIRED"] * len(KEYS)
+    assert late(fleet, client, "nap", 0.0, expires_s=1.0) == ["!POOLTOOLATE"] * len(KEYS)
     assert fleet.results(client, stuck)
     again = fleet.dispatch(client, "nap", KEYS, 0.0)
     fleet.results(client, again)

@@ -1,0 +1,58 @@
+"""The invariant of jobs that must begin by some time, or never do."""
+
+from __future__ import annotations
+
+from pool.core.lapse import NOT_IN_TIME
+from tests.verify.history import Event
+from tests.verify.invariants import Finding, invariant
+from tests.verify.view import Bounds, Commit, View
+
+COUNTED_S = 0.002  # Redis counts in whole milliseconds
+
+
+@invariant("I53", "what is too late never begins")
+def late_is_never(view: View, bounds: Bounds, found: Finding) -> None:
+    """A job that has expired never ran, and was not expired before its time; one that ran was
+    begun, by the store's own account, before that.  Lost data excuse what came after.
+    """
+    for commit in view.commits:
+        if commit.cause != NOT_IN_TIME:
+            continue
+        found.judged += 1
+        had = view.by_job.get(commit.job, ())
+        last = max((run.start.t for run in had), default=commit.order)
+        if had and not view.loses(0.0, max(commit.order, last), commit.key):
+            found.say(f"{commit.job} has expired, and ran", commit.event, had[0].start)
+        tried = _tried(view, commit)
+        if not tried:
+            found.say(f"{commit.job} has expired, and might have begun at any time", commit.event)
+        elif all(commit.order < _ends(view, each, commit, bounds) for each in tried):
+            found.say(f"{commit.job} has expired before its time", commit.event, *tried)
+    acks = {(e.job, e.epoch): e for e in reversed(view.of.get("ack", ()))}
+    for job, dispatch in view.accepted.items():
+        expires_s, runs = dispatch.extra.get("expires_s"), view.by_job.get(job, ())
+        if not expires_s or not runs:
+            continue
+        first = runs[0].start
+        ack = acks.get((job, first.epoch))
+        if ack is None:
+            continue
+        found.judged += 1
+        by = dispatch.t + expires_s + COUNTED_S
+        by += view.stepped_s(dispatch.t, ack.t, bounds, view.lane_of(dispatch.key))
+        if ack.t > by and not view.loses(dispatch.t, ack.t, dispatch.key):
+            found.say(f"{job} began {ack.t - by:.2f} s too late", dispatch, ack)
+
+
+def _tried(view: View, commit: Commit) -> list[Event]:
+    """Return the dispatches that may have made the job."""
+    dispatch = view.accepted.get(commit.job)
+    of_key = [e for e in view.invoked.values() if e.key == commit.key]
+    tried = of_key if dispatch is None else [view.invoked.get(dispatch.idem, dispatch)]
+    return [each for each in tried if each.extra.get("expires_s")]
+
+
+def _ends(view: View, asked: Event, commit: Commit, bounds: Bounds) -> float:
+    lane = view.lane_of(commit.key)
+    early_s = COUNTED_S + view.stepped_s(asked.t, commit.order, bounds, lane)
+    return float(asked.t + asked.extra["expires_s"] - early_s)
