@@ -188,14 +188,22 @@ class Settings:
             must = f"at least 1 for each of the {self.lanes} lanes: it is divided among them"
             raise checks.setting("queued_jobs_max", self.queued_jobs_max, must)
 
+    # A lane's shares, once it is known of how many: an open node's settings name the number.
+
     @property
     def queued_jobs_of_lane(self) -> int:
         """How many jobs a lane accepts that are not started: its share."""
-        return self.of_lane(self.queued_jobs_max)
+        return self.queued_jobs_max // (self.lanes or 1)
 
-    def of_lane(self, most: int) -> int:
-        """Return a lane's share of what the pool may have; of a node's settings once it is open."""
-        return most // (self.lanes or 1)
+    @property
+    def results_bytes_of_lane(self) -> int:
+        """How many bytes of outcomes a lane remembers: its share."""
+        return self.results_bytes_max // (self.lanes or 1)
+
+    @property
+    def parked_of_lane(self) -> int:
+        """How many dead letters a lane keeps: its share, at least one."""
+        return max(1, self.parked_max // (self.lanes or 1))
 
     @property
     def known_s(self) -> float:

@@ -2236,7 +2236,7 @@ MUTANTS: Final = (
         name="each lane takes what the pool may",
         breaks="several lanes accept several times queued_jobs_max",
         path="pool/settings.py",
-        old="return self.of_lane(self.queued_jobs_max)",
+        old="return self.queued_jobs_max // (self.lanes or 1)",
         new="return self.queued_jobs_max",
         by=("tests/jobs/test_bad_input.py::test_several_lanes_accept_no_more_than_one",),
     ),
