@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -271,28 +272,33 @@ async def test_what_cannot_be_is_refused_before_anything_is_sent(fleet: Fleet) -
     node, client = await fleet.node(_handlers()), await fleet.node()
     for bad in (0, -1.0, float("nan"), float("inf"), True, "1", 0.001, 366 * 86400):
         for name in ("expires_s", "start_timeout_s"):
-            for refuse in (node.options, Handlers, lambda **o: Handlers().job("h", **o)):
+            makers: list[Any] = [node.options, Handlers, partial(Handlers().job, "h")]
+            for refuse in makers:
                 with pytest.raises(InvalidOption) as refused:
                     refuse(**{name: bad})
                 assert refused.value.option == name
-    for options in ({"expires_s": 5, "start_timeout_s": 6}, {"expires_s": 5, "delay_s": 5}):
+    pairs: list[dict[str, Any]]
+    pairs = [{"expires_s": 5, "start_timeout_s": 6}, {"expires_s": 5, "delay_s": 5}]
+    for options in pairs:
         with pytest.raises(InvalidOption):
             node.options(**options)
     with pytest.raises(InvalidOption):
         Handlers().job("h", expires_s=5, start_timeout_s=6)
     for name in ("expires_s", "start_timeout_s"):
+        limit: dict[str, Any] = {name: 5}
         for caller in (node, client):
             with pytest.raises(InvalidOption) as refused:
-                await caller.options(**{name: 5}).dispatch("hold", "s")
+                await caller.options(**limit).dispatch("hold", "s")
             assert refused.value.option == name
-            [answer] = await caller.options(**{name: 5}).dispatch_many("hold", ["s"])
+            [answer] = await caller.options(**limit).dispatch_many("hold", ["s"])
             assert isinstance(answer, PoolError)
     assert fleet.record("s") is None
 
 
 async def test_a_call_and_its_handler_must_go_together(fleet: Fleet) -> None:
     node = await fleet.node(_handlers(expires_s=1.0))
-    for options in ({"start_timeout_s": 2.0}, {"delay_s": 2.0}):
+    pairs: list[dict[str, Any]] = [{"start_timeout_s": 2.0}, {"delay_s": 2.0}]
+    for options in pairs:
         with pytest.raises(InvalidOption):
             await node.options(**options).dispatch("timed", "k")
     assert await (await node.options(expires_s=9.0).dispatch("timed", "k")).result(5) == 1

@@ -103,15 +103,16 @@ def _judge_limit(
 ) -> None:
     of_it = [run.start for run in runs if run.start.attempt == commit.attempt]
     limit = next((s.extra["timeout_s"] for s in of_it if s.extra.get("timeout_s")), 0.0)
-    first = min(of_it, key=lambda start: start.t, default=None)
-    if first is None:  # no worker had begun it in time
-        tried = view.accepted.get(commit.job)
-        if tried is None:
-            return
+    tried = view.accepted.get(commit.job)
+    if of_it:
+        first = min(of_it, key=lambda start: start.t)
+    elif tried is not None:  # no worker had begun it in time
         first, limit = view.invoked.get(tried.idem, tried), tried.extra.get("start_s", 0.0)
-    since = math.inf if first is None else first.t
+    else:
+        return
+    since = first.t
     # The handler's first line may have waited for a processor since its limit was set.
-    waited_s = 0.0 if first is None else view.waited_s(first.p, since, commit.order)
+    waited_s = view.waited_s(first.p, since, commit.order)
     if limit and commit.order >= since + limit - 0.002 - waited_s:
         return
     if view.hurts({"loss"}, since - limit, commit.order, (), view.lane_of(commit.key)):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+
 from pool.core.lapse import NOT_IN_TIME
 from tests.verify.history import Event
 from tests.verify.invariants import Finding, invariant
-from tests.verify.view import Bounds, Commit, View
+from tests.verify.view import STEP, Bounds, Commit, View
 
+CLAIM_PERIODS = 4  # so long it is known what somebody says of a step, see lib/clock.lua
 COUNTED_S = 0.002  # Redis counts in whole milliseconds
 
 
@@ -26,7 +30,10 @@ def late_is_never(view: View, bounds: Bounds, found: Finding) -> None:
         tried = _tried(view, commit)
         if not tried:
             found.say(f"{commit.job} has expired, and might have begun at any time", commit.event)
-        elif all(commit.order < _ends(view, each, commit, bounds) for each in tried):
+        elif all(
+            commit.order < _ends(view, each, commit, bounds) and not _is_untold(view, each, bounds)
+            for each in tried
+        ):
             found.say(f"{commit.job} has expired before its time", commit.event, *tried)
     acks = {(e.job, e.epoch): e for e in reversed(view.of.get("ack", ()))}
     for job, dispatch in view.accepted.items():
@@ -57,3 +64,19 @@ def _ends(view: View, asked: Event, commit: Commit, bounds: Bounds) -> float:
     lanes = [lane] if lane else ["", *view._answered]
     early_s = max(view.stepped_s(asked.t, commit.order, bounds, each) for each in lanes)
     return float(asked.t + asked.extra["expires_s"] - COUNTED_S - early_s)
+
+
+def _is_untold(view: View, asked: Event, bounds: Bounds) -> bool:
+    """Say whether a step that had been seen was not settled yet when a job was dispatched: who was
+    answered was not answered again for longer than a claim holds.
+    """
+    for step in view.excuses({"clock", STEP}, -math.inf, asked.t):
+        for heard in view._heard.values():
+            at = bisect_right(heard, step.began)
+            if at < len(heard):
+                later = bisect_right(heard, heard[at] + bounds.renew_s / 2)
+                again = heard[later] if later < len(heard) else math.inf
+                is_old = again > heard[at] + CLAIM_PERIODS * bounds.renew_s
+                if is_old and asked.t <= again + 2 * bounds.renew_s + 1.0 < math.inf:
+                    return True
+    return False

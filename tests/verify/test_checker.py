@@ -4165,6 +4165,28 @@ bad("I53")(late(begins=1.1, at=0.0))
 bad("I53")(late(expires_s=0.0))
 
 
+def after_an_outage(*, again: float) -> Tell:
+    """Return the story of a step that one who was answered once may tell of then."""
+
+    def tell(s: Story) -> None:
+        for at in (1.0, again):
+            if at == 1.0:
+                s.fault("clock", step_s=-9.0)
+            s.at = at
+            s.say("renew", p="a/1", nonce="Wa.1@", extra={"asked": s.at})
+        s.at = 9.0
+        s.dispatch("j1", expires_s=1.0)
+        s.at = 9.9
+        cause = {"word": "cancelled", "cause": "not started in time"}
+        s.say("commit", job="j1", key="k", epoch=10, result="first", extra=cause)
+
+    return tell
+
+
+good("I53")(after_an_outage(again=8.9))
+bad("I53")(after_an_outage(again=1.4))
+
+
 def not_begun(start_s: float, at: float = 1.0) -> Tell:
     """Return the story of a job that is given up because no worker had begun it."""
 
