@@ -31,23 +31,25 @@ def late_is_never(view: View, bounds: Bounds, found: Finding) -> None:
         if not tried:
             found.say(f"{commit.job} has expired, and might have begun at any time", commit.event)
         elif all(
-            commit.order < _ends(view, each, commit, bounds) and not _is_untold(view, each, bounds)
+            commit.order < _ends(view, each, commit, bounds)
+            and not _is_untold(view, each.t, bounds)
             for each in tried
         ):
             found.say(f"{commit.job} has expired before its time", commit.event, *tried)
-    acks = {(e.job, e.epoch): e for e in reversed(view.of.get("ack", ()))}
+    # Whoever has acknowledged it may have died before its handler was called.
+    acks = {e.job: e for e in reversed(view.of.get("ack", ()))}
     for job, dispatch in view.accepted.items():
-        expires_s, runs = dispatch.extra.get("expires_s"), view.by_job.get(job, ())
-        if not expires_s or not runs:
-            continue
-        first = runs[0].start
-        ack = acks.get((job, first.epoch))
-        if ack is None:
+        expires_s, ack = dispatch.extra.get("expires_s"), acks.get(job)
+        if not expires_s or ack is None:
             continue
         found.judged += 1
         by = dispatch.t + expires_s + COUNTED_S
         by += view.stepped_s(dispatch.t, ack.t, bounds, view.lane_of(dispatch.key))
-        if ack.t > by and not view.loses(dispatch.t, ack.t, dispatch.key):
+        if (
+            ack.t > by
+            and not _is_untold(view, ack.t, bounds)
+            and not view.loses(dispatch.t, ack.t, dispatch.key)
+        ):
             found.say(f"{job} began {ack.t - by:.2f} s too late", dispatch, ack)
 
 
@@ -66,17 +68,17 @@ def _ends(view: View, asked: Event, commit: Commit, bounds: Bounds) -> float:
     return float(asked.t + asked.extra["expires_s"] - COUNTED_S - early_s)
 
 
-def _is_untold(view: View, asked: Event, bounds: Bounds) -> bool:
-    """Say whether a step that had been seen was not settled yet when a job was dispatched: who was
-    answered was not answered again for longer than a claim holds.
+def _is_untold(view: View, then: float, bounds: Bounds) -> bool:
+    """Say whether a step that had been seen was not settled yet at a time: who was answered was not
+    answered again for longer than a claim holds.
     """
-    for step in view.excuses({"clock", STEP}, -math.inf, asked.t):
+    for step in view.excuses({"clock", STEP}, -math.inf, then):
         for heard in view._heard.values():
             at = bisect_right(heard, step.began)
             if at < len(heard):
                 later = bisect_right(heard, heard[at] + bounds.renew_s / 2)
                 again = heard[later] if later < len(heard) else math.inf
                 is_old = again > heard[at] + CLAIM_PERIODS * bounds.renew_s
-                if is_old and asked.t <= again + 2 * bounds.renew_s + 1.0 < math.inf:
+                if is_old and then <= again + 2 * bounds.renew_s + 1.0 < math.inf:
                     return True
     return False
