@@ -1,7 +1,8 @@
 """The process in which one function is called for a handler: see `pool/jobs/process.py`.
 
-Run by path, in a session of its own, by a parent that holds the other end of its socket.  Frames
-are a letter, a length of 8 bytes, and so many bytes:
+Run by path, in a session of its own, by a parent that holds the other end of its socket.  It
+imports little of its own, as each call waits for that.  Frames are a letter, a length of 8 bytes,
+and so many bytes:
 
     parent --H header (JSON)--C call (codec)--> imports, calls --R|F|V|M answer--> ends
 
@@ -18,18 +19,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import signal
-import socket
 import sys
-import threading
-import traceback
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
-HEAD_BYTES = 9
-FRAME_BYTES_MAX = 256 * 1024 * 1024
-TEXT_CHARS_MAX = 10_000  # of what it raised, and of the traceback
+HEAD_BYTES: Final = 9
+FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
+TEXT_CHARS_MAX: Final = 10_000  # of what it raised, and of the traceback
+_CHUNK_BYTES: Final = 1 << 20
 
 
 def head(kind: bytes, size: int) -> bytes:
@@ -42,44 +42,58 @@ def read_head(data: bytes) -> tuple[bytes, int]:
     return data[:1], int.from_bytes(data[1:], "big")
 
 
-def _receive(line: socket.socket, size: int) -> bytearray:
+# --- the line to our parent -----------------------------------------------------------------------
+
+
+def _receive(line: int, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
-        more = line.recv(min(size - len(data), 1 << 20))
+        more = os.read(line, min(size - len(data), _CHUNK_BYTES))
         if not more:
             os._exit(0)  # the parent has ended: nobody wants an answer
         data += more
-    return data
+    return bytes(data)
 
 
-def _frame(line: socket.socket) -> bytes:
-    _, size = read_head(bytes(_receive(line, HEAD_BYTES)))
-    return bytes(_receive(line, size))
+def _frame(line: int) -> bytes:
+    return _receive(line, read_head(_receive(line, HEAD_BYTES))[1])
 
 
-def _watch(line: socket.socket) -> Callable[[], None]:
+def _send(line: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(line, left[:_CHUNK_BYTES]) :]
+
+
+def _watch(line: int) -> Callable[[], object]:
     """Die with our parent; calling the result ends that."""
     if not hasattr(fcntl, "F_SETSIG"):
-        threading.Thread(target=_wait_for_end, args=(line,), daemon=True).start()
+        from threading import Thread
+
+        Thread(target=_wait_for_end, args=(line,), daemon=True).start()
         return lambda: None
     flags = fcntl.fcntl(line, fcntl.F_GETFL)
     fcntl.fcntl(line, fcntl.F_SETOWN, -os.getpgrp())  # all that we start, too
     fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(line, fcntl.F_SETFL, flags | os.O_ASYNC)
-    try:
-        line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # it ended before we asked
-    except BlockingIOError:
-        return lambda: _quiet(line, flags)
-    os._exit(0)
+    if _has_ended(line, 0):
+        os._exit(0)  # before we asked to be told
+    # Room for our answer would be told, too.
+    return lambda: fcntl.fcntl(line, fcntl.F_SETFL, flags)
 
 
-def _quiet(line: socket.socket, flags: int) -> None:
-    fcntl.fcntl(line, fcntl.F_SETFL, flags)  # or room for our answer would be told, too
+def _has_ended(line: int, timeout_ms: int | None) -> bool:
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    return bool(poll.poll(timeout_ms))
 
 
-def _wait_for_end(line: socket.socket) -> None:
-    line.recv(1, socket.MSG_PEEK)
+def _wait_for_end(line: int) -> None:
+    _has_ended(line, None)
     os.killpg(0, signal.SIGKILL)
+
+
+# --- the call -------------------------------------------------------------------------------------
 
 
 def _function(header: dict[str, Any]) -> Callable[..., Any]:
@@ -99,7 +113,7 @@ def _function(header: dict[str, Any]) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _limit(memory_bytes: int | None) -> Callable[[], None]:
+def _limit(memory_bytes: int | None) -> Callable[[], object]:
     """Limit our memory; calling the result ends that, so that there is room to tell of it."""
     if memory_bytes is None:
         return lambda: None
@@ -111,30 +125,49 @@ def _limit(memory_bytes: int | None) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
+def _arguments(call: bytes) -> list[Any]:
+    """Read what `encode_call()` made of positional ones."""
+    if call[:1] == b"\0":
+        return [call[1:]]
+    return json.loads(call) if call else []
+
+
+def _encoded(value: Any) -> tuple[bytes, bytes]:
+    """Return the answer that a result is: what `encode_value()` makes, without importing it."""
+    from pool.core.shape import SCALARS, is_encodable, to_json
+
+    result = None
+    if issubclass(type(value), bytes):
+        result = b"".join((b"\0", value))
+    elif type(value) in SCALARS or is_encodable(value):
+        try:
+            result = to_json(value).encode()
+        except ValueError:
+            result = None  # `encode_value` says why
+    if result is None:
+        from pool.core.codec import encode_value
+        from pool.errors import PayloadEncodingError
+
+        try:
+            result = encode_value(value)
+        except PayloadEncodingError as error:
+            return b"V", _told(error.path, error.problem)
+    if len(result) > FRAME_BYTES_MAX:
+        return b"V", _told("$", f"{len(result):,} bytes, at most {FRAME_BYTES_MAX:,}")
+    return b"R", result
+
+
 def _answer(header: dict[str, Any], call: bytes) -> tuple[bytes, bytes]:
     """Call the function; return the kind of answer, and the answer."""
     memory_bytes = header["memory_bytes"]
     unlimit = _limit(memory_bytes)
     try:
-        fn = _function(header)
-        from pool.core.codec import decode_call, encode_message
-        from pool.errors import PayloadEncodingError
-
-        args, kwargs = decode_call(call)
-        value = fn(*args, **kwargs)
-        try:
-            result = encode_message(value)
-        except PayloadEncodingError as error:
-            return b"V", _told(error.path, error.problem)
-        if len(result) > FRAME_BYTES_MAX:
-            return b"V", _told("$", f"{len(result):,} bytes, at most {FRAME_BYTES_MAX:,}")
-        return b"R", result
+        return _encoded(_function(header)(*_arguments(call)))
     except BaseException as error:  # noqa: BLE001 - of the caller's own code: all of it is told
         unlimit()
         if memory_bytes is not None and issubclass(type(error), MemoryError):
             return b"M", b""
-        trace = "".join(traceback.format_exception(error))
-        return b"F", _told(type(error).__qualname__, _text(error), trace[-TEXT_CHARS_MAX:])
+        return b"F", _told(type(error).__qualname__, _text(error), _trace(error))
 
 
 def _text(error: BaseException) -> str:
@@ -144,15 +177,23 @@ def _text(error: BaseException) -> str:
         return f"its text cannot be had: {type(worse).__qualname__}"
 
 
+def _trace(error: BaseException) -> str:
+    from traceback import format_exception
+
+    try:
+        return "".join(format_exception(error))[-TEXT_CHARS_MAX:]
+    except Exception:  # noqa: BLE001 - of the caller's own code
+        return ""
+
+
 def _told(*words: str) -> bytes:
     return json.dumps(words).encode()
 
 
-def main(number: int) -> None:
+def main(line: int) -> None:
     """Take one call, answer it, end."""
-    line = socket.socket(fileno=number)
-    line.set_inheritable(False)
-    os.register_at_fork(after_in_child=line.close)  # a copy's end is not ours
+    os.set_inheritable(line, False)
+    os.register_at_fork(after_in_child=lambda: os.close(line))  # a copy's end is not ours
     header = json.loads(_frame(line))
     call = _frame(line)
     unwatch = _watch(line)
@@ -163,8 +204,8 @@ def main(number: int) -> None:
         except Exception:  # noqa: BLE001, S112 - closed, or nobody reads it: the answer counts
             continue
     unwatch()
-    line.sendall(head(kind, len(answer)))
-    line.sendall(answer)
+    _send(line, head(kind, len(answer)))
+    _send(line, answer)
     os._exit(0)  # as a process of `multiprocessing`: what is left behind does not hold us up
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, overload
 
 import anyio
 import attrs
@@ -272,8 +272,8 @@ class Job:
 
     async def run_blocking(
         self,
-        fn: Callable[[Unpack[A]], R],
-        *args: Unpack[A],
+        fn: Callable[[*A], R],
+        *args: *A,
         process: bool = False,
         memory_bytes: int | None = None,
     ) -> R:
@@ -308,11 +308,14 @@ class Job:
             OutOfMemory: It wanted more memory than it may have.
             NotOwner: The job is another's by now.
         """
-        if checks.flag("process", process):
-            return await self._blocking(self).in_process(fn, args, memory_bytes)  # type: ignore[no-any-return]
-        if memory_bytes is not None:
-            raise checks.option("memory_bytes", memory_bytes, "None: a thread has no memory of its own")
-        return await self._blocking(self).in_thread(fn, args)  # type: ignore[no-any-return]
+        if not checks.flag("process", process) and memory_bytes is not None:
+            must = "None: a thread has no memory of its own"
+            raise checks.option("memory_bytes", memory_bytes, must)
+        beside = self._blocking(self)
+        value: R = await (
+            beside.in_process(fn, args, memory_bytes) if process else beside.in_thread(fn, args)
+        )
+        return value
 
     async def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Say how far the job is: `status()` tells everybody, also when it has failed or ended.

@@ -94,9 +94,7 @@ class Request:
         call = encode_call(args, {})
         check_size("arguments", call, FRAME_BYTES_MAX)
         frames = (head(b"H", len(said)), said, head(b"C", len(call)), call)
-        return cls(
-            function=f"{module}.{name}", frames=b"".join(frames), memory_bytes=memory_bytes
-        )
+        return cls(function=f"{module}.{name}", frames=b"".join(frames), memory_bytes=memory_bytes)
 
     def read(self, kind: bytes, answer: bytes) -> Any:
         """Return the result.
