@@ -311,9 +311,9 @@ class Job:
         if not checks.flag("process", process) and memory_bytes is not None:
             must = "None: a thread has no memory of its own"
             raise checks.option("memory_bytes", memory_bytes, must)
-        beside = self._blocking(self)
+        way = self._blocking(self)
         value: R = await (
-            beside.in_process(fn, args, memory_bytes) if process else beside.in_thread(fn, args)
+            way.in_process(fn, args, memory_bytes) if process else way.in_thread(fn, args)
         )
         return value
 

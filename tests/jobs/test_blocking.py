@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
+T = TypeVar("T")
 
 MEMBER = Path(__file__).with_name("blocking_member.py")
 ROOT = Path(__file__).parents[2]
@@ -105,7 +106,7 @@ async def test_a_function_is_called_in_a_thread_and_the_loop_goes_on() -> None:
         assert await job.run_blocking(elsewhere, 1) == (True, 1, "b")
 
 
-def _plain(fn: Callable[[], Any]) -> Any:
+def _plain(fn: Callable[[], T]) -> T:
     return fn()
 
 
@@ -117,8 +118,7 @@ async def test_what_it_raises_is_raised_and_no_coroutine_is_awaited_behind_the_b
     job = make_job("k")
     with pytest.raises(LookupError, match="here"):
         await job.run_blocking(work.fail, "here")
-    made = await job.run_blocking(partial(_plain, work.wait))
-    await made
+    await (await job.run_blocking(partial(_plain, work.wait)))
 
 
 async def test_a_thread_that_calls_another_function_keeps_its_place() -> None:
@@ -359,7 +359,7 @@ async def test_options_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(process, "_start", None)
     job = make_job("k")
     with pytest.raises(InvalidOption, match="plain function"):
-        await job.run_blocking(work.wait)
+        await (await job.run_blocking(work.wait))
     with pytest.raises(InvalidOption, match="no memory of its own"):
         await job.run_blocking(work.pid, memory_bytes=100 * MIB)
     for bad in (process.MEMORY_BYTES_MIN - 1, "1G", 1e9):
@@ -434,9 +434,9 @@ async def test_a_failed_attempt_keeps_the_traceback_of_the_process(fleet: Fleet)
     node = await fleet.node(handlers)
     ref = await node.dispatch(fails, "k")
     await fleet.until(lambda: not fleet.record("k"))
-    letter = await node.parked.show("k", ref.id)
-    assert "blocking_work.py" in letter.attempts[-1].traceback
-    assert "LookupError: gone" in letter.attempts[-1].traceback
+    letter = await node.parked.show("k", ref.job_id)
+    assert "blocking_work.py" in letter.history[-1].traceback
+    assert "LookupError: gone" in letter.history[-1].traceback
 
 
 @pytest.mark.parametrize(
@@ -496,7 +496,7 @@ async def _wait(ref: Any, fleet: Fleet) -> None:
 async def test_a_process_is_killed_with_what_it_started_when_its_handler_is_told_to_end(
     fleet: Fleet,
     tmp_path: Path,
-    end: Callable[[Any, Fleet], Awaitable[None]],
+    end: Callable[[Any, Fleet], Coroutine[Any, Any, None]],
     timeout_s: float | None,
     is_plain: bool,
 ) -> None:
