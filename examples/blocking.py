@@ -1,5 +1,4 @@
-"""What would hold up the event loop: a disk is waited for in a thread, primes are counted in a
-process, which may be killed.
+"""What would hold up the event loop: in a thread, and in a process that can be killed.
 
 It prints:
 
@@ -37,8 +36,7 @@ def primes(below: int) -> int:
 
 
 def spin() -> None:
-    """Never end."""
-    while True:
+    while True:  # as a fault may have it
         pass
 
 
