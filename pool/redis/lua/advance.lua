@@ -56,7 +56,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, lapse, wait, place, queue, keep, steps, finish, hung, says
+Uses     life, lane, expected, record, batch, (lapse), (wait), place, (queue), keep, (steps), finish, (hung), says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
          has ended, and the next one of its key has its turn: it is due) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
@@ -128,6 +128,7 @@ if guard == 'reap' then
   redis.call('ZADD', keepalive, now + reap_ms, source)
 end
 
+-- late rare
 local function settled(epoch, result)
   local outcome = redis.pcall('GET', result) -- as a call it would raise on another type
   local word, by_epoch, by = string.match(type(outcome) == 'string' and outcome or '', OUTCOME)
@@ -219,10 +220,11 @@ local function is_stranded(key, r)
   return by and tonumber(by) <= now
 end
 
-local function acknowledge(key, epoch, r)
-  local by = r[MORE] ~= '' and begin_by(r)
+-- Whether one that is acknowledged may begin; then it is too late no more.
+local function begin_in_time(key, r)
+  local by = begin_by(r)
   if by and by <= now then
-    return 'LATE'
+    return false
   elseif by then
     r[MORE] = string.sub(string.gsub(',' .. r[MORE], '(,[sx]%d+)/%d+', '%1'), 2)
     if r[INTENT] == '' then
@@ -230,43 +232,19 @@ local function acknowledge(key, epoch, r)
       flag(r, 'd', false)
     end
   end
-  local payload = payload_of(key, r)
-  later('XDEL', source_stream, epoch .. '-0')
-  later('ZREM', pending, key)
-  later('SADD', source_owned, key)
-  if payload then
-    later('HSET', payloads, key, payload)
-  end
-  r[STATE], r[SINCE], r[REQUEUES] = 'R', text_of(now), ''
-  if r[MARKS] ~= '' and has(r, 'a') then
-    redis.call('HSET', trials, source, epoch .. '|' .. key)
-  end
-  flag(r, 'a', false)
-  later('HSET', jobs, key, pack(r))
+  return true
 end
 
--- w: it waits for its next attempt, and not for a worker any more.
-local function retry(key, r, payload, x, y, failed, mark, has_begun)
-  local at = text_of(now + tonumber(x))
-  r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
-  r[ATTEMPT], r[INTENT], r[ERROR] = string.match(y, '^%d+') or r[ATTEMPT], '', plain(failed)
-  flag(r, 'r', has_begun or has(r, 'r'))
-  local ms, by = string.match(r[MORE] ~= '' and more_of(r[MORE], 's') or '', '^(%d+)(/?)')
+-- Of one that waits until then, and not for a worker any more: when somebody has to come for it.
+local function await_turn(r, at)
+  local ms, by = string.match(more_of(r[MORE], 's') or '', '^(%d+)(/?)')
   if by == '/' then
     r[MORE] = with_more(r[MORE], 's', ms)
     flag(r, 'a', r[MARKS] ~= '') -- who is suspected asks in any case
   end
-  take_mark(r, mark)
-  flag(r, 'd', true)
-  if payload then
-    later('HSET', payloads, key, payload)
-  end
-  later('HSET', jobs, key, pack(r))
-  later('ZADD', due, due_of(r, at), 'k:' .. key)
-  tally('waiting', 1)
-  tally('retried', 1)
-  journal_add('retried', key, r, failed)
+  return due_of(r, at)
 end
+-- end rare
 
 local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   local text = record_of(key)
@@ -311,8 +289,25 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     if intent == 's' and x ~= '1' then
       return 'STOPPED ' .. string.sub(r[INTENT], 2)
     end
-    local refusal = r[STATE] == 'P' and acknowledge(key, epoch, r)
-    return refusal or 'OK ' .. (r[FLAGS] ~= '' and r[FLAGS] or '-') .. (r[WAITERS] ~= '' and ' ' .. r[WAITERS] or '')
+    if r[STATE] == 'P' then
+      if r[MORE] ~= '' and not begin_in_time(key, r) then
+        return 'LATE'
+      end
+      local payload = payload_of(key, r)
+      later('XDEL', source_stream, epoch .. '-0')
+      later('ZREM', pending, key)
+      later('SADD', source_owned, key)
+      if payload then
+        later('HSET', payloads, key, payload)
+      end
+      r[STATE], r[SINCE], r[REQUEUES] = 'R', text_of(now), ''
+      if r[MARKS] ~= '' and has(r, 'a') then
+        redis.call('HSET', trials, source, epoch .. '|' .. key)
+      end
+      flag(r, 'a', false)
+      later('HSET', jobs, key, pack(r))
+    end
+    return 'OK ' .. (r[FLAGS] ~= '' and r[FLAGS] or '-') .. (r[WAITERS] ~= '' and ' ' .. r[WAITERS] or '')
   elseif edge == 'l' then
     if intent == 't' and y == '1' then
       r[INTENT], intent = '', ''
@@ -367,7 +362,21 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   lift(key, r, unassigned)
   if edge == 'w' then
     r[ACCEPTED] = accepted_of(r)
-    retry(key, r, payload, x, y, failed, mark, has_begun)
+    local at = text_of(now + tonumber(x))
+    r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
+    r[ATTEMPT], r[INTENT], r[ERROR] = string.match(y, '^%d+') or r[ATTEMPT], '', plain(failed)
+    flag(r, 'r', has_begun or has(r, 'r'))
+    local ends = r[MORE] ~= '' and await_turn(r, at) or at
+    take_mark(r, mark)
+    flag(r, 'd', true)
+    if payload then
+      later('HSET', payloads, key, payload)
+    end
+    later('HSET', jobs, key, pack(r))
+    later('ZADD', due, ends, 'k:' .. key)
+    tally('waiting', 1)
+    tally('retried', 1)
+    journal_add('retried', key, r, failed)
     return was == 'P' and r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK' -- they were not told that it had begun
   end
   if string.sub(z, 1, 1) == '=' then

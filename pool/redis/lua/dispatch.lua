@@ -25,7 +25,7 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          handler's options say.  Then a comma and what its record has in `more`.  A digest there says
                          that its id was given to it, and may be given again
 
-Uses     lane, expected, record, batch, lapse, wait, place, queue, keep
+Uses     lane, expected, record, batch, (lapse), (wait), place, (queue), (keep)
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) |
          REPLAYED <job id> <handler> (likewise, and that one was made from its dead letter) |
@@ -68,21 +68,36 @@ for i = 1, #results, ARGS_MAX do
   has_ended = redis.call('EXISTS', unpack(results, i, math.min(i + ARGS_MAX - 1, #results))) > 0 or has_ended
 end
 read_records(arg, 8)
-local known, limits = {}, {}
 -- Of a handler's options the two that say when its jobs must begin; it does not match where neither is given.
 local OPTIONS = '^j|%d*|%d*|%d*|%d*|%d*|%d*|%d*|%d*|(%d*)|?(%d*)'
+local known, limited = {}, {} -- handlers; of those whose callers do not know them, whether jobs must begin in time
 local answers = {}
 local refused = {} -- result:ID KEY -> (job id, key), what stands there
 
+local function may(flags, letter)
+  return string.find(flags, letter, 1, true) ~= nil
+end
+
+-- The handler as it is registered, and the job's kind.
+local function looked_up(handler, kind)
+  if known[handler] == nil then
+    known[handler] = redis.call('HGET', handlers, handler)
+  end
+  if kind == '?' then
+    if limited[handler] == nil then
+      limited[handler] = string.find(known[handler] or '', OPTIONS) ~= nil
+    end
+    kind = string.match(known[handler] or '', '^[js]') or 'j'
+  end
+  return known[handler], kind
+end
+
+-- late meeting
 local function refuse(answer, result, id, key)
   if refused_ms > 0 then
     refused[result] = { pair_of(id, key), REFUSED .. answer }
   end
   return answer
-end
-
-local function may(flags, letter)
-  return string.find(flags, letter, 1, true) ~= nil
 end
 
 -- Whether a job is not the one that this id was given to before.  One that was given none has no digest: who names
@@ -102,43 +117,21 @@ local function ended(text, digest, handler)
   return differs or (anew and 'REPLAYED ' .. anew .. ' ' .. its_handler) or 'ENDED'
 end
 
--- The handler as it is registered, and the job's kind.
-local function looked_up(handler, kind)
-  if known[handler] == nil then
-    known[handler] = redis.call('HGET', handlers, handler)
-  end
-  if kind == '?' then
-    kind = string.match(known[handler] or '', '^[js]') or 'j'
-  end
-  return known[handler], kind
-end
-
--- The record of one that is accepted; or nil, and what is said instead.  What its caller does not say of when it must
--- begin, who does not know its handler, that one's options do.
-local function record_for(id, handler, kind, flags, more)
-  local registered, its_kind = looked_up(handler, kind)
-  if not registered and not may(flags, 'k') then
-    return nil, 'UNKNOWN'
-  end
-  if kind == '?' and limits[handler] == nil then
-    limits[handler] = { string.match(registered or '', OPTIONS) }
-  end
-  if kind == '?' and limits[handler][1] then
-    for n, letter in ipairs({ 'x', 's' }) do
-      local ms = limits[handler][n]
-      if ms ~= '' and not more_of(more, letter) then
-        more = with_more(more, letter, ms)
-      end
+-- What its caller says of a job and, where that does not know its handler, what those options say of when it must
+-- begin; false: services are not told.
+local function take_more(r, more, options)
+  local limits = { string.match(options or '', OPTIONS) }
+  for n, ms in ipairs(limits) do
+    local letter = n == 1 and 'x' or 's'
+    if ms ~= '' and not more_of(more, letter) then
+      more = with_more(more, letter, ms)
     end
   end
-  local r = new_record(its_kind, id, handler)
-  if more ~= '' then
-    if its_kind == 's' and (more_of(more, 'x') or more_of(more, 's')) then
-      return nil, 'SERVICE'
-    end
-    r[MORE] = from_now(more)
+  if r[KIND] == 's' and (more_of(more, 'x') or more_of(more, 's')) then
+    return false
   end
-  return r
+  r[MORE] = more ~= '' and from_now(more) or ''
+  return true
 end
 
 -- Whether the live job is of the same handler and payload; nil: that is to be read elsewhere.
@@ -241,14 +234,19 @@ local function meet(key, live, id, handler, kind, flags, delay_ms, payload, dige
     end
     return same and 'ATTACHED ' .. facts or 'DIFFERS ' .. live[ID] .. ' ' .. live[HANDLER]
   end
-  local r, refusal = record_for(id, handler, kind, flags, more)
-  if not r then
-    return refusal
+  local registered, its_kind = looked_up(handler, kind)
+  if not registered and not may(flags, 'k') then
+    return 'UNKNOWN'
+  end
+  local r = new_record(its_kind, id, handler)
+  if not take_more(r, more, kind == '?' and registered) then
+    return 'SERVICE'
   end
   flag(r, 'p', #payload > INLINE_BYTES_MAX)
   local answer = enqueue(key, live, r, delay_ms, policy, tonumber(line_max) or 0, payload)
   return answer, string.sub(answer, 1, 1) == 'Q'
 end
+-- end meeting
 
 local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, result, unassigned)
   local more, digest = '', nil
@@ -287,10 +285,15 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   if queued >= queued_jobs_max then
     return refuse('FULL ' .. queued, result, id, key)
   end
-  local r, refusal = record_for(id, handler, kind, flags, more)
-  if not r then
-    return refuse(refusal, result, id, key)
+  local registered, its_kind = looked_up(handler, kind)
+  if not registered and not may(flags, 'k') then
+    return refuse('UNKNOWN', result, id, key)
   end
+  local r = new_record(its_kind, id, handler)
+  if (more ~= '' or limited[handler]) and not take_more(r, more, kind == '?' and registered) then
+    return refuse('SERVICE', result, id, key)
+  end
+  more = r[MORE]
   local target = delay_ms == 0 and first_with_room(ranked)
   if delay_ms == 0 and not target and not queues[unassigned] and not may(flags, 'u') then
     return 'NOROOM'
@@ -311,12 +314,12 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
       later('HSET', payloads, key, payload)
     end
     later('HSET', jobs, key, pack(r))
-    later('ZADD', due, due_of(r, r[SINCE]), 'k:' .. key)
+    later('ZADD', due, more ~= '' and due_of(r, r[SINCE]) or r[SINCE], 'k:' .. key)
     tally('waiting', 1)
     tally('delayed', 1)
     return 'OK -'
   end
-  if r[MORE] ~= '' then
+  if more ~= '' then
     await_worker(key, r)
   end
   return place(key, r, target, payload, unassigned) and 'OK ' .. target.name or 'OK unassigned'
@@ -328,9 +331,11 @@ for a = arg, #ARGV, 8 do
   k = k + 2
 end
 write_batch()
-for result, answer in pairs(refused) do
-  remember(result, answer[1], answer[2], refused_ms)
+if next(refused) then
+  for result, answer in pairs(refused) do
+    remember(result, answer[1], answer[2], refused_ms)
+  end
+  close_kept()
 end
-close_kept()
 close_lane()
 return answers
