@@ -2776,8 +2776,8 @@ MUTANTS: Final = (
         name="a thread waits for its own place",
         breaks="a function in a thread that calls another one waits for ever",
         path="pool/jobs/blocking.py",
-        old="        limiter = anyio.CapacityLimiter(1) if is_within else self.limiter",
-        new="        limiter = self.limiter",
+        old="(anyio.CapacityLimiter(1) if is_within else self.limiter)",
+        new="self.limiter",
         by=("tests/jobs/test_blocking.py",),
     ),
     Mutant(
