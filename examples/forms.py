@@ -1,10 +1,10 @@
-"""Handlers that are no functions: a generator tells how far it is, a class holds what it works with.
+"""Handlers that are no functions: a generator tells how far it is, a class holds its tools.
 
 It prints:
 
-    2.0 of 4.0: the second half
+    2.0 of 4.0: the second half of book-1
     4 pages
-    logo.png: drawn with pens, then rested
+    logo.png: drawn with pens, attempt 1
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ half, go_on = anyio.Event(), anyio.Event()
 
 @handlers.job("print", timeout_s=60)
 async def pages(job: Job, number: int) -> AsyncIterator[tuple[int, int, str] | Result[str]]:
-    """What it yields is `job.progress()`, and the `Result` is what the job returns."""
+    """What it yields is how far it is, and the `Result` is what the job returns."""
     for page in range(1, number + 1):
-        yield page, number, "the second half" if 2 * page >= number else ""
+        yield page, number, f"the second half of {job.key}" if 2 * page >= number else ""
         if 2 * page == number:
             half.set()
             await go_on.wait()
@@ -41,11 +41,7 @@ class Drawing:
         self.tool = tool
 
     async def run(self, job: Job, path: str) -> str:
-        await self.rest()
-        return f"{path}: drawn with {self.tool}, then rested"
-
-    async def rest(self) -> None:
-        await anyio.sleep(0.01)
+        return f"{path}: drawn with {self.tool}, attempt {job.attempt}"
 
 
 drawing = handlers.job("drawing")(Drawing)
@@ -55,8 +51,10 @@ async def main() -> None:
     async with Node("studio", "embedded://", handlers=handlers, observers=()) as node:
         ref = await node.dispatch(pages, "book-1", 4)
         await half.wait()
-        while (progress := (await ref.status()).progress) is None or progress.done < 2:
+        progress = None
+        while progress is None or progress.note == "":
             await anyio.sleep(0.01)
+            progress = (await ref.status()).progress
         print(f"{progress.done} of {progress.total}: {progress.note}")
         go_on.set()
         print(await ref.result())

@@ -2777,7 +2777,8 @@ MUTANTS: Final = (
         breaks="what an attempt left in its object meets the next one",
         path="pool/jobs/forms.py",
         old="        return given(**mine)\n\n    return make, own",
-        new="        made.setdefault(0, given(**mine))\n        return made[0]\n\n    made: dict[int, Any] = {}\n    return make, own",
+        new="        made.extend([] if made else [given(**mine)])\n        return made[0]\n\n"
+        "    made: list[Any] = []\n    return make, own",
         by=("tests/jobs/test_forms.py",),
     ),
     Mutant(
