@@ -6,7 +6,15 @@ Names are explicit because they are stored with jobs: renaming a function must n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+)
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import FunctionType
 from typing import (
@@ -29,9 +37,10 @@ import attrs
 from pool import checks
 from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
-from pool.errors import ConfigError, DuplicateHandler, name_of, shown
+from pool.errors import ConfigError, DuplicateHandler, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
 from pool.jobs.depends import Plan, plan_of
+from pool.jobs.forms import Result, Runner, Said, function_of, object_function, refused
 from pool.jobs.job import Job
 from pool.names import check_handler
 
@@ -42,6 +51,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", bound=Hook)
 A = TypeVar("A")
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -64,7 +74,7 @@ SECONDS_MIN: Final = 0.001  # of a time limit or a backoff
 
 @attrs.frozen(eq=False)
 class Handler(Generic[P, R]):
-    """A registered function.  Calling it runs the function itself, as in a unit test."""
+    """A registered handler.  Calling it runs the function itself, as in a unit test."""
 
     name: str
     fn: Callable[..., Any]
@@ -80,21 +90,6 @@ class Handler(Generic[P, R]):
 
     def __call__(self, job: Job, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.fn(job, *args, **kwargs)
-
-
-class Runner(Protocol):
-    """The object form, for people who manage start and stop themselves.
-
-    `start` returns once what it started runs; it then runs until `stop`.  Both may be plain or
-    async.  An optional `notify(key, payload)` takes the notifications, one after another; without
-    it they are dropped, and `message.unheard` says so.
-    """
-
-    def start(self, job: Job) -> Any:
-        """Start working on `job.key`; raising counts as a failed attempt."""
-
-    def stop(self, key: str) -> Any:
-        """Stop working on the key; called exactly once for each start that returned."""
 
 
 class Handlers:
@@ -295,21 +290,46 @@ class Handlers:
         )
 
     def runner(
-        self, name: str, runner: Runner, *, backoff_s: float = USUAL, backoff_max_s: float = USUAL
-    ) -> Handler[[], None]:
-        """Register an object with `start(job)` and `stop(key)` as a service; see `Runner`.
+        self,
+        name: str,
+        runner: Runner[P],
+        *,
+        backoff_s: float = USUAL,
+        backoff_max_s: float = USUAL,
+        healthy_s: float = USUAL,
+        retention_s: float | None = USUAL,
+        if_exists: IfExists = USUAL,
+        queue_max: int = USUAL,
+    ) -> Handler[P, None]:
+        """Register an object that starts and stops things as a service, one for all its keys.
+
+        For an object for each, apply `service()` to its class; see `Runner`.
+
+        Args:
+            name: As for `job()`.
+            runner: It has `start(job, ...)` and `stop(job)`, and maybe `notify(job, message)`.
+            backoff_s: As for `service()`; likewise all that follow.
+            backoff_max_s: Likewise.
+            healthy_s: Likewise.
+            retention_s: Likewise.
+            if_exists: Likewise.
+            queue_max: Likewise.
 
         Raises:
             ConfigError: The name cannot be used, or the object lacks one of the two.
+            InvalidOption: A number is out of bounds.
             DuplicateHandler: The name is taken.
         """
-        registered = self.service(name, backoff_s=backoff_s, backoff_max_s=backoff_max_s)
-        for method in ("start", "stop"):
-            if not _has_method(runner, method):
-                raise ConfigError(
-                    setting="handler", problem=f"{name}: {shown(runner)} has no {method}()"
-                )
-        return cast(Handler[[], None], registered(_as_service(runner)))
+        registered = self.service(
+            name,
+            backoff_s=backoff_s,
+            backoff_max_s=backoff_max_s,
+            healthy_s=healthy_s,
+            retention_s=retention_s,
+            if_exists=if_exists,
+            queue_max=queue_max,
+        )
+        return cast(Handler[P, None], registered(_looked_at(name, object_function, runner)))
 
     def override(
         self, dependency: Callable[..., Any], by: Callable[..., Any]
@@ -497,6 +517,7 @@ class Handlers:
         check_handler(name)
 
     def _add(self, name: str, options: Options, fn: Callable[..., Any]) -> Handler[..., Any]:
+        fn = _looked_at(name, function_of, fn, options.kind)
         _check_function(name, fn)
         root, whole = self._root(name)
         if name in self._by_name or whole in root._by_name:
@@ -522,6 +543,17 @@ class Handlers:
         self._names_bytes = names_bytes
 
 
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _RunsAsync(Protocol[P, R_co]):
+    def run(self, job: Job, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+
+
+class _Runs(Protocol[P, R_co]):
+    def run(self, job: Job, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
 @attrs.frozen
 class _Decorator:
     """Registers the function it is applied to; keeps its parameters for the type checker."""
@@ -535,56 +567,51 @@ class _Decorator:
         self, fn: Callable[Concatenate[Job, P], Coroutine[Any, Any, R]]
     ) -> Handler[P, R]: ...
     @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], AsyncIterator[Said]]
+    ) -> Handler[P, None]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], AsyncIterator[Said | Result[R]]]
+    ) -> Handler[P, R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], Generator[Said, Any, R]]
+    ) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Job, P], Iterator[Said]]) -> Handler[P, Any]: ...
+    @overload
+    def __call__(self, fn: type[Runner[P]]) -> Handler[P, None]: ...
+    @overload
+    def __call__(self, fn: type[_RunsAsync[P, R]]) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, fn: type[_Runs[P, R]]) -> Handler[P, R]: ...
+    @overload
     def __call__(self, fn: Callable[Concatenate[Job, P], R]) -> Handler[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Handler[..., Any]:
         return self.handlers._add(self.name, self.options, fn)
 
 
-def _as_service(runner: Runner) -> Callable[[Job], Awaitable[None]]:
-    async def run(job: Job) -> None:
-        await _called(runner.start, job)
-        try:
-            notify = getattr(runner, "notify", None)
-            async for payload in job.notifications():
-                if notify is not None:
-                    await _called(notify, job.key, payload)
-                else:
-                    job._note_unheard()
-        finally:
-            with job.ending():
-                await _called(runner.stop, job.key)
-
-    return run
-
-
-async def _called(fn: Callable[..., Any], *args: Any) -> None:
-    answer = fn(*args)
-    if inspect.isawaitable(answer):
-        await answer
-
-
-def _has_method(runner: object, method: str) -> bool:
-    try:
-        return callable(getattr(runner, method, None))
-    except Exception:  # noqa: BLE001 - of the caller's own code
-        return False
-
-
 def _check_function(name: str, fn: object) -> None:
-    try:
-        problem = _problem(fn)
-    except Exception as error:  # of the caller's own code
-        problem = f"{shown(fn)} cannot be looked at: {name_of(type(error))} was raised by it"
-        raise ConfigError(setting="handler", problem=f"{name}: {problem}") from error
+    problem = _looked_at(name, lambda _, given: _problem(given), fn)
     if problem:
-        raise ConfigError(setting="handler", problem=f"{name}: {problem}")
+        raise refused(name, problem)
+
+
+def _looked_at(name: str, look: Callable[..., T], fn: object, *more: object) -> T:
+    """Return what is found out about a handler; what it is asked is the caller's own code."""
+    try:
+        return look(name, fn, *more)
+    except PoolError:
+        raise
+    except Exception as error:
+        problem = f"{shown(fn)} cannot be looked at: {name_of(type(error))} was raised by it"
+        raise refused(name, problem) from error
 
 
 def _problem(fn: object) -> str:
     if not callable(fn):
         return f"{shown(fn)} is not callable"
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        return "is a generator; a handler is called, not iterated"
     try:
         inspect.signature(fn).bind_partial(None)
     except TypeError:
