@@ -135,7 +135,7 @@ def plan_of(
     Raises:
         ConfigError: Dependencies need each other in a circle, or what nobody gives them.
     """
-    gives = {each.name: found.fn for each, found in _needs(name, fn) if found is not None}
+    gives = {each.name: found.fn for each, found in needs_of(name, fn) if found is not None}
     if not gives:
         return None
     making = _Making(name, lifespan, overrides)
@@ -162,7 +162,7 @@ class _Making:
             way = " -> ".join(_name(each) for each in (*path, wanted))
             raise _refused(self.name, f"its dependencies need each other: {way}")
         needs, jobs = dict[str, Function](), list[str]()
-        for parameter, found in _needs(self.name, fn):
+        for parameter, found in needs_of(self.name, fn):
             if found is not None:
                 needs[parameter.name] = found.fn
                 self.add(found.fn, (*path, wanted))
@@ -186,7 +186,7 @@ def _maker(fn: Function, needs: Mapping[str, Function], jobs: tuple[str, ...]) -
     return Maker(fn, "async" if checks.is_async(fn) else "plain", needs, jobs)
 
 
-def _needs(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends | None]]:
+def needs_of(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends | None]]:
     """Return the parameters of a function, with what each depends on."""
     try:
         parameters = inspect.signature(fn).parameters.values()
@@ -196,7 +196,7 @@ def _needs(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends | 
     for each in parameters:
         depends = each.default if type(each.default) is _Depends else None
         if depends is None:
-            hint = _hint(each, fn)
+            hint = hint_of(each.annotation, fn)
             if isinstance(hint, str) and "Depends(" in hint:
                 raise _refused(name, f"its annotation cannot be read: {shown(hint)}")
             marks = getattr(hint, "__metadata__", ())
@@ -207,13 +207,18 @@ def _needs(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends | 
     return found
 
 
-def _hint(parameter: inspect.Parameter, fn: Function) -> Any:
-    """Return an annotation; its text, if that names what is not there at run time."""
-    hint = parameter.annotation
+def hint_of(hint: Any, fn: Function) -> Any:
+    """Return an annotation of a function; its text, if that names what is not there at run time."""
     if type(hint) is not str:
         return hint
     alone = SimpleNamespace(__annotations__={"it": hint})  # others may not be there at run time
-    names = getattr(inspect.unwrap(fn), "__globals__", {})
+    inner: Any = fn
+    while isinstance(inner, partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner)
+    if not hasattr(inner, "__globals__"):  # an object that is called
+        inner = inspect.unwrap(type(inner).__call__)
+    names = getattr(inner, "__globals__", {})
     try:
         return get_type_hints(alone, dict(names), include_extras=True)["it"]
     except Exception:  # noqa: BLE001 - of the caller's own code, such as what only checkers import
@@ -221,7 +226,7 @@ def _hint(parameter: inspect.Parameter, fn: Function) -> Any:
 
 
 def _is_job(parameter: inspect.Parameter, fn: Function) -> bool:
-    hint = _hint(parameter, fn)
+    hint = hint_of(parameter.annotation, fn)
     return hint is Job or hint == "Job" or (get_origin(hint) is not None and Job in get_args(hint))
 
 

@@ -27,9 +27,20 @@ from typing import (
 import attrs
 
 from pool import checks
+from pool.core.codec import Codec
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.errors import ConfigError, DuplicateHandler, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
+from pool.jobs.contract import (
+    Arguments,
+    CodecName,
+    Encoding,
+    Result,
+    Upcast,
+    arguments_of,
+    encoding_of,
+    result_of,
+)
 from pool.jobs.depends import Plan, plan_of
 from pool.jobs.job import Job
 from pool.names import check_handler
@@ -71,6 +82,8 @@ class Handler(Generic[P, R]):
     _is_async: bool = attrs.field(repr=False)
     _lifespan: Callable[..., Any] | None = attrs.field(repr=False, default=None)
     _plan: Plan | None = attrs.field(repr=False, default=None)  # None: it depends on nothing
+    _arguments: Arguments | None = attrs.field(repr=False, default=None)
+    _result: Result | None = attrs.field(repr=False, default=None)  # None: as it is, in JSON
     # What the next four say is of its `Handlers`, and may change until it runs.
     _around: tuple[Around, ...] = attrs.field(repr=False, default=())
     _around_dispatch: tuple[AroundDispatch, ...] = attrs.field(repr=False, default=())
@@ -184,6 +197,9 @@ class Handlers:
         retention_s: float | None = USUAL,
         if_exists: IfExists = USUAL,
         queue_max: int = USUAL,
+        codec: CodecName | Codec = "json",
+        version: int = 1,
+        upcast: Upcast | None = None,
     ) -> _Decorator:
         """Register a function whose jobs end with a result.
 
@@ -204,9 +220,15 @@ class Handlers:
             if_exists: What a dispatch does whose key has a live job, unless it says otherwise; see
                 `Node.options()`.
             queue_max: How many may be queued behind one then, 1 to 1000.
+            codec: How arguments and results are encoded: "json", strict and readable; "msgspec",
+                fast (extra `msgspec`); "bytes", one value as it is; or one of your own.
+            version: Of the arguments, 1 to 999,999.  Jobs of a later one wait for a worker that
+                knows it.
+            upcast: Called with the version of a job that is older, and its arguments in terms of
+                JSON, as `upcast(version, args, kwargs)`; returns the present `(args, kwargs)`.
 
         Raises:
-            ConfigError: The name or the function cannot be used.
+            ConfigError: The name or the function cannot be used, or the codec is not installed.
             InvalidOption: A number is out of bounds.
             DuplicateHandler: The name is taken.
         """
@@ -228,6 +250,7 @@ class Handlers:
                 progress_timeout_s=self._limit("progress_timeout_s", progress_timeout_s),
                 park_on=_limits(self._or("park_on", park_on)),
             ),
+            encoding_of(codec, version, upcast),
         )
 
     def service(
@@ -240,6 +263,9 @@ class Handlers:
         retention_s: float | None = USUAL,
         if_exists: IfExists = USUAL,
         queue_max: int = USUAL,
+        codec: CodecName | Codec = "json",
+        version: int = 1,
+        upcast: Upcast | None = None,
     ) -> _Decorator:
         """Register a function that runs until it is stopped: a poller, a subscription, a session.
 
@@ -254,9 +280,12 @@ class Handlers:
             retention_s: As for `job()`.
             if_exists: As for `job()`.
             queue_max: As for `job()`.
+            codec: As for `job()`.
+            version: As for `job()`.
+            upcast: As for `job()`.
 
         Raises:
-            ConfigError: The name or the function cannot be used.
+            ConfigError: The name or the function cannot be used, or the codec is not installed.
             InvalidOption: A number is out of bounds.
             DuplicateHandler: The name is taken.
         """
@@ -274,6 +303,7 @@ class Handlers:
                 retention_s=self._limit("retention_s", retention_s),
                 policy=_policy(self._or("if_exists", if_exists), self._or("queue_max", queue_max)),
             ),
+            encoding_of(codec, version, upcast),
         )
 
     def runner(
@@ -478,7 +508,9 @@ class Handlers:
             raise ConfigError(setting="handler", problem=problem)
         check_handler(name)
 
-    def _add(self, name: str, options: Options, fn: Callable[..., Any]) -> Handler[..., Any]:
+    def _add(
+        self, name: str, options: Options, encoding: Encoding, fn: Callable[..., Any]
+    ) -> Handler[..., Any]:
         _check_function(name, fn)
         root, whole = self._root(name)
         if name in self._by_name or whole in root._by_name:
@@ -486,7 +518,15 @@ class Handlers:
         check_handler(whole)
         plan = plan_of(name, fn, self._lifespan, self._overrides)
         handler: Handler[..., Any] = Handler(
-            name, fn, options, checks.is_async(fn), self._lifespan, plan, log_jobs=self._log_jobs
+            name,
+            fn,
+            options,
+            checks.is_async(fn),
+            self._lifespan,
+            plan,
+            arguments_of(name, fn, encoding),
+            result_of(name, fn, encoding),
+            log_jobs=self._log_jobs,
         )
         self._take(name, handler)
         self._mine.append(handler)
@@ -511,6 +551,7 @@ class _Decorator:
     handlers: Handlers
     name: str
     options: Options
+    encoding: Encoding
 
     @overload
     def __call__(
@@ -519,7 +560,7 @@ class _Decorator:
     @overload
     def __call__(self, fn: Callable[Concatenate[Job, P], R]) -> Handler[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Handler[..., Any]:
-        return self.handlers._add(self.name, self.options, fn)
+        return self.handlers._add(self.name, self.options, self.encoding, fn)
 
 
 def _as_service(runner: Runner) -> Callable[[Job], Awaitable[None]]:

@@ -154,7 +154,10 @@ class JobClient:
             mine, name, kind = handler, handler.name, handler._options.kind  # type: ignore[union-attr]
         else:
             raise no_handler(handler)
-        payload = encode_call(args, kwargs)
+        known_as = mine._arguments if mine is not None else None
+        payload = (
+            encode_call(args, kwargs) if known_as is None else known_as.encode(name, args, kwargs)
+        )
         check_size("payload", payload, context.settings.payload_bytes_max)
         more = _more(options, known, name, payload) if known or options.is_special else ""
         if options.if_exists == "attach" and (known or options.known):
