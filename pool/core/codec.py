@@ -31,7 +31,7 @@ DEPTH_MAX = 100  # containers within containers; json itself would go as deep as
 
 _PATH_CHARS_MAX: Final = 200  # to what is wrong in a value
 _BYTES: Final = b"\x00"
-_HEADED: Final = b"\x01"
+HEADED: Final = b"\x01"
 _CALL: Final = frozenset({"args", "kwargs"})
 CODEC_NAME: Final = r"[a-z0-9_.-]{1,32}"
 VERSION_MAX: Final = 999_999
@@ -88,7 +88,7 @@ def decode_call(data: bytes, codec: Codec | None = None) -> tuple[tuple[Any, ...
         PayloadEncodingError: The bytes are not what `encode_call()` makes.
         CodecMissing: Another codec than this one made them.
     """
-    if data[:1] == _HEADED:
+    if data[:1] == HEADED:
         name, _, rest = head_of(data)
         data = data if name else rest
     if not data:
@@ -152,7 +152,7 @@ def decode_value(data: bytes, codec: Codec | None = None) -> Any:
             name, _, rest = head_of(data)
             if name:
                 return _decode_custom(name, rest, codec)
-            if rest[:1] == _HEADED:
+            if rest[:1] == HEADED:
                 _refuse("a head behind a head")
             return decode_value(rest)
         case _:
@@ -165,7 +165,7 @@ def head_of(data: bytes) -> tuple[str, int, bytes]:
     Raises:
         PayloadEncodingError: Its head cannot be read.
     """
-    if data[:1] != _HEADED:
+    if data[:1] != HEADED:
         return "", 1, data
     match = _HEAD.match(data)
     if match is None:

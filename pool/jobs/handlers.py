@@ -31,7 +31,9 @@ from pool.core.codec import Codec
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.errors import ConfigError, DuplicateHandler, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
-from pool.jobs.contract import (
+from pool.jobs.depends import Plan, plan_of
+from pool.jobs.job import Job
+from pool.jobs.typed.contract import (
     Arguments,
     CodecName,
     Encoding,
@@ -41,8 +43,6 @@ from pool.jobs.contract import (
     encoding_of,
     result_of,
 )
-from pool.jobs.depends import Plan, plan_of
-from pool.jobs.job import Job
 from pool.names import check_handler
 
 if TYPE_CHECKING:  # it makes what is made of handlers
@@ -80,10 +80,10 @@ class Handler(Generic[P, R]):
     fn: Callable[..., Any]
     _options: Options = attrs.field(repr=False)
     _is_async: bool = attrs.field(repr=False)
+    _arguments: Arguments = attrs.field(repr=False)
+    _result: Result | None = attrs.field(repr=False)  # None: as it is, in JSON
     _lifespan: Callable[..., Any] | None = attrs.field(repr=False, default=None)
     _plan: Plan | None = attrs.field(repr=False, default=None)  # None: it depends on nothing
-    _arguments: Arguments | None = attrs.field(repr=False, default=None)
-    _result: Result | None = attrs.field(repr=False, default=None)  # None: as it is, in JSON
     # What the next four say is of its `Handlers`, and may change until it runs.
     _around: tuple[Around, ...] = attrs.field(repr=False, default=())
     _around_dispatch: tuple[AroundDispatch, ...] = attrs.field(repr=False, default=())
@@ -522,10 +522,10 @@ class Handlers:
             fn,
             options,
             checks.is_async(fn),
-            self._lifespan,
-            plan,
             arguments_of(name, fn, encoding),
             result_of(name, fn, encoding),
+            self._lifespan,
+            plan,
             log_jobs=self._log_jobs,
         )
         self._take(name, handler)

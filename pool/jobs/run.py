@@ -18,7 +18,6 @@ import anyio.to_thread
 import attrs
 from structlog.contextvars import bind_contextvars
 
-from pool.core.codec import decode_call
 from pool.core.options import Limit, Options
 from pool.core.record import Start
 from pool.core.run import Life, Phase, Why
@@ -242,12 +241,6 @@ def _in_thread(call: Callable[[], Any]) -> Returned | _Threw:
         LINEAGE.end_copy(forks)
 
 
-def _arguments(handler: Handler[..., Any], data: bytes) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    if handler._arguments is None:
-        return decode_call(data)
-    return handler._arguments.decode(handler.name, data)
-
-
 async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> Ending:
     """Call a run's handler; whatever it does, this returns, unless we are to end ourselves."""
     handler, job = run.handler, run.job
@@ -255,7 +248,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
     assert job is not None
     ending: Ending | _Threw = CANCELLED
     try:
-        args, kwargs = _arguments(handler, run.payload or b"")
+        args, kwargs = handler._arguments.decode(handler.name, run.payload or b"")
         context = copy_context()
         context.run(_enter, job, pair(run.key, run.start.id))
     except (UnknownVersion, CodecMissing) as error:

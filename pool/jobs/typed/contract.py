@@ -30,6 +30,7 @@ from pool import checks
 from pool.core.codec import (
     CODEC_NAME,
     DEPTH_MAX,
+    HEADED,
     VERSION_MAX,
     Codec,
     decode_call,
@@ -47,8 +48,9 @@ from pool.errors import (
     shown,
 )
 from pool.jobs.depends import hint_of, needs_of
-from pool.jobs.msgpack import MSGSPEC, MsgspecCall, MsgspecValue
-from pool.jobs.shapes import ANY, Shape, Unfit, Wrong, awaited, shape_of, unread
+from pool.jobs.typed.annotations import awaited, shape_of, unread
+from pool.jobs.typed.msgpack import MSGSPEC, MsgspecCall, MsgspecValue
+from pool.jobs.typed.shape import ANY, Shape, Unfit, Wrong
 from pool.runtime.exceptions import told
 
 CodecName: TypeAlias = Literal["json", "msgspec", "bytes"]
@@ -89,7 +91,7 @@ def encoding_of(codec: object, version: object, upcast: object) -> Encoding:
         raise ConfigError(setting="upcast", problem=problem)
     if type(codec) is str:
         checks.word("codec", codec, *OURS)
-        return Encoding(codec, None, known, upcast)  # type: ignore[arg-type]
+        return Encoding(codec, None, known, upcast)
     name = getattr(codec, "name", None)
     if type(name) is not str or not re.fullmatch(CODEC_NAME, name, re.ASCII) or name in OURS:
         must = f"one of {', '.join(OURS)}, nor a Codec with a name of its own"
@@ -143,7 +145,7 @@ class Arguments:
         """
         if self.codec is not None:
             self._bind(handler, args, kwargs)
-            data = self._coded(handler, encode_call, args, kwargs, self.codec)
+            data: bytes = self._coded(handler, encode_call, args, kwargs, self.codec)
         elif self._is_fine(args, kwargs):
             data = encode_call(args, kwargs)
         else:
@@ -161,6 +163,11 @@ class Arguments:
             UnknownVersion, CodecMissing: Another program may know it.
             PayloadEncodingError: The bytes are not what `encode()` makes.
         """
+        if data[:1] != HEADED and self.encoding.version == 1 and self.codec is None:
+            plain, named = decode_call(data)
+            if self._is_fine(plain, named):
+                return plain, named
+            return self._converted(handler, plain, named, "from_wire")
         name, version, _ = head_of(data)
         if version > self.encoding.version:
             known = self.encoding.version
@@ -232,9 +239,9 @@ class Arguments:
             problem = f"{name or self._name_at(len(made))} is refused: {told(error)}"
             raise WrongArguments(handler=handler, problem=problem) from error
         kinds = tuple(map(type, args))
-        if not kwargs and len(self.fine) < _FINE_MAX:
-            if all(kind in shape.exact for kind, shape in zip(kinds, shapes, strict=False)):
-                self.fine.add(kinds)
+        are_exact = all(k in shape.exact for k, shape in zip(kinds, shapes, strict=False))
+        if are_exact and not kwargs and len(self.fine) < _FINE_MAX:
+            self.fine.add(kinds)
         return made, named
 
     def _name_at(self, at: int) -> str:

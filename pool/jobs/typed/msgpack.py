@@ -20,7 +20,8 @@ from typing import Any, Final, Self, Union
 import attrs
 
 from pool.errors import CodecMissing, ConfigError
-from pool.jobs.shapes import Wrong, shape_of
+from pool.jobs.typed.annotations import shape_of
+from pool.jobs.typed.shape import Wrong
 
 NAME: Final = "msgspec"
 
@@ -186,5 +187,5 @@ class MsgspecCall:
     def _call(self, found: Any) -> dict[str, Any]:
         given = {name: getattr(found.kwargs, name) for name in self.signature.parameters}
         given = {name: value for name, value in given.items() if value is not self.unset}
-        bound = inspect.BoundArguments(self.signature, given)  # type: ignore[arg-type]
+        bound = inspect.BoundArguments(self.signature, given)
         return {"args": bound.args, "kwargs": bound.kwargs}
