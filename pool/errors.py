@@ -283,9 +283,7 @@ class CodecMissing(PayloadEncodingError):
     """
 
     code: ClassVar[str] = "POOLCODEC"
-    hint: ClassVar[str] = (
-        "give this node the handler with its codec, or install keyed-pool[msgspec]"
-    )
+    hint: ClassVar[str] = "give this node the handler with its codec; of msgspec install the extra"
 
     codec: str
 

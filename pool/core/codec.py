@@ -121,7 +121,7 @@ def encode_value(value: Any, codec: Codec | None = None) -> bytes:
     Raises:
         PayloadEncodingError: Something in it cannot be encoded; `path` says where it is.
     """
-    if value is None and codec is None:
+    if value is None:
         return b"null"  # what most handlers return
     if issubclass(type(value), bytes):
         return b"".join((_BYTES, value))
@@ -206,6 +206,8 @@ def _decode_custom(name: str, data: bytes, codec: Codec | None) -> Any:
         raise CodecMissing(path="$", problem=problem, codec=name)
     try:
         return codec.decode(data)
+    except PayloadEncodingError:
+        raise
     except Exception as error:
         raise _codec_fault(error) from error
 

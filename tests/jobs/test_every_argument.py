@@ -47,7 +47,7 @@ TEXT_MAX = 1000  # characters of an error's text
 
 
 @handlers.job("echo")
-async def echo(job: Job, value: Any = None) -> Any:
+async def echo(job: Job, value: Any = None, **more: Any) -> Any:
     return value
 
 
@@ -379,6 +379,12 @@ LETTERS = {
     "newer_than_s": TIMEOUT,
 }
 
+ENCODING = {
+    "codec": taking("json"),
+    "version": within(1, 999_999, whole=True).but("2", "IntEnum"),  # these need an upcast
+    "upcast": taking(None, "None"),
+}
+
 JOBS = {
     "state": taking(None, "None"),
     "handler": NAME.called("handler").or_none(),
@@ -473,6 +479,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "retention_s": within(0.001, YEAR_S).or_none(),
         "if_exists": taking("reject"),
         "queue_max": within(1, 1000, whole=True),
+        **ENCODING,
     },
     "Handlers.service": {
         "name": NAME.called("handler"),
@@ -482,6 +489,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "retention_s": within(0.001, YEAR_S).or_none(),
         "if_exists": taking("reject"),
         "queue_max": within(1, 1000, whole=True),
+        **ENCODING,
     },
     "Handlers.runner": {
         "name": NAME.called("handler"),

@@ -162,6 +162,12 @@ class JobClient:
                 return known._arguments.decode(handler, data)
         return decode_call(data, ours(head_of(data)[0]))
 
+    def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse at once what no handler that is known here takes; raises as `written_call()`."""
+        known = self.handlers or Handlers()
+        if all(known[name]._arguments.is_plain for name in known):
+            encode_call(args, kwargs)
+
     def written_call(
         self, handler: str, data: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bytes:

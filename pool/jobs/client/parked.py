@@ -61,8 +61,8 @@ class ParkedJob:
 
     `replay_of` is the dead letter that the job was made from; `is_edited` says that its arguments
     are not those it was dispatched with.  `args` and `kwargs` are as the handler takes them, if
-    this node has it, else in terms of JSON; None where they cannot be read.  `codec` is the name of what
-    made them, empty for JSON and bytes, and `version` theirs.
+    this node has it, else in terms of JSON; None where they cannot be read.  `codec` is the name of
+    what made them, empty for JSON and bytes, and `version` theirs.
     """
 
     key: str
@@ -233,6 +233,7 @@ class DeadLetters:
         """
         check_named(key, job_id)
         client = self._opened()
+        client.check_call(args, kwargs)
         letter = await self._fetch(key, job_id)
         if letter is None:
             raise NoSuchLetter(key=key, job_id=job_id)

@@ -85,21 +85,28 @@ def encoding_of(codec: object, version: object, upcast: object) -> Encoding:
     known = checks.count("version", version, 1, VERSION_MAX)
     if upcast is not None and not callable(upcast):
         raise checks.setting("upcast", upcast, "a function")
-    if (upcast is None) != (known == 1):
-        what = "given without a version" if known == 1 else f"missing: version is {known}"
-        problem = f"{what}; it makes arguments of this version of those of an earlier one"
-        raise ConfigError(setting="upcast", problem=problem)
+    if known == 1 and upcast is not None:
+        raise ConfigError(setting="upcast", problem="there is none before version 1")
+    if known > 1 and upcast is None:
+        problem = f"{known} needs upcast=, which makes its arguments of those of earlier ones"
+        raise ConfigError(setting="version", problem=problem)
     if type(codec) is str:
         checks.word("codec", codec, *OURS)
         return Encoding(codec, None, known, upcast)
-    name = getattr(codec, "name", None)
+    name, *methods = (_asked(codec, each) for each in ("name", "encode", "decode"))
     if type(name) is not str or not re.fullmatch(CODEC_NAME, name, re.ASCII) or name in OURS:
         must = f"one of {', '.join(OURS)}, nor a Codec with a name of its own"
         raise checks.setting("codec", codec, must)
-    for method in ("encode", "decode"):
-        if not callable(getattr(codec, method, None)):
-            raise ConfigError(setting="codec", problem=f"{shown(codec)} has no {method}()")
+    if not all(map(callable, methods)):
+        raise ConfigError(setting="codec", problem=f"{shown(codec)} lacks encode() or decode()")
     return Encoding(name, codec, known, upcast)  # type: ignore[arg-type]
+
+
+def _asked(codec: object, name: str) -> object:
+    try:
+        return getattr(codec, name, None)
+    except Exception:  # noqa: BLE001 - of the caller's own code
+        return None
 
 
 # --- what it takes --------------------------------------------------------------------------------
@@ -135,6 +142,12 @@ class Arguments:
         least = sum(each.default is each.empty for each in named)
         self.counts = range(0) if must_name else range(least, most + 1)
         self.is_any = all(shape is ANY for shape in self.by_name.values())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it takes nothing but what JSON has itself, or bytes."""
+        shapes = [*self.by_name.values(), self.rest, self.others]
+        return self.codec is None and all(each.is_plain or each.kind is bytes for each in shapes)
 
     def encode(self, handler: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         """Return a call as bytes.
