@@ -140,7 +140,7 @@ class Unreadable:
 
 
 @attrs.define(eq=False)
-class Elsewhere:
+class LeftToOthers:
     """Another program may know its arguments: this one does not, so it was not called."""
 
     problem: str
@@ -152,7 +152,7 @@ class Cancelled:
 
 
 CANCELLED: Final = Cancelled()
-Ending: TypeAlias = Returned | Raised | Unreadable | Elsewhere | Cancelled
+Ending: TypeAlias = Returned | Raised | Unreadable | LeftToOthers | Cancelled
 
 
 @coroutine
@@ -252,7 +252,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
         context = copy_context()
         context.run(_enter, job, pair(run.key, run.start.id))
     except (UnknownVersion, CodecMissing) as error:
-        return Elsewhere(str(error))
+        return LeftToOthers(str(error))
     except PayloadEncodingError as error:
         return Unreadable(str(error))
     except WrongArguments as error:

@@ -44,6 +44,7 @@ FLOOR = {
     "jobs.node": 14,
     "letters": 14,
     "middleware": 14,
+    "codecs": 14,
     "listing": 14,
     # For people, and for users' tests.
     "testing": 15,
@@ -243,7 +244,7 @@ def test_no_async_log_calls() -> None:
 
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
-    *("pool.maps", "pool.middleware", "pool.streams"),
+    *("pool.codecs", "pool.maps", "pool.middleware", "pool.streams"),
     "pool.testing",
 )
 

@@ -42,22 +42,26 @@ def _each(convert: Convert, values: Iterable[Any]) -> list[Any]:
 
 def array_of(name: str, item: Shape, takes: tuple[type, ...], makes: Convert | None) -> Shape:
     """Of any length; `makes` makes of a list what it must be, None: it stays one."""
-    is_any = item is ANY
+    is_any, exact_items = item is ANY, item.exact
 
     def to_wire(value: Any) -> Any:
         if not issubclass(type(value), takes):
             raise wrong(value, name)
         if is_any:
             return value if issubclass(type(value), (list, tuple)) else _sorted(list(value))
+        is_list = issubclass(type(value), (list, tuple))
+        if is_list and exact_items.issuperset(map(type, value)):
+            return value
         made = _each(item.to_wire, value)
-        if issubclass(type(value), (list, tuple)):
+        if is_list:
             return value if item.is_plain else made
         return _sorted(made)
 
     def from_wire(value: Any) -> Any:
         if type(value) is not list:
             raise wrong(value, f"a list, for {name}")
-        made = value if is_any else _each(item.from_wire, value)
+        is_fine = is_any or exact_items.issuperset(map(type, value))
+        made = value if is_fine else _each(item.from_wire, value)
         try:
             return made if makes is None else makes(made)
         except TypeError as error:  # of a set: it is unhashable
@@ -137,7 +141,7 @@ def mapping_of(name: str, key: Shape, value: Shape) -> Shape:
     def to_wire(given: Any) -> Any:
         if not issubclass(type(given), dict):
             raise wrong(given, name)
-        if is_any:
+        if is_any or is_fine(given):
             return given
         made = convert(given, key.to_wire, value.to_wire)
         return given if is_plain else made
@@ -145,8 +149,18 @@ def mapping_of(name: str, key: Shape, value: Shape) -> Shape:
     def from_wire(given: Any) -> Any:
         if type(given) is not dict:
             raise wrong(given, f"a dict, for {name}")
-        return given if is_any else convert(given, key.from_wire, value.from_wire)
+        if is_any or is_fine(given):
+            return given
+        return convert(given, key.from_wire, value.from_wire)
 
+    def is_fine(given: dict[Any, Any]) -> bool:
+        return (
+            is_plain
+            and kinds.issuperset(map(type, given.values()))
+            and texts.issuperset(map(type, given))
+        )
+
+    kinds, texts = value.exact, frozenset({str})
     is_plain = (key is ANY or key is JSON[str]) and value.is_plain
     is_any = is_plain and value is ANY  # of the keys the codec sees that they are text
     exact = frozenset({dict} if is_any else ())

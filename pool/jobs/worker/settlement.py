@@ -24,7 +24,7 @@ from pool.errors import PayloadEncodingError, PayloadTooLarge
 from pool.events import AttemptFailed
 from pool.jobs.context import Context
 from pool.jobs.raised import Raised, read
-from pool.jobs.run import Elsewhere, Ending, Returned, Run, Unreadable
+from pool.jobs.run import Ending, LeftToOthers, Returned, Run, Unreadable
 from pool.jobs.settlement import edge_of, outcome_ttl_ms
 from pool.redis.commands.edges import CancelEdge, DoneEdge, Edge
 from pool.runtime.exceptions import told
@@ -106,7 +106,7 @@ class Settlement:
                 return ParkJob(cause or "parked by its handler", "", failed)
             case Unreadable(problem, cause):
                 return ParkJob(cause, problem)
-            case Elsewhere(problem):
+            case LeftToOthers(problem):
                 return self._left(run, problem)
             case Raised(text, traceback=traceback) if run.why in ("", "lease"):
                 return self._failed(run, "failed", text, traceback=traceback)
