@@ -177,7 +177,7 @@ async def test_the_same_arguments_are_the_same_job(fleet: Fleet) -> None:
     attach = node.options(if_exists="attach")
     names = {f"n{i}" for i in range(30)}
     ref = await node.dispatch(tags, "k", names)
-    assert (await attach.dispatch(tags, "k", set([*names][::-1]))).job_id == ref.job_id
+    assert (await attach.dispatch(tags, "k", {*list(names)[::-1]})).job_id == ref.job_id
     with pytest.raises(ArgumentsDiffer):
         await attach.dispatch(tags, "k", names - {"n3"})
     page = await node.jobs(payloads=True)
