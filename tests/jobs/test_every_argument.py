@@ -47,7 +47,7 @@ TEXT_MAX = 1000  # characters of an error's text
 
 
 @handlers.job("echo")
-async def echo(job: Job, value: Any = None, **more: Any) -> Any:
+async def echo(job: Job, /, value: Any = None, **more: Any) -> Any:
     return value
 
 
