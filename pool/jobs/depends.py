@@ -14,6 +14,7 @@ the limit of its worker's slots is the limit for both.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -189,7 +190,7 @@ def _maker(fn: Function, needs: Mapping[str, Function], jobs: tuple[str, ...]) -
 def needs_of(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends | None]]:
     """Return the parameters of a function, with what each depends on."""
     try:
-        parameters = inspect.signature(fn).parameters.values()
+        parameters = signature_of(fn).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature
         return []
     found = list[tuple[inspect.Parameter, _Depends | None]]()
@@ -205,6 +206,19 @@ def needs_of(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends 
             raise _refused(name, f"{each.name!r} is positional only, and depends on something")
         found.append((each, depends))
     return found
+
+
+def signature_of(fn: Function) -> inspect.Signature:
+    """Return a signature whose annotations may name what is not there at run time.
+
+    Raises:
+        TypeError, ValueError: It has none.
+    """
+    if sys.version_info >= (3, 14):  # where looking at annotations carries them out
+        from annotationlib import Format
+
+        return inspect.signature(fn, annotation_format=Format.FORWARDREF)
+    return inspect.signature(fn)
 
 
 def hint_of(hint: Any, fn: Function) -> Any:

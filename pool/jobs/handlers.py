@@ -31,7 +31,7 @@ from pool.core.codec import Codec
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.errors import ConfigError, DuplicateHandler, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
-from pool.jobs.depends import Plan, plan_of
+from pool.jobs.depends import Plan, plan_of, signature_of
 from pool.jobs.job import Job
 from pool.jobs.typed.contract import (
     Arguments,
@@ -609,7 +609,7 @@ def _problem(fn: object) -> str:
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         return "is a generator; a handler is called, not iterated"
     try:
-        inspect.signature(fn).bind_partial(None)
+        signature_of(fn).bind_partial(None)
     except TypeError:
         return "does not take the Job as its first argument"
     except ValueError:  # a builtin without a signature: its first call will tell

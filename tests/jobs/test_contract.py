@@ -282,7 +282,7 @@ def test_a_default_that_cannot_travel_may_stay_one() -> None:
 
     handler = registered(opens)
     assert decoded(handler, encoded(handler, 2)) == ((2,), {})
-    assert "is function, and its annotation" in refused(handler, 2, lambda: 2)
+    assert "file cannot be given: nothing goes over the wire as" in refused(handler, 2, lambda: 2)
 
 
 def test_what_only_checkers_import_is_taken_as_json_has_it_and_nothing_else() -> None:

@@ -313,6 +313,7 @@ def test_equal_sets_are_equal_bytes() -> None:
     some = {f"n{i}" for i in range(50)}
     other = set[str]()
     other.update(sorted(some, reverse=True))
+    assert shape.to_wire(some) == sorted(some)
     assert encode_value(shape.to_wire(some)) == encode_value(shape.to_wire(other))
 
 

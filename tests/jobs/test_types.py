@@ -311,11 +311,28 @@ async def test_a_letter_keeps_its_version_when_it_is_edited_elsewhere(fleet: Fle
     seen: list[Any] = []
     new, caller = versioned(2, seen), await fleet.node()
     await fleet.node(new)
-    ref = await caller.dispatch("image", "k", 5)  # nobody has looked at it
+    refs = [
+        await caller.dispatch("image", "1", 5),  # nobody has looked at it
+        await caller.dispatch(new["image"], "2", ["a"]),
+    ]
     with pytest.raises(JobParked) as parked:
-        await ref.result(timeout_s=10)
+        await refs[0].result(timeout_s=10)
     assert "were not made new ones of: AssertionError" in parked.value.last_error
-    await caller.parked.edit("k", ref.job_id, "17.png")
-    assert (await caller.parked.show("k", ref.job_id)).version == 1
-    await (await caller.parked.replay("k", ref.job_id)).result(timeout_s=10)
-    assert seen == [(2, 1, ["17.png"])]
+    await refs[1].result(timeout_s=10)
+    handlers = Handlers()
+
+    @handlers.job("fails", attempts_max=1, version=7, upcast=lambda *_: ((), {}))
+    async def fails(job: Job, number: int) -> int:
+        return 10 // number
+
+    await fleet.node(handlers)
+    refs[1] = await caller.dispatch(fails, "2", 0)
+    with pytest.raises(JobParked):
+        await refs[1].result(timeout_s=10)
+    for ref, given, version in ((refs[0], "17.png", 1), (refs[1], 5, 7)):
+        await caller.parked.edit(ref.key, ref.job_id, given)
+        shown = await caller.parked.show(ref.key, ref.job_id)
+        assert (shown.args, shown.version) == ((given,), version)
+    await (await caller.parked.replay("1", refs[0].job_id)).result(timeout_s=10)
+    assert await (await caller.parked.replay("2", refs[1].job_id)).result(timeout_s=10) == 2
+    assert seen == [(2, 1, ["a"]), (2, 1, ["17.png"])]

@@ -2732,6 +2732,56 @@ MUTANTS: Final = (
         new="call = partial(handler.fn, job, *args, **kwargs)",
         by=("tests/jobs/test_in_a_handler.py",),
     ),
+    Mutant(
+        name="known types are known for good",
+        breaks="once a call was right, one with other types is sent, for the worker to find",
+        path="pool/jobs/typed/contract.py",
+        old=" or tuple(map(type, args)) in self.fine",
+        new=" or self.fine",
+        by=("tests/jobs/test_contract.py",),
+    ),
+    Mutant(
+        name="a later version is taken as our own",
+        breaks="an old worker runs a job of a new program, with arguments that mean something else",
+        path="pool/jobs/typed/contract.py",
+        old="        if version > self.encoding.version:",
+        new="        if version > self.encoding.version + 1:",
+        by=("tests/jobs/test_contract.py",),
+    ),
+    Mutant(
+        name="left to others at the cost of an attempt",
+        breaks="while a fleet is deployed, old workers use up the attempts of new jobs",
+        path="pool/jobs/worker/settlement.py",
+        old="Wait(delay_s, run.start.attempt, error, failed=",
+        new="Wait(delay_s, run.start.attempt + 1, error, failed=",
+        by=("tests/jobs/test_types.py::test_while_a_fleet_is_deployed_no_job_is_lost",),
+    ),
+    Mutant(
+        name="subclasses as their base",
+        breaks="what a subclass adds is lost on the way, and nobody is told",
+        path="pool/jobs/typed/containers.py",
+        old="-> dict[str, Any]:\n        if type(value) is not kind:",
+        new="-> dict[str, Any]:\n        if not isinstance(value, kind):",
+        by=("tests/jobs/test_shapes.py::test_what_is_not_of_the_type_is_not_sent",),
+    ),
+    Mutant(
+        name="sets in whatever order",
+        breaks="equal arguments are other bytes in another process: a repeat is a conflict",
+        path="pool/jobs/typed/containers.py",
+        old="    return sorted(wires, key=lambda wire: json.dumps(wire, default=str))",
+        new="    return wires",
+        by=("tests/jobs/test_shapes.py::test_equal_sets_are_equal_bytes",),
+    ),
+    Mutant(
+        name="an edited letter forgets its version",
+        breaks="what an operator has mended is upcast once more, and is parked again",
+        path="pool/jobs/client/job_client.py",
+        old="        return head(version=version) + encode_call(args, kwargs)",
+        new="        return encode_call(args, kwargs)",
+        by=(
+            "tests/jobs/test_types.py::test_a_letter_keeps_its_version_when_it_is_edited_elsewhere",
+        ),
+    ),
 )
 
 

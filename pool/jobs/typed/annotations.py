@@ -243,6 +243,15 @@ def unread(text: str) -> Shape:
     return attrs.evolve(ANY, name=text, to_wire=to_wire, exact=frozenset({*FORMS, tuple, bytes}))
 
 
+def ungiven(text: str) -> Shape:
+    """Return the shape of what nobody can be sent, and has its default for good."""
+
+    def refuse(_: Any) -> Any:
+        raise Wrong(f"cannot be given: nothing goes over the wire as {text}")
+
+    return Shape(text, ANYTHING, refuse, refuse)
+
+
 def shape_of(hint: Any) -> Shape:
     """Return how the values of an annotation travel.
 

@@ -47,8 +47,8 @@ from pool.errors import (
     WrongArguments,
     shown,
 )
-from pool.jobs.depends import hint_of, needs_of
-from pool.jobs.typed.annotations import awaited, shape_of, unread
+from pool.jobs.depends import hint_of, needs_of, signature_of
+from pool.jobs.typed.annotations import awaited, shape_of, ungiven, unread
 from pool.jobs.typed.msgpack import MSGSPEC, MsgspecCall, MsgspecValue
 from pool.jobs.typed.shape import ANY, Shape, Unfit, Wrong
 from pool.runtime.exceptions import told
@@ -124,7 +124,9 @@ class Arguments:
     rest: Shape = attrs.field(init=False, default=ANY)  # of *args
     others: Shape = attrs.field(init=False, default=ANY)  # of **kwargs
     counts: range = attrs.field(init=False)  # of arguments by position, if there is none by name
-    is_any: bool = attrs.field(init=False)  # no type is to be looked at
+    is_usual: bool = attrs.field(init=False)  # nothing of it has a head
+    is_any: bool = attrs.field(init=False)  # ... and no type is to be looked at
+    # Of arguments by position which need nothing done, nor to be looked at.
     fine: set[tuple[type, ...]] = attrs.field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
@@ -141,7 +143,8 @@ class Arguments:
                 must_name = must_name or each.default is each.empty
         least = sum(each.default is each.empty for each in named)
         self.counts = range(0) if must_name else range(least, most + 1)
-        self.is_any = all(shape is ANY for shape in self.by_name.values())
+        self.is_usual = self.encoding.name == "json" and self.encoding.version == 1
+        self.is_any = self.is_usual and all(shape is ANY for shape in self.by_name.values())
 
     @property
     def is_plain(self) -> bool:
@@ -156,11 +159,13 @@ class Arguments:
             WrongArguments: It is not one of this handler.
             PayloadEncodingError: Something in it cannot be encoded.
         """
+        if not kwargs and (
+            (self.is_any and len(args) in self.counts) or tuple(map(type, args)) in self.fine
+        ):
+            return encode_call(args, kwargs)
         if self.codec is not None:
             self._bind(handler, args, kwargs)
             data: bytes = self._coded(handler, encode_call, args, kwargs, self.codec)
-        elif self._is_fine(args, kwargs):
-            data = encode_call(args, kwargs)
         else:
             data = encode_call(*self._converted(handler, args, kwargs, "to_wire"))
         if self.encoding.version == 1:
@@ -176,9 +181,11 @@ class Arguments:
             UnknownVersion, CodecMissing: Another program may know it.
             PayloadEncodingError: The bytes are not what `encode()` makes.
         """
-        if data[:1] != HEADED and self.encoding.version == 1 and self.codec is None:
+        if data[:1] != HEADED and self.is_usual:
             plain, named = decode_call(data)
-            if self._is_fine(plain, named):
+            if not named and (
+                (self.is_any and len(plain) in self.counts) or tuple(map(type, plain)) in self.fine
+            ):
                 return plain, named
             return self._converted(handler, plain, named, "from_wire")
         name, version, _ = head_of(data)
@@ -200,17 +207,7 @@ class Arguments:
             self._bind(handler, args, kwargs)
             call = self._coded(handler, self.codec.convert, args, kwargs)
             return call["args"], call["kwargs"]
-        if self._is_fine(args, kwargs):
-            return args, kwargs
         return self._converted(handler, args, kwargs, "from_wire")
-
-    def _is_fine(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        """Say whether it is known that nothing is to be done."""
-        return (
-            not kwargs
-            and len(args) in self.counts
-            and (self.is_any or tuple(map(type, args)) in self.fine)
-        )
 
     def _bind(self, handler: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         if not kwargs and len(args) in self.counts:
@@ -253,7 +250,7 @@ class Arguments:
             raise WrongArguments(handler=handler, problem=problem) from error
         kinds = tuple(map(type, args))
         are_exact = all(k in shape.exact for k, shape in zip(kinds, shapes, strict=False))
-        if are_exact and not kwargs and len(self.fine) < _FINE_MAX:
+        if are_exact and self.is_usual and not kwargs and len(self.fine) < _FINE_MAX:
             self.fine.add(kinds)
         return made, named
 
@@ -320,7 +317,7 @@ def arguments_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> Argum
 
 def _has_signature(fn: Callable[..., Any]) -> bool:
     try:
-        return inspect.signature(fn) is not None
+        return signature_of(fn) is not None
     except (TypeError, ValueError):  # a builtin has none
         return False
 
@@ -330,11 +327,12 @@ def _shape(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) ->
     try:
         return shape_of(hint)
     except Unfit as error:
-        is_given = parameter.default is parameter.empty and parameter.kind in _GIVEN
-        if is_given:
-            problem = f"{name}: nothing can be given for its {parameter.name}: {error}"
-            raise ConfigError(setting="handler", problem=problem) from None
-        return unread(str(error))  # it stays what its default is
+        if parameter.kind not in _GIVEN:
+            return unread(str(error))
+        if parameter.default is not parameter.empty:
+            return ungiven(str(error))  # it stays what its default is
+        problem = f"{name}: nothing can be given for its {parameter.name}: {error}"
+        raise ConfigError(setting="handler", problem=problem) from None
 
 
 # --- what it returns ------------------------------------------------------------------------------
@@ -385,7 +383,7 @@ def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> Result |
     if encoding.codec is not None:
         return Result(ANY, encoding.codec)
     try:
-        hint = awaited(hint_of(inspect.signature(fn).return_annotation, fn))
+        hint = awaited(hint_of(signature_of(fn).return_annotation, fn))
     except (TypeError, ValueError):  # a builtin has no signature
         hint = Any
     return typed(f"{name}: it returns what nobody can be sent", hint, encoding)
