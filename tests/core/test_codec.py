@@ -17,7 +17,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pool.core.codec import (
-    DEPTH_MAX,
     check_size,
     decode_call,
     decode_value,
@@ -27,6 +26,7 @@ from pool.core.codec import (
     head_of,
     is_call,
 )
+from pool.core.shape import DEPTH_MAX
 from pool.errors import CodecMissing, PayloadEncodingError, PayloadTooLarge
 
 TOO_LONG = 10**4300  # 4301 digits

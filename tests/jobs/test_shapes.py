@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 
 from pool.core.codec import decode_value, encode_value
 from pool.jobs.typed.annotations import shape_of
-from pool.jobs.typed.shape import ANY, Unfit, Wrong
+from pool.jobs.typed.shapes import ANY, Unfit, Wrong
 
 T = TypeVar("T")
 Customer = NewType("Customer", int)

@@ -39,7 +39,7 @@ from pool.jobs.typed.containers import (
     union_of,
 )
 from pool.jobs.typed.foreign import constrained, forms_of_struct, of_msgspec, of_pydantic
-from pool.jobs.typed.shape import (
+from pool.jobs.typed.shapes import (
     ANY,
     ANYTHING,
     FORMS,

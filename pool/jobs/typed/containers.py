@@ -15,7 +15,7 @@ from typing import Any, Final
 import attrs
 
 from pool.errors import name_of, shown
-from pool.jobs.typed.shape import (
+from pool.jobs.typed.shapes import (
     ANY,
     FORMS,
     Convert,

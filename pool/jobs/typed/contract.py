@@ -29,7 +29,6 @@ import attrs
 from pool import checks
 from pool.core.codec import (
     CODEC_NAME,
-    DEPTH_MAX,
     HEADED,
     VERSION_MAX,
     Codec,
@@ -40,6 +39,7 @@ from pool.core.codec import (
     head,
     head_of,
 )
+from pool.core.shape import DEPTH_MAX
 from pool.errors import (
     ConfigError,
     PayloadEncodingError,
@@ -50,7 +50,7 @@ from pool.errors import (
 from pool.jobs.depends import hint_of, needs_of, signature_of
 from pool.jobs.typed.annotations import awaited, shape_of, ungiven, unread
 from pool.jobs.typed.msgpack import MSGSPEC, MsgspecCall, MsgspecValue
-from pool.jobs.typed.shape import ANY, Shape, Unfit, Wrong
+from pool.jobs.typed.shapes import ANY, Shape, Unfit, Wrong
 from pool.runtime.exceptions import told
 
 CodecName: TypeAlias = Literal["json", "msgspec", "bytes"]

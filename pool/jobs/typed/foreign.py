@@ -8,7 +8,7 @@ from collections.abc import (
 )
 from typing import Any
 
-from pool.jobs.typed.shape import (
+from pool.jobs.typed.shapes import (
     Form,
     Shape,
     Wrong,

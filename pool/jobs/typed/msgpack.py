@@ -21,7 +21,7 @@ import attrs
 
 from pool.errors import CodecMissing, ConfigError
 from pool.jobs.typed.annotations import shape_of
-from pool.jobs.typed.shape import Wrong
+from pool.jobs.typed.shapes import Wrong
 
 NAME: Final = "msgspec"
 

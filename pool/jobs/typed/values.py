@@ -18,7 +18,7 @@ from uuid import UUID
 import attrs
 
 from pool.errors import shown
-from pool.jobs.typed.shape import (
+from pool.jobs.typed.shapes import (
     FORMS,
     Convert,
     Form,
