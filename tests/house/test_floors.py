@@ -42,9 +42,11 @@ FLOOR = {
     "jobs.fleet": 12,
     "jobs.wiring": 13,
     "jobs.node": 14,
+    "jobs.blocking": 15,
     "letters": 14,
     "middleware": 14,
     "listing": 14,
+    "sync": 16,
     # For people, and for users' tests.
     "testing": 15,
     "ops": 15,
@@ -79,6 +81,7 @@ NEVER = {
 EXCEPT = {
     "redis/io/loops.py": {"asyncio", "trio"},  # what is spelled differently on the two
     "redis/io/system.py": {"time", "random"},  # the one clock and dice
+    "jobs/blocking/line.py": {"threading"},  # its callers wait in theirs
     "redis/embedded/server.py": {"time"},  # a child process is awaited beside any clock of ours
 }
 # Packages beyond the core dependencies, and the floors that may use them.
@@ -237,7 +240,7 @@ def test_no_async_log_calls() -> None:
 
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
-    *("pool.maps", "pool.middleware", "pool.streams"),
+    *("pool.maps", "pool.middleware", "pool.streams", "pool.sync"),
     "pool.testing",
 )
 

@@ -24,6 +24,7 @@ import pool.listing
 import pool.maps
 import pool.middleware
 import pool.streams
+import pool.sync
 import pool.testing
 
 HOMES = (
@@ -35,6 +36,7 @@ HOMES = (
     pool.maps,
     pool.middleware,
     pool.streams,
+    pool.sync,
     pool.testing,
 )
 NAMES_MAX = 24

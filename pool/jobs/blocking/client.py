@@ -19,14 +19,13 @@ from pool.errors import PoolError
 from pool.events import Observer
 from pool.jobs.blocking.line import Line, Lines
 from pool.jobs.client.dispatch import Call, Dispatching
-from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, known_id
+from pool.jobs.client.job_client import WINDOW_S, DispatchOptions
 from pool.jobs.client.parked import ParkedJob, ParkedPage
 from pool.jobs.client.ref import JobRef, Status
 from pool.jobs.handlers import QUEUE_MAX, Handler
 from pool.jobs.node import Node
 from pool.maps.map import ReplicatedMap
 from pool.maps.watch import V
-from pool.names import check_key
 from pool.redis.io.system import SystemIO
 from pool.runtime.observers import log_observer
 from pool.settings import Settings
@@ -78,14 +77,14 @@ class Client:
             InvalidOption: `timeout_s` cannot be used.
         """
 
-        def make(io: SystemIO | None = None) -> Node:
+        def make(io: SystemIO | None) -> Node:
             return Node(pool, url, settings=settings, observers=observers, _io=io)
 
-        self.pool: str = make().pool  # what cannot be used is told here, and not by the first call
-        self._make = make
-        self._lines = Lines(make)
-        self._limit_s = checks.seconds("timeout_s", timeout_s, or_none=True)
-        self._options = DispatchOptions()
+        self.pool: str = make(None).pool  # what cannot be used is told here, and not by the first call
+        self._make: Callable[[SystemIO | None], Node] = make
+        self._lines: Lines = Lines(make)
+        self._limit_s: float | None = checks.seconds("timeout_s", timeout_s, or_none=True)
+        self._options: DispatchOptions = DispatchOptions()
 
     def options(
         self,
@@ -198,8 +197,6 @@ class Client:
         Raises:
             PoolError: As for `Node.job()`.
         """
-        check_key(key)
-        known_id(job_id, idempotency_key)
         ref = self._ask(lambda node: node.job(key, job_id, idempotency_key=idempotency_key))
         return Ref(self._lines, ref, self._limit_s)
 
@@ -240,7 +237,7 @@ class Client:
         Raises:
             ConfigError, InvalidOption: As for `Node.map()`.
         """
-        self._make().map(name, values=values)
+        self._make(None).map(name, values=values)
         return MapReader(self, name, values)
 
     def call(self, fn: Callable[[Node], Awaitable[T]]) -> T:
@@ -307,9 +304,9 @@ class Ref(Generic[R]):
     __slots__ = ("_limit_s", "_lines", "_ref")
 
     def __init__(self, lines: Lines, ref: JobRef[R], limit_s: float | None) -> None:
-        self._lines = lines
-        self._ref = ref
-        self._limit_s = limit_s
+        self._lines: Lines = lines
+        self._ref: JobRef[R] = ref
+        self._limit_s: float | None = limit_s
 
     @property
     def key(self) -> str:
@@ -375,7 +372,7 @@ class Letters:
     __slots__ = ("_client",)
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._client: Client = client
 
     def list(
         self,
@@ -442,8 +439,8 @@ class MapReader(Generic[V]):
     __slots__ = ("_client", "_key")
 
     def __init__(self, client: Client, name: str, values: type[V]) -> None:
-        self._client = client
-        self._key = (name, values)
+        self._client: Client = client
+        self._key: tuple[str, type[V]] = (name, values)
 
     @property
     def name(self) -> str:

@@ -88,7 +88,7 @@ class Line:
         self._io = SystemIO()
         self.clock: Callable[[], float] = self._io.clock
         self.maps: dict[tuple[str, type], ReplicatedMap[Any]] = {}  # written on the loop
-        self.is_over = False  # it takes no new calls: its node leaves, has left or never came
+        self.is_over: bool = False  # it takes no new calls: its node leaves, has left or never came
         self._forks = LINEAGE.forks
         self._opened: Future[Node] = Future()
         self._flying: set[_Call[Any]] = set()
@@ -204,7 +204,7 @@ class Line:
             self._joining, self._loop = anyio.Lock(), current_loop()
             if not self._is_stopping:
                 await self._serve()
-        await anyio.lowlevel.checkpoint()  # whom the node answered goes on; others end with the loop
+        await anyio.lowlevel.checkpoint()  # whom the node answered; all others end with the loop
 
     async def _serve(self) -> None:
         try:
