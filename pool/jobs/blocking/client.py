@@ -80,7 +80,9 @@ class Client:
         def make(io: SystemIO | None) -> Node:
             return Node(pool, url, settings=settings, observers=observers, _io=io)
 
-        self.pool: str = make(None).pool  # what cannot be used is told here, and not by the first call
+        self.pool: str = make(
+            None
+        ).pool  # what cannot be used is told here, and not by the first call
         self._make: Callable[[SystemIO | None], Node] = make
         self._lines: Lines = Lines(make)
         self._limit_s: float | None = checks.seconds("timeout_s", timeout_s, or_none=True)
