@@ -2,8 +2,8 @@
 
 It prints:
 
-    three customers, from three threads: acme 12, duff 9, soylent 21
     in a forked child: hooli 15
+    three customers, from three threads: acme 12, duff 12, soylent 21
     a limit of 0.1 s: still waiting
     the client is closed: NotRunning
 """
@@ -55,9 +55,8 @@ def main(url: str) -> None:
             late.result(timeout_s=0.1)
         except TimeoutError:
             print("a limit of 0.1 s: still waiting")
-        client.call(
-            lambda node: node.shutdown_pool()
-        )  # whatever a node can do; here ends the worker
+        # Whatever else a node can do: here it ends the worker.
+        client.call(lambda node: node.shutdown_pool())
     client.close()  # the end of the program would do it, too
     try:
         late.status()

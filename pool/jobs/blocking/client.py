@@ -231,7 +231,11 @@ class Client:
         """The pool's dead letters."""
         return Letters(self)
 
-    def map(self, name: str, *, values: type[V] = str) -> MapReader[V]:  # type: ignore[assignment]
+    @overload
+    def map(self, name: str) -> MapReader[str]: ...
+    @overload
+    def map(self, name: str, *, values: type[V]) -> MapReader[V]: ...
+    def map(self, name: str, *, values: Any = str) -> MapReader[Any]:
         """Return what reads a replicated map of the pool, from a copy in this process.
 
         The first read in a process joins the map, as entering `Node.map()` does.
