@@ -336,6 +336,27 @@ async def test_closing_answers_who_waits_and_is_for_good(fleet: Fleet) -> None:
     await (await fleet.node()).stop("k")
 
 
+async def test_a_call_that_its_loop_never_began_is_answered(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came just when the loop ended: what was posted to it is not carried out any more."""
+    await fleet.node(made())
+    client, answers = Client(fleet.pool, fleet.url, observers=()), list[BaseException]()
+    line = client._lines.line()
+    monkeypatch.setattr(line, "_begin", lambda _: None)
+
+    def ask() -> None:
+        with pytest.raises(StoreUnavailable) as given_up:
+            client.status("k")
+        answers.append(given_up.value)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(aside, ask)
+        await fleet.until(lambda: line._flying)
+        await aside(client.close)
+    assert [error.maybe_done for error in answers if isinstance(error, StoreUnavailable)] == [True]
+
+
 def test_one_that_is_never_used_opens_and_leaves_nothing(pool_name: str) -> None:
     before = threading.active_count()
     with Client(pool_name, "redis://nowhere.invalid", observers=()) as client:

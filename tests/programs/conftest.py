@@ -1,4 +1,4 @@
-"""Real programs around the client that blocks: what the how-to pages show, in processes that die."""
+"""Real programs around the client that blocks: those of the how-to pages, in processes that die."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -49,9 +50,11 @@ class Program:
 
     process: subprocess.Popen[str]
     lines: list[str] = attrs.field(factory=list)
+    _reader: threading.Thread = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -73,7 +76,17 @@ class Program:
         """Send it a signal, if one is given, and return its exit code."""
         if number is not None:
             self.process.send_signal(number)
-        return self.process.wait(PATIENCE_S)
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)  # what it said last is there
+        return code
+
+    def close(self) -> None:
+        """End it, with all that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.ends()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 def until(is_so: Callable[[], object]) -> None:
@@ -139,11 +152,7 @@ class Place:
 
     def close(self) -> None:
         for program in self.programs:
-            try:
-                os.killpg(program.process.pid, signal.SIGKILL)  # with all that it has started
-            except ProcessLookupError:
-                continue
-            program.process.wait(PATIENCE_S)
+            program.close()
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_a_server_that_reloads_and_workers_that_die(project: Place, web: Web) ->
     worker = project.worker("python", "manage.py", "worker")
     assert reported(web, "acme") == "All: 0 users"
 
-    # Autoreload ends the process by `sys.exit(3)` in a thread: its client leaves, the next one opens.
+    # Autoreload ends the process by `sys.exit(3)`: its client leaves, and the next one opens.
     views = project.folder / "shop/views.py"
     views.write_text(views.read_text("utf-8").replace('"All"', '"New"'), "utf-8")
     server.says("node.left")
@@ -56,7 +56,7 @@ def test_a_server_that_reloads_and_workers_that_die(project: Place, web: Web) ->
     other = project.worker(*by_pool_run)
     until(lambda: web.get(f"/reports/hooli/{begun}").json()["state"] == "done")
     assert other.ends(signal.SIGTERM) == 0
-    server.process.send_signal(signal.SIGINT)
+    os.killpg(server.process.pid, signal.SIGINT)  # as a terminal does
     server.says("node.left", times=2)
 
 

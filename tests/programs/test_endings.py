@@ -83,11 +83,11 @@ def test_a_call_after_the_end_is_refused(place: Place) -> None:
         place,
         """
 class Late:
-    def __del__(self):
+    def __del__(self, client=client, write=os.write):
         try:
             client.status("k")
         except BaseException as error:
-            os.write(1, f"told {type(error).__name__}\\n".encode())
+            write(1, f"told {type(error).__name__}\\n".encode())
 sys.late = Late()
 """,
     )

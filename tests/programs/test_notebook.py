@@ -61,9 +61,8 @@ client = Client({place.pool!r}, os.environ["POOL_URL"], observers=())
 client.dispatch("invoice", "acme", 17).result(timeout_s=60)
 """
     assert cell(run, first) == "'invoice 17 of acme'"
-    assert cell(run, "client.dispatch('invoice', 'duff', 2).result(timeout_s=60)").startswith(
-        "'inv"
-    )
+    second = "client.dispatch('invoice', 'duff', 2).result(timeout_s=60)"
+    assert cell(run, second) == "'invoice 2 of duff'"
     # Its cell is the last one of a loop that goes on: `await` works beside it.
     beside = "await asyncio.to_thread(client.status, 'acme')"
     assert cell(run, beside) == "NoSuchJob"
