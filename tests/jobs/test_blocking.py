@@ -409,7 +409,7 @@ async def test_a_node_that_has_failed_is_replaced_by_the_next_call(fleet: Fleet)
 # --- loops, signals, collectors -----------------------------------------------------------------
 
 
-async def test_calls_work_where_a_loop_runs_but_not_on_the_clients_own(fleet: Fleet) -> None:
+async def test_calls_work_where_a_loop_runs(fleet: Fleet) -> None:
     """As in a notebook's cell.  On its own loop a call would wait for itself."""
     await fleet.node(made())
     told = list[object]()

@@ -88,7 +88,7 @@ class Late:
             client.status("k")
         except BaseException as error:
             write(1, f"told {type(error).__name__}\\n".encode())
-sys.late = Late()
+late = Late()
 """,
     )
     assert "told NotRunning" in "\n".join(lines)

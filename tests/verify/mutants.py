@@ -2282,16 +2282,17 @@ MUTANTS: Final = (
         path="pool/jobs/blocking/line.py",
         old="        if threading.get_ident() == self._thread.ident:\n            raise WrongLoop\n",
         new="",
-        by=(
-            "tests/jobs/test_blocking.py::test_calls_work_where_a_loop_runs_but_not_on_the_clients_own",
-        ),
+        by=("tests/jobs/test_blocking.py::test_calls_work_where_a_loop_runs",),
     ),
     Mutant(
         name="a call is made without its caller's context",
         breaks="a handler in a thread waits for its own job, and is not told so",
         path="pool/jobs/blocking/line.py",
         old="            if not self._loop.post(self._begin, call):",
-        new="            if not __import__('contextvars').Context().run(self._loop.post, self._begin, call):",
+        new=(
+            "            import contextvars\n"
+            "            if not contextvars.Context().run(self._loop.post, self._begin, call):"
+        ),
         by=("tests/jobs/test_blocking.py::test_a_waiting_handler_in_a_thread_is_known_to_wait",),
     ),
     Mutant(
