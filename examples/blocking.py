@@ -1,72 +1,79 @@
-"""A program without an event loop: threads and a forked child share one client of the pool.
+"""What would hold up the event loop: in a thread, and in a process that can be killed.
 
 It prints:
 
-    in a forked child: hooli 15
-    three customers, from three threads: acme 12, duff 12, soylent 21
-    a limit of 0.1 s: still waiting
-    the client is closed: NotRunning
+    2 lines, 78498 primes below 1000000
+    hangs: killed with its handler
+    it wanted more than 300 MiB
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 
-from pool import Handlers, Job, Node
-from pool.errors import NotRunning
-from pool.sync import Client
+from pool import Handlers, Job, Node, Park
+from pool.errors import JobParked, OutOfMemory
 
 handlers = Handlers()
+MIB = 1024 * 1024
 
 
-@handlers.job("letters")
-async def letters(job: Job) -> int:
-    return 3 * len(job.key)
+def lines(path: str) -> int:
+    """Wait for the disk."""
+    return len(Path(path).read_text("utf-8").splitlines())
 
 
-async def worker(url: str) -> None:
-    async with Node("shop", url, handlers=handlers) as node:
-        await node.wait_drained()
+def primes(below: int) -> int:
+    """Compute.  A process imports this file to find it, so it stands in no other function."""
+    sieve = bytearray(2) + bytearray([1]) * (below - 2)
+    for n in range(2, int(below**0.5) + 1):
+        if sieve[n]:
+            sieve[n * n :: n] = bytes(len(range(n * n, below, n)))
+    return sum(sieve)
 
 
-def main(url: str) -> None:
-    # Made once, at the top of a program: it opens with its first call, in each process anew.
-    client = Client("shop", url)
+def spin() -> None:
+    while True:  # as a fault may have it
+        pass
 
-    def ask(customer: str) -> str:
-        return f"{customer} {client.dispatch(letters, customer).result(timeout_s=30)}"
 
-    with subprocess.Popen([sys.executable, __file__, url]):
-        if (child := os.fork()) == 0:
-            print(f"in a forked child: {ask('hooli')}", flush=True)
-            sys.exit(0)
-        with ThreadPoolExecutor() as threads:
-            told = ", ".join(threads.map(ask, ["acme", "duff", "soylent"]))
-        os.waitpid(child, 0)
-        print(f"three customers, from three threads: {told}")
-        late = client.options(delay_s=60).dispatch(letters, "initech")
-        try:
-            late.result(timeout_s=0.1)
-        except TimeoutError:
-            print("a limit of 0.1 s: still waiting")
-        # Whatever else a node can do: here it ends the worker.
-        client.call(lambda node: node.shutdown_pool())
-    client.close()  # the end of the program would do it, too
+@handlers.job("report")
+async def report(job: Job, path: str, below: int) -> str:
+    found = await job.run_blocking(lines, path)
     try:
-        late.status()
-    except NotRunning as error:
-        print(f"the client is closed: {type(error).__name__}")
+        counted = await job.run_blocking(primes, below, process=True, memory_bytes=300 * MIB)
+    except OutOfMemory as error:
+        raise Park(f"it wanted more than {error.memory_bytes // MIB} MiB") from error
+    return f"{found} lines, {counted} primes below {below}"
+
+
+@handlers.job("hangs", timeout_s=1.0, attempts_max=1)
+async def hangs(job: Job) -> None:
+    try:
+        await job.run_blocking(spin, process=True)
+    finally:
+        print(f"{job.key}: killed with its handler")
+
+
+async def main() -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "notes.txt"
+        await anyio.Path(path).write_text("one\ntwo\n", "utf-8")
+        async with Node("reports", "embedded://", handlers=handlers, observers=()) as node:
+            print(await (await node.dispatch(report, "small", str(path), 1_000_000)).result())
+            for call in (
+                node.dispatch(hangs, "hangs"),
+                node.dispatch(report, "large", str(path), 1_000_000_000),
+            ):
+                try:
+                    await (await call).result()
+                except JobParked as error:
+                    if error.cause != "timed out":
+                        print(error.cause)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        anyio.run(worker, sys.argv[1])
-    else:
-        with tempfile.TemporaryDirectory() as directory:
-            main(f"embedded://{directory}")
+    anyio.run(main)

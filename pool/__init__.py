@@ -10,7 +10,7 @@
     pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
     pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
     pool/middleware.py  what stands around handlers sees, by name
-    pool/sync.py     the client for callers that block; it is in jobs/blocking/
+    pool/sync.py     the client for callers that block; it is in jobs/sync/
     pool/ops/        for people: the command line, and what it looks at
     pool/testing/    for your tests: a fault proxy, an auditor
     pool/demo/       `pool demo`

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pool.jobs.blocking.client import Client, Letters, MapReader, Ref
+from pool.jobs.sync.client import Client, Letters, MapReader, Ref
 
 __all__ = ["Client", "Letters", "MapReader", "Ref"]

@@ -42,7 +42,7 @@ FLOOR = {
     "jobs.fleet": 12,
     "jobs.wiring": 13,
     "jobs.node": 14,
-    "jobs.blocking": 15,
+    "jobs.sync": 15,
     "letters": 14,
     "middleware": 14,
     "listing": 14,
@@ -81,7 +81,9 @@ NEVER = {
 EXCEPT = {
     "redis/io/loops.py": {"asyncio", "trio"},  # what is spelled differently on the two
     "redis/io/system.py": {"time", "random"},  # the one clock and dice
-    "jobs/blocking/line.py": {"threading"},  # its callers wait in theirs
+    "jobs/sync/line.py": {"threading"},  # its callers wait in theirs
+    "jobs/process.py": {"socket", "subprocess"},  # a function in a process of its own
+    "jobs/child.py": {"threading"},  # which is that process
     "redis/embedded/server.py": {"time"},  # a child process is awaited beside any clock of ours
 }
 # Packages beyond the core dependencies, and the floors that may use them.

@@ -1,611 +1,621 @@
-"""The client for callers that block: what a node promises, in threads, forks, and beside loops."""
+"""Functions that a handler calls beside the event loop, in threads and in processes."""
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
-import socket
+import subprocess
+import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.from_thread
-import anyio.to_thread
+import anyio.lowlevel
 import pytest
 
-from pool import Call, Handlers, Job, Node, Settings
+from pool import Handlers, Job
 from pool.errors import (
-    ConfigError,
-    DeadlockRisk,
     InvalidOption,
-    JobParked,
-    NoSuchJob,
-    NotRunning,
+    JobCancelled,
+    NotOwner,
+    OutOfMemory,
+    PayloadEncodingError,
     PayloadTooLarge,
-    StoreUnavailable,
+    ProcessDied,
+    ProcessFailed,
     WrongLoop,
-    WrongValue,
 )
-from pool.events import NodeJoined, NodeLeft
-from pool.redis.embedded.server import EmbeddedServer
-from pool.sync import Client, Ref
-from pool.testing import fault_proxy
+from pool.events import HandlerLeaked
+from pool.jobs import process
+from pool.testing import make_job
+from tests.jobs import blocking_work as work
 
 if TYPE_CHECKING:
-    from pool.redis.embedded.program import ServerProgram
-    from tests.nodes import Fleet
+    from tests.nodes import Diary, Fleet
 
-T = TypeVar("T")
 pytestmark = pytest.mark.anyio
-WAIT_S = 30.0
+T = TypeVar("T")
 
-
-def made() -> Handlers:
-    mine = Handlers()
-
-    @mine.job("double", attempts_max=1)
-    async def double(job: Job, n: int) -> int:
-        if n < 0:
-            raise ValueError("below nothing")
-        return 2 * n
-
-    @mine.service("listen")
-    async def listen(job: Job) -> list[Any]:
-        heard: list[Any] = []
-        async for note in job.notifications():
-            heard.append(note)
-            if note == "end":
-                break
-        return heard
-
-    @mine.job("size")
-    async def size(job: Job, text: str) -> int:
-        return len(text)
-
-    return mine
-
-
-async def aside(fn: Callable[..., T], *args: Any) -> T:
-    """Call it in a thread, as a blocking program would, while this loop's workers work."""
-    return await anyio.to_thread.run_sync(partial(fn, *args))
-
-
-def doubled(client: Client, key: str, n: int) -> int:
-    """Dispatch a job and wait for its result."""
-    return int(client.dispatch("double", key, n).result(timeout_s=WAIT_S))
-
-
-@contextmanager
-def client_of(fleet: Fleet, **options: Any) -> Iterator[Client]:
-    options.setdefault("observers", ())
-    with Client(fleet.pool, fleet.url, **options) as client:
-        yield client
-
-
-# --- the calls ----------------------------------------------------------------------------------
-
-
-async def test_all_calls_do_what_a_nodes_do(fleet: Fleet) -> None:
-    node = await fleet.node(made())
-    async with node.map("flags") as flags:
-        await flags.set_and_wait("new", "on")
-        await flags.append("list", "a", "b")
-        await flags.set_and_wait("n", "17")
-
-        def use(client: Client) -> None:
-            ref = client.dispatch("double", "k", 4)
-            assert (ref.result(timeout_s=WAIT_S), ref.key, ref.handler) == (8, "k", "double")
-            assert ref.status().state == "done"
-            assert client.job("k", ref.job_id).result(timeout_s=WAIT_S) == 8
-            ref.started(timeout_s=WAIT_S)
-
-            many = client.dispatch_many("double", [Call("m1", 1), Call("m2", 2), 17])  # type: ignore[list-item]
-            assert [m.result(WAIT_S) for m in many if isinstance(m, Ref)] == [2, 4]
-            assert isinstance(many[2], InvalidOption)
-
-            service = client.dispatch("listen", "s")
-            client.notify("s", 1)
-            assert client.status("s").handler == "listen"
-            client.notify("s", "end")
-            assert service.result(WAIT_S) == [1, "end"]
-            client.dispatch("listen", "s")
-            client.stop("s", timeout_s=WAIT_S)
-            client.dispatch("listen", "s").stop(timeout_s=WAIT_S)
-            with pytest.raises(NoSuchJob):
-                client.status("s")
-
-            late = client.options(delay_s=60, job_id="mine").dispatch("double", "late", 1)
-            assert late.job_id == "mine"
-            assert client.call(lambda node: node.count(prefix="late")) == 1
-            late.stop(timeout_s=WAIT_S)
-
-            reader = client.map("flags")
-            assert (reader.get("new"), reader["new"], reader.get("old", "off")) == (
-                "on",
-                "on",
-                "off",
-            )
-            assert (reader.get_list("list"), reader.get_int("n")) == (("a", "b"), 17)
-            assert ("new" in reader, "old" in reader, len(reader)) == (True, False, 3)
-            assert sorted(reader) == ["list", "n", "new"]
-            assert reader.snapshot()["new"] == "on"
-            assert reader.revision == client.map("flags").revision > 0
-            assert client.map("flags", values=bytes).get("new") == b"on"
-            with pytest.raises(WrongValue):
-                reader.get("list")
-
-        with client_of(fleet) as client:
-            await aside(use, client)
-
-
-async def test_dead_letters_are_listed_shown_replayed_and_discarded(fleet: Fleet) -> None:
-    await fleet.node(made())
-
-    def use(client: Client) -> None:
-        ref = client.dispatch("double", "k", -1)
-        with pytest.raises(JobParked, match="below nothing"):
-            ref.result(timeout_s=WAIT_S)
-        [letter] = client.parked.list(handler="double").jobs
-        assert client.parked.show("k", letter.job_id).args == (-1,)
-        again = client.parked.replay("k", letter.job_id)
-        with pytest.raises(JobParked):
-            again.result(timeout_s=WAIT_S)
-        client.parked.discard("k", again.job_id)
-        assert client.parked.list().jobs == ()
-
-    with client_of(fleet) as client:
-        await aside(use, client)
-
-
-async def test_threads_share_it_also_while_others_wait(fleet: Fleet) -> None:
-    """Eight threads at once, beside one that waits for what never ends."""
-    await fleet.node(made())
-
-    def use(client: Client, name: str) -> list[int]:
-        refs = [client.dispatch("double", f"{name}-{n}", n) for n in range(20)]
-        return [ref.result(timeout_s=WAIT_S) for ref in refs]
-
-    with client_of(fleet) as client:
-        ended = list[list[int]]()
-        async with anyio.create_task_group() as tasks:
-
-            async def waits() -> None:
-                with pytest.raises(NotRunning):
-                    await aside(client.dispatch("listen", "s").result)
-
-            async def works(name: str) -> None:
-                ended.append(await aside(use, client, name))
-                if len(ended) == 8:
-                    client.close()  # whoever still waits is answered
-
-            tasks.start_soon(waits)
-            for n in range(8):
-                tasks.start_soon(works, f"t{n}")
-    assert ended == [[2 * n for n in range(20)]] * 8
-
-
-async def test_what_is_too_large_is_refused_and_what_is_large_passes(fleet: Fleet) -> None:
-    await fleet.node(made())
-    settings = Settings(payload_bytes_max=8 * 1024 * 1024)
-
-    def use(client: Client) -> None:
-        assert client.dispatch("size", "k", "x" * 4_000_000).result(WAIT_S) == 4_000_000
-        with pytest.raises(PayloadTooLarge):
-            client.dispatch("size", "k", "x" * 9_000_000)
-
-    with client_of(fleet, settings=settings) as client:
-        await aside(use, client)
-
-
-async def test_a_waiting_handler_in_a_thread_is_known_to_wait(fleet: Fleet) -> None:
-    """Its context goes along: a handler that waits for its own job is told so, and not for ever."""
-    mine = Handlers()
-    with client_of(fleet) as client:
-
-        @mine.job("own", attempts_max=1)
-        def own(job: Job) -> str:
-            with pytest.raises(DeadlockRisk):
-                client.job(job.key, job.id).result()
-            return "told"
-
-        await fleet.node(mine)
-        assert await aside(client.dispatch("own", "k").result, WAIT_S) == "told"
-
-
-# --- limits -------------------------------------------------------------------------------------
-
-
-async def test_a_result_that_does_not_come_in_time_goes_on(fleet: Fleet) -> None:
-    await fleet.node(made())
-
-    def use(client: Client) -> None:
-        ref = client.options(delay_s=60).dispatch("double", "k", 1)
-        with pytest.raises(TimeoutError, match="its delay is not over"):
-            ref.result(timeout_s=0.05)
-        with pytest.raises(TimeoutError):
-            ref.result(timeout_s=0)
-        assert ref.status().state == "waiting"
-        ref.stop(timeout_s=WAIT_S)
-
-    with client_of(fleet) as client:
-        await aside(use, client)
-
-
-def test_a_server_that_never_answers_is_given_up_in_time(pool_name: str) -> None:
-    """The limit is the call's, opening included; nothing was done."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
-        with Client(pool_name, url, timeout_s=0.1, observers=()) as client:
-            with pytest.raises(StoreUnavailable, match=r"within 0\.1 s") as refused:
-                client.dispatch("double", "k", 1)
-            assert not refused.value.maybe_done
-            with pytest.raises(StoreUnavailable, match=r"within 0\.2 s"):
-                client.options(timeout_s=0.2).job("k", "id").status()
-            with pytest.raises(StoreUnavailable, match=r"within 0\.05 s"):
-                client.stop("k", timeout_s=0.05)
-
-
-async def test_a_call_that_is_given_up_may_be_done(fleet: Fleet) -> None:
-    """A line that stands still; and the client goes on when it moves again."""
-    await fleet.node(made())
-    async with fault_proxy(fleet.url) as proxy:
-        with Client(fleet.pool, proxy.url, observers=()) as client:
-            assert await aside(doubled, client, "k", 1) == 2
-            proxy.go_silent()
-            with pytest.raises(StoreUnavailable, match=r"no answer within 0\.1 s") as given_up:
-                await aside(client.options(timeout_s=0.1).dispatch, "double", "k2", 1)
-            assert given_up.value.maybe_done
-            await proxy.heal()
-
-            def use() -> int:
-                ref = client.options(if_exists="attach", attach_any=True).dispatch(
-                    "double", "k3", 3
-                )
-                return int(ref.result(timeout_s=WAIT_S))
-
-            while True:
-                try:
-                    assert await aside(use) == 6
-                    break
-                except StoreUnavailable:
-                    continue
-
-
-def test_a_server_that_comes_late_is_joined_by_a_later_call(
-    pool_name: str, program: ServerProgram, free_port: int
-) -> None:
-    """No attempt is the last one."""
-    with Client(pool_name, f"redis://127.0.0.1:{free_port}", observers=()) as client:
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable):
-                client.status("k")
-        with EmbeddedServer.start(program, tcp_port=free_port), pytest.raises(NoSuchJob):
-            client.status("k")
-        client.close()
+MEMBER = Path(__file__).with_name("blocking_member.py")
+ROOT = Path(__file__).parents[2]
+LINUX = sys.platform.startswith("linux")
+MIB = 1024 * 1024
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+def gate() -> Iterator[threading.Event]:
+    """Yield what threads wait for; whatever happens, they end."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
 
 
-# --- its end ------------------------------------------------------------------------------------
-
-
-async def test_closing_answers_who_waits_and_is_for_good(fleet: Fleet) -> None:
-    await fleet.node(made())
-    client = Client(fleet.pool, fleet.url, observers=(fleet.events.note,))
-    ref = await aside(client.options(delay_s=60).dispatch, "double", "k", 1)
-    reader, answers = client.map("flags"), list[object]()
-    assert await aside(reader.get, "x") is None
-
-    def wait() -> None:
-        try:
-            ref.result()
-        except BaseException as error:  # noqa: BLE001 - whatever it is
-            answers.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    await fleet.until(lambda: len(client._lines.line()._flying) == 1)
-    async with anyio.create_task_group() as tasks:
-        for _ in range(3):
-            tasks.start_soon(aside, client.close)
-    await aside(waiting.join)
-    assert [type(answer) for answer in answers] == [NotRunning]
-    for call in (
-        ref.result,
-        ref.status,
-        client.close,
-        partial(client.status, "k"),
-        reader.snapshot,
-    ):
-        if call == client.close:
-            call()
-            continue
-        with pytest.raises(NotRunning) as refused:
-            call()
-        assert refused.value.state == "closed"
-    assert fleet.all_seen(NodeLeft, pool=fleet.pool)
-    await (await fleet.node()).stop("k")
-
-
-async def test_a_call_that_its_loop_never_began_is_answered(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It came just when the loop ended: what was posted to it is not carried out any more."""
-    await fleet.node(made())
-    client, answers = Client(fleet.pool, fleet.url, observers=()), list[BaseException]()
-    line = client._lines.line()
-    monkeypatch.setattr(line, "_begin", lambda _: None)
-
-    def ask() -> None:
-        with pytest.raises(StoreUnavailable) as given_up:
-            client.status("k")
-        answers.append(given_up.value)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(aside, ask)
-        await fleet.until(lambda: line._flying)
-        await aside(client.close)
-    assert [error.maybe_done for error in answers if isinstance(error, StoreUnavailable)] == [True]
-
-
-def test_one_that_is_never_used_opens_and_leaves_nothing(pool_name: str) -> None:
-    before = threading.active_count()
-    with Client(pool_name, "redis://nowhere.invalid", observers=()) as client:
-        assert repr(client) == f"<Client of {pool_name!r}>"
-        assert threading.active_count() == before
-    with pytest.raises(ConfigError):
-        Client("No Pool", "redis://nowhere.invalid")
-    with pytest.raises(ConfigError):
-        Client(pool_name, "http://nowhere.invalid")
-
-
-async def test_one_that_nobody_holds_leaves(fleet: Fleet) -> None:
-    """Its thread holds the node, and not the client."""
-
-    def use() -> tuple[weakref.ref[Any], threading.Thread]:
-        client = Client(fleet.pool, fleet.url, observers=(fleet.events.note,))
-        with pytest.raises(NoSuchJob):
-            client.status("k")
-        return weakref.ref(client._lines), client._lines.line()._thread
-
-    lines, thread = await aside(use)
-    while lines() is not None:
-        gc.collect()
-    await aside(thread.join, WAIT_S)
-    assert not thread.is_alive()
-    assert len(fleet.all_seen(NodeLeft)) == 1
-
-
-async def test_a_node_that_has_failed_is_replaced_by_the_next_call(fleet: Fleet) -> None:
-    """A client lives as long as its program: that of a web server is not entered again."""
-    await fleet.node(made())
-    settings = Settings(restarts_max=0)
-    with client_of(fleet, settings=settings, observers=(fleet.events.note,)) as client:
-        ref = await aside(client.dispatch, "double", "k", 2)
-        reader = client.map("flags")
-        assert await aside(len, reader) == 0
-
-        async def crash(node: Node) -> None:
-            assert node._wiring is not None
-            node._wiring.context.supervisor.fail(RuntimeError("on purpose"))
-            await anyio.sleep_forever()
-
-        with pytest.raises((NotRunning, StoreUnavailable)):
-            await aside(client.call, crash)
-        assert await aside(ref.result, WAIT_S) == 4
-        assert await aside(len, reader) == 0
-        assert len(fleet.all_seen(NodeJoined)) == 3  # the worker's node, and two of the client
-
-
-# --- loops, signals, collectors -----------------------------------------------------------------
-
-
-async def test_calls_work_where_a_loop_runs(fleet: Fleet) -> None:
-    """As in a notebook's cell.  On its own loop a call would wait for itself."""
-    await fleet.node(made())
-    told = list[object]()
-
-    def observe(event: object) -> None:
-        if isinstance(event, NodeJoined):
-            try:
-                client.status("k")
-            except BaseException as error:  # noqa: BLE001 - whatever it is
-                told.append(error)
-            told.append(len(client._lines.line().maps))
-
-    client = Client(fleet.pool, fleet.url, observers=(observe,))
-
-    async def cell() -> int:
-        return int(client.dispatch("double", "k", 2).result(timeout_s=WAIT_S))
-
-    with pytest.raises(NoSuchJob):
-        client.status("k")  # this test's own loop, asyncio's or trio's
-    for backend in ("asyncio", "trio"):
-        assert await aside(partial(anyio.run, cell, backend=backend)) == 4
-    assert isinstance(told[0], WrongLoop)
-
-    async def closing(node: Node) -> None:
-        client.close()  # on its own loop: it does not wait for itself
-        await anyio.sleep_forever()
-
-    with pytest.raises((NotRunning, StoreUnavailable)):
-        await aside(client.call, closing)
-    await aside(client.close)
-
-
-def _run_with_worker(fn: Callable[[], T], pool: str, url: str) -> T:
-    """Run it in this thread, the main one, with a worker in another."""
-    with anyio.from_thread.start_blocking_portal() as portal:
-        node = Node(pool, url, handlers=made(), observers=())
-        with portal.wrap_async_context_manager(node):
-            return fn()
-
-
-def test_an_interrupted_call_is_taken_back_and_the_client_goes_on(
-    pool_url: str, pool_name: str
-) -> None:
-    def use() -> None:
-        ref = client.options(delay_s=60).dispatch("double", "k", 1)
-        line = client._lines.line()
-
-        def interrupt() -> None:
-            while not line._flying:
-                pass
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-        threading.Thread(target=interrupt).start()
-        with pytest.raises(KeyboardInterrupt):
-            ref.result()
-        assert not line._flying
-        assert client.dispatch("double", "k2", 4).result(timeout_s=WAIT_S) == 8
-
-    with Client(pool_name, pool_url, observers=()) as client:
-        _run_with_worker(use, pool_name, pool_url)
-
-
-@pytest.mark.parametrize("is_open", [True, False])
-def test_calls_from_a_signals_handler_within_a_call(
-    pool_url: str, pool_name: str, is_open: bool
-) -> None:
-    """Also while the call that is interrupted is still opening the client."""
-    told = list[object]()
-
-    def on_signal(*_: object) -> None:
-        told.append(client.dispatch("double", "of-a-signal", 21).result(timeout_s=WAIT_S))
-
-    def use() -> None:
-        if is_open:
-            assert client.dispatch("double", "k", 1).result(timeout_s=WAIT_S) == 2
-        soon = threading.Timer(
-            0.0, signal.pthread_kill, (threading.main_thread().ident or 0, signal.SIGUSR1)
-        )
-        soon.start()
-        for n in range(20):
-            assert client.dispatch("double", f"k{n}", n).result(timeout_s=WAIT_S) == 2 * n
-        soon.join()
-
-    before = signal.signal(signal.SIGUSR1, on_signal)
+def lives(pid: int) -> bool:
+    """Whether a process is there; a zombie is not."""
     try:
-        with Client(pool_name, pool_url, observers=()) as client:
-            _run_with_worker(use, pool_name, pool_url)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert told == [42]
+        said = subprocess.run(
+            ["/bin/ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ).stdout
+    except FileNotFoundError:
+        said = _stat(pid)
+    return bool(said.strip()) and not said.strip().startswith("Z")
 
 
-async def test_a_call_in_a_finalizer_is_answered_or_refused(fleet: Fleet) -> None:
-    """The collector runs in any thread, the client's own among them: there it cannot wait."""
-    await fleet.node(made())
-    told = list[object]()
+def _stat(pid: int) -> str:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
 
-    class Careless:
-        def __del__(self) -> None:
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what another process does."""
+    with anyio.fail_after(30):
+        while not is_so():  # noqa: ASYNC110 - it tells nobody
+            await anyio.sleep(0.01)
+
+
+async def noted(path: Path) -> list[int]:
+    """Return the numbers of processes, once they are noted."""
+    await until(path.exists)
+    return [int(word) for word in (await anyio.Path(path).read_text()).split()]
+
+
+async def ended(pids: list[int]) -> None:
+    """Wait until none of them lives."""
+    await until(lambda: not any(lives(pid) for pid in pids))
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+async def test_a_function_is_called_in_a_thread_and_the_loop_goes_on() -> None:
+    here, bell = threading.get_ident(), threading.Event()
+
+    def elsewhere(first: int, second: str = "b") -> tuple[bool, int, str]:
+        return threading.get_ident() != here and bell.wait(30), first, second
+
+    job = make_job("k")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.sleep, 0)
+        tasks.start_soon(_set, bell)
+        assert await job.run_blocking(elsewhere, 1) == (True, 1, "b")
+
+
+def _plain(fn: Callable[[], T]) -> T:
+    return fn()
+
+
+async def _set(bell: threading.Event) -> None:
+    bell.set()
+
+
+async def test_what_it_raises_is_raised_and_no_coroutine_is_awaited_behind_the_back() -> None:
+    job = make_job("k")
+    with pytest.raises(LookupError, match="here"):
+        await job.run_blocking(work.fail, "here")
+    await (await job.run_blocking(partial(_plain, work.wait)))
+
+
+async def test_a_thread_that_calls_another_function_keeps_its_place() -> None:
+    """Else the only place would be waited for by who has it."""
+    job = make_job("k")
+
+    def outer() -> int:
+        return anyio.from_thread.run(job.run_blocking, work.echo, 7)  # type: ignore[no-any-return]
+
+    with anyio.fail_after(30):
+        assert await job.run_blocking(outer) == 7
+        assert await job.run_blocking(outer) == 7
+
+
+@pytest.mark.parametrize("process", [False, True])
+async def test_a_worker_calls_as_many_at_once_as_it_has_slots(fleet: Fleet, process: bool) -> None:
+    handlers, most = Handlers(), 0
+
+    @handlers.job("many")
+    async def many(job: Job) -> int:
+        nonlocal most
+        limiter = job._blocking(job).limiter
+
+        async def call() -> None:
+            nonlocal most
+            await job.run_blocking(work.pid, process=process)
+
+        async def look() -> None:
+            nonlocal most
+            while True:
+                most = max(most, limiter.borrowed_tokens)
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as looking:
+            looking.start_soon(look)
+            async with anyio.create_task_group() as tasks:
+                for _ in range(6):
+                    tasks.start_soon(call)
+            looking.cancel_scope.cancel()
+        return int(limiter.total_tokens)
+
+    node = await fleet.node(handlers, capacity=3)
+    assert await (await node.dispatch(many, "k")).result(timeout_s=30) == 3
+    assert most == 3
+
+
+async def test_one_that_asks_whether_its_handler_was_told_to_end_hears_it(fleet: Fleet) -> None:
+    handlers, began = Handlers(), anyio.Event()
+
+    def patient() -> None:
+        anyio.from_thread.run_sync(began.set)
+        while True:
+            anyio.from_thread.check_cancelled()
+
+    @handlers.job("patient")
+    async def waits(job: Job) -> None:
+        await job.run_blocking(patient)
+
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(waits, "k")
+    await began.wait()
+    await ref.stop(timeout_s=20)
+    with pytest.raises(JobCancelled):
+        await ref.result(timeout_s=5)
+    assert fleet.all_seen(HandlerLeaked) == []
+
+
+def stuck(diary: Diary, gate: threading.Event, **options: Any) -> Handlers:
+    """Make a handler whose function does not end at its first attempt."""
+    handlers = Handlers()
+
+    @handlers.job("stuck", backoff_s=0.001, backoff_max_s=0.002, **options)
+    async def stuck(job: Job) -> str:
+        diary.entries.append(job.node_id)
+        if job.attempt == 1:
             try:
-                client.status("k")
-            except BaseException as error:  # noqa: BLE001 - whatever it is
-                told.append(type(error))
+                await job.run_blocking(gate.wait)
+                diary.entries.append("went on")
+                await anyio.lowlevel.checkpoint()
+            finally:
+                diary.entries.append("over")
+        return f"{job.node_id} at attempt {job.attempt}"
 
-    with client_of(fleet) as client:
-
-        async def forgets(node: Node) -> None:
-            mine = Careless()
-            del mine
-
-        await aside(client.call, forgets)
-        mine = [Careless()]
-        await aside(mine.clear)
-    assert told == [WrongLoop, NoSuchJob]
+    return handlers
 
 
-# --- forks --------------------------------------------------------------------------------------
+async def test_a_handler_whose_thread_goes_on_after_its_time_is_left_behind(
+    fleet: Fleet, diary: Diary, gate: threading.Event
+) -> None:
+    """As a plain one: its job goes on elsewhere, this attempt never settles, its slot is lost."""
+    first = await fleet.node(stuck(diary, gate, timeout_s=0.2), lease_ttl_s=1.0)
+    ref = await first.dispatch("stuck", "k")
+    leaked = await fleet.seen(HandlerLeaked)
+    assert (leaked.key, leaked.handler, leaked.why) == ("k", "stuck", "timeout")
+    (worker,) = fleet.workers(first)
+    assert worker.takes(0) == worker.capacity - 1
+    second = await fleet.node(stuck(diary, gate, timeout_s=0.2), lease_ttl_s=1.0)
+    assert await ref.result(timeout_s=20) == f"{second.id} at attempt 2"
+    assert diary.entries == [first.id, second.id]
+    gate.set()
+    await fleet.until(lambda: worker.takes(0) == worker.capacity)
+    assert diary.entries[-1] == "over"
+    assert (await ref.status()).state == "done"
 
 
-@contextmanager
-def forked() -> Iterator[Callable[[Callable[[], object]], str]]:
-    """Yield what runs something in a forked child, and returns what it said there."""
-
-    def run(fn: Callable[[], object]) -> str:
-        there, here = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                said = repr(fn())
-            except BaseException as error:  # noqa: BLE001 - whatever it is
-                said = repr(error)
-            os.write(here, said.encode())
-            os._exit(0)
-        os.close(here)
-        with os.fdopen(there, "rb") as pipe:
-            said = pipe.read().decode()
-        os.waitpid(pid, 0)
-        return said
-
-    yield run
+async def test_a_stop_is_confirmed_though_a_thread_goes_on(
+    fleet: Fleet, diary: Diary, gate: threading.Event
+) -> None:
+    node = await fleet.node(stuck(diary, gate), lease_ttl_s=1.0)
+    ref = await node.dispatch("stuck", "k")
+    await fleet.until(lambda: diary.entries == [node.id])
+    await ref.stop(timeout_s=20)
+    assert (await fleet.seen(HandlerLeaked)).why == "stop"
+    gate.set()
+    (worker,) = fleet.workers(node)
+    await fleet.until(lambda: worker.takes(0) == worker.capacity)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("is_open", [True, False])
-async def test_a_forked_child_has_a_node_of_its_own(fleet: Fleet, is_open: bool) -> None:
-    """gunicorn with --preload: made before the fork, perhaps used, and used in each child."""
-    await fleet.node(made())
-    with client_of(fleet) as client, forked() as run:
-        reader = client.map("flags")
-        refs = list[Ref[Any]]()
-        if is_open:
-            refs.append(await aside(client.dispatch, "double", "k", 2))
-            assert await aside(refs[0].result, WAIT_S) == 4
-            assert await aside(len, reader) == 0
-        mine = client._lines._line
+async def test_clean_up_that_hangs_in_a_thread_is_a_leak_too(
+    fleet: Fleet, diary: Diary, gate: threading.Event
+) -> None:
+    """Its first thread begins when the handler is cancelled already."""
+    handlers = Handlers()
 
-        def child() -> object:
-            said = [client.dispatch("double", f"child-{is_open}", 5).result(timeout_s=WAIT_S)]
-            said += [len(reader), client._lines.line() is mine]
-            for ref in refs:
-                said += [ref.result(timeout_s=WAIT_S), ref.status().state]
-            client.close()
-            return said
-
-        said = await aside(run, child)
-        assert said == repr([10, 0, False, *([4, "done"] if is_open else [])])
-        assert await aside(doubled, client, "k", 3) == 6
-        assert mine is None or client._lines._line is mine  # the parent's stays open
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-async def test_a_lock_that_a_thread_held_at_the_fork_holds_nobody_up(fleet: Fleet) -> None:
-    await fleet.node(made())
-    held, go_on = threading.Event(), threading.Event()
-    with client_of(fleet) as client, forked() as run:
-
-        def hold() -> None:
-            with client._lines._lock:
-                held.set()
-                go_on.wait()
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        held.wait()
+    @handlers.job("cleans")
+    async def cleans(job: Job) -> None:
+        diary.note("begun")
         try:
-            assert await aside(run, partial(doubled, client, "k", 1)) == "2"
+            await anyio.sleep_forever()
         finally:
-            go_on.set()
-            holder.join()
+            with job.ending():
+                await job.run_blocking(gate.wait)
+
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    ref = await node.dispatch(cleans, "k")
+    await diary.has("begun")
+    await ref.stop(timeout_s=20)
+    assert (await fleet.seen(HandlerLeaked)).why == "stop"
+    gate.set()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-async def test_one_closed_before_the_fork_is_closed_in_the_child(fleet: Fleet) -> None:
-    with client_of(fleet) as client, forked() as run:
-        await aside(client.close)
-        assert "NotRunning(state='closed')" in await aside(run, partial(client.status, "k"))
+async def test_clean_up_that_takes_its_time_without_a_thread_is_none(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """Only threads cannot be ended; and the one that it had is over."""
+    handlers = Handlers()
+
+    @handlers.job("cleans")
+    async def cleans(job: Job) -> None:
+        await job.run_blocking(work.pid)
+        diary.note("begun")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(0.8)  # thrice the stop budget
+
+    node = await fleet.node(handlers, lease_ttl_s=1.0, on_overrun="report")
+    ref = await node.dispatch(cleans, "k")
+    await diary.has("begun")
+    await ref.stop(timeout_s=20)
+    assert fleet.all_seen(HandlerLeaked) == []
+
+
+async def test_a_run_that_is_over_calls_nothing(
+    fleet: Fleet, diary: Diary, gate: threading.Event
+) -> None:
+    handlers, kept = Handlers(), list[Job]()
+
+    @handlers.job("keeps")
+    async def keeps(job: Job) -> None:
+        kept.append(job)
+
+    node = await fleet.node(handlers)
+    await (await node.dispatch(keeps, "k")).result(timeout_s=10)
+    with pytest.raises(NotOwner):
+        await kept[0].run_blocking(work.pid)
+    with pytest.raises(NotOwner):
+        await kept[0].run_blocking(work.pid, process=True)
+    with anyio.fail_after(30):
+        await anyio.to_thread.run_sync(_from_another_loop, kept[0])
+
+
+def _from_another_loop(job: Job) -> None:
+    async def call() -> None:
+        with pytest.raises(WrongLoop):
+            await job.run_blocking(work.pid)
+
+    anyio.run(call)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        work.wait,
+        work.NAMED,
+        work.Kind.of_class,
+        work.Kind().of_object,
+        partial(work.echo, 1),
+        "echo",
+        None,
+        pytest.param(lambda: None, id="lambda"),
+    ],
+)
+async def test_what_cannot_be_imported_by_name_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, fn: Any
+) -> None:
+    monkeypatch.setattr(process, "_start", None)
+    with pytest.raises(InvalidOption, match="its module holds under its name"):
+        await make_job("k").run_blocking(fn, process=True)
+
+
+async def test_a_function_within_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nested() -> None: ...
+
+    monkeypatch.setattr(process, "_start", None)
+    with pytest.raises(InvalidOption, match="its module holds under its name"):
+        await make_job("k").run_blocking(nested, process=True)
+
+
+async def test_arguments_that_cannot_be_encoded_are_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "_start", None)
+    monkeypatch.setattr(process, "FRAME_BYTES_MAX", 100)
+    job = make_job("k")
+    with pytest.raises(PayloadEncodingError) as refused:
+        await job.run_blocking(work.echo, {"a": {1, 2}}, process=True)
+    assert refused.value.path == "$.args[0].a"
+    with pytest.raises(PayloadTooLarge):
+        await job.run_blocking(work.echo, "x" * 101, process=True)
+
+
+async def test_options_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_start", None)
+    job = make_job("k")
+    with pytest.raises(InvalidOption, match="plain function"):
+        await (await job.run_blocking(work.wait))
+    with pytest.raises(InvalidOption, match="no memory of its own"):
+        await job.run_blocking(work.pid, memory_bytes=100 * MIB)
+    for bad in (process.MEMORY_BYTES_MIN - 1, "1G", 1e9):
+        with pytest.raises(InvalidOption, match="memory_bytes"):
+            await job.run_blocking(work.pid, process=True, memory_bytes=bad)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="process"):
+        await job.run_blocking(work.pid, process=1)  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(InvalidOption, match="only Linux"):
+        await job.run_blocking(work.pid, process=True, memory_bytes=100 * MIB)
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "result"),
+    [
+        (([1, 2.5, "ä", None, {"a": [True]}],), [1, 2.5, "ä", None, {"a": [True]}]),
+        ((), []),
+        ((1, "b"), [1, "b"]),
+        ((b"\x00\xff" * 1000,), b"\x00\xff" * 1000),
+        (("x" * 3 * MIB,), "x" * 3 * MIB),
+    ],
+    ids=["json", "none", "two", "bytes", "large"],
+)
+async def test_arguments_and_results_arrive_as_they_are(args: Any, result: Any) -> None:
+    assert await make_job("k").run_blocking(work.echo, *args, process=True) == result
+
+
+async def test_each_call_has_a_process_of_its_own_and_none_is_left() -> None:
+    job = make_job("k")
+    pids = [await job.run_blocking(work.pid, process=True) for _ in range(2)]
+    assert len({*pids, os.getpid()}) == 3
+    assert not any(lives(pid) for pid in pids)
+    assert await job.run_blocking(work.Kind.double, 4, process=True) == 8
+    assert await job.run_blocking(os.path.basename, "a/b", process=True) == "b"
+
+
+async def test_what_it_prints_is_printed_and_spoils_no_answer(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert await make_job("k").run_blocking(work.shout, "hey", process=True) == "hey"
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("heyhey\n", "hey")
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "raised", "text"),
+    [(work.fail, ("gone",), "LookupError", "gone"), (work.leave, (3,), "SystemExit", "3")],
+)
+async def test_what_it_raises_comes_back_as_text_with_its_traceback(
+    fn: Callable[..., Any], args: Any, raised: str, text: str
+) -> None:
+    with pytest.raises(ProcessFailed) as failed:
+        await make_job("k").run_blocking(fn, *args, process=True)
+    error = failed.value
+    assert (error.raised, error.problem) == (raised, text)
+    assert error.function == f"tests.jobs.blocking_work.{fn.__name__}"
+    [note] = error.__notes__
+    assert "blocking_work.py" in note
+    assert note.endswith(f"{raised}: {text}\n")
+
+
+async def test_a_failed_attempt_keeps_the_traceback_of_the_process(fleet: Fleet) -> None:
+    handlers = Handlers()
+
+    @handlers.job("fails", attempts_max=1)
+    async def fails(job: Job) -> None:
+        await job.run_blocking(work.fail, "gone", process=True)
+
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(fails, "k")
+    await fleet.until(lambda: not fleet.record("k"))
+    letter = await node.parked.show("k", ref.job_id)
+    assert "blocking_work.py" in letter.history[-1].traceback
+    assert "LookupError: gone" in letter.history[-1].traceback
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "code", "name"),
+    [
+        (work.vanish, (5,), 5, ""),
+        (work.vanish, (0,), 0, ""),
+        (work.kill_itself, (signal.SIGSEGV,), -signal.SIGSEGV, "SIGSEGV"),
+        (work.kill_itself, (signal.SIGKILL,), -signal.SIGKILL, "SIGKILL"),
+    ],
+)
+async def test_a_process_that_ends_without_an_answer_says_how(
+    fn: Callable[..., Any], args: Any, code: int, name: str
+) -> None:
+    with pytest.raises(ProcessDied) as died:
+        await make_job("k").run_blocking(fn, *args, process=True)
+    assert (died.value.exit_code, died.value.signal) == (code, name)
+
+
+async def test_a_result_that_cannot_be_encoded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PayloadEncodingError, match=r"work.odd returned a key is int"):
+        await make_job("k").run_blocking(work.odd, process=True)
+
+
+@pytest.mark.skipif(not LINUX, reason="only Linux limits it")
+async def test_a_process_has_no_more_memory_than_it_may() -> None:
+    job = make_job("k")
+    with pytest.raises(OutOfMemory) as full:
+        await job.run_blocking(work.take, 400 * MIB, process=True, memory_bytes=300 * MIB)
+    assert full.value.memory_bytes == 300 * MIB
+    size = 100 * MIB
+    assert await job.run_blocking(work.take, size, process=True, memory_bytes=300 * MIB) == size
+    assert await job.run_blocking(work.take, 400 * MIB, process=True) == 400 * MIB
+
+
+# --- how a process ends ---------------------------------------------------------------------------
+
+
+async def _stop(ref: Any, fleet: Fleet) -> None:
+    await ref.stop(timeout_s=20)
+
+
+async def _leave(ref: Any, fleet: Fleet) -> None:
+    await fleet.leave(fleet._members[0].node)
+
+
+async def _wait(ref: Any, fleet: Fleet) -> None:
+    """Its time limit ends it."""
+
+
+@pytest.mark.parametrize(
+    ("end", "timeout_s"),
+    [(_stop, None), (_leave, None), (_wait, 2.0)],
+    ids=["stop", "leave", "time"],
+)
+@pytest.mark.parametrize("is_plain", [False, True], ids=["async", "plain"])
+async def test_a_process_is_killed_with_what_it_started_when_its_handler_is_told_to_end(
+    fleet: Fleet,
+    tmp_path: Path,
+    end: Callable[[Any, Fleet], Coroutine[Any, Any, None]],
+    timeout_s: float | None,
+    is_plain: bool,
+) -> None:
+    handlers, path = Handlers(), tmp_path / "pids"
+    call = partial(Job.run_blocking, process=True)
+
+    @handlers.job("async", timeout_s=timeout_s, attempts_max=1)
+    async def calls(job: Job) -> None:
+        await job.run_blocking(work.sleep, str(path), True, process=True)
+
+    @handlers.job("plain", timeout_s=timeout_s, attempts_max=1)
+    def plain(job: Job) -> None:
+        anyio.from_thread.run(call, job, work.sleep, str(path), True)
+
+    node = await fleet.node(handlers, grace_s=0.1)
+    ref = await node.dispatch("plain" if is_plain else "async", "k")
+    pids = await noted(path)
+    assert len(pids) == 2
+    assert all(lives(pid) for pid in pids)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(end, ref, fleet)
+        await ended(pids)
+    assert fleet.all_seen(HandlerLeaked) == []
+
+
+async def test_whoever_cancels_the_call_alone_goes_on_without_the_process(tmp_path: Path) -> None:
+    job, path = make_job("k"), tmp_path / "pids"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(job.run_blocking, work.sleep, str(path), True, process=True))
+        pids = await noted(path)
+        tasks.cancel_scope.cancel()
+    assert not lives(pids[0])  # reaped, not only killed
+    await ended(pids)
+    with anyio.move_on_after(0):
+        await job.run_blocking(work.pid, process=True)
+    assert await job.run_blocking(work.pid, process=True)
+
+
+def member(pool: str, url: str, backend: str, how: str, path: Path) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, str(MEMBER), pool, url, backend, how, str(path)]
+    return subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.parametrize("how", ["sleeps", "holds", "sleeps beside a copy"])
+@pytest.mark.skipif(not LINUX, reason="a thread looks elsewhere, which C code may hold up")
+async def test_a_process_ends_with_ours_whatever_it_does(
+    anyio_backend_name: str, pool_name: str, pool_url: str, tmp_path: Path, how: str
+) -> None:
+    """Killed, with a copy of it around or not; and though it lets none of its own threads run."""
+    path = tmp_path / "pids"
+    ours = member(pool_name, pool_url, anyio_backend_name, how, path)
+    copy: list[int] = []
+    try:
+        pids = await noted(path)
+        copy = await noted(Path(f"{path}.copy")) if how.endswith("copy") else []
+        assert all(lives(pid) for pid in (*pids, *copy))
+    finally:
+        ours.kill()
+        ours.wait()
+        try:
+            await ended(pids)
+            assert all(lives(pid) for pid in copy)
+        finally:
+            for pid in copy:
+                os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_function_of_the_programs_own_file_can_be_called(
+    anyio_backend_name: str, pool_name: str, pool_url: str, tmp_path: Path
+) -> None:
+    """What stands behind `if __name__ == "__main__"` is not run again."""
+    path = tmp_path / "result"
+    ours = member(pool_name, pool_url, anyio_backend_name, "main", path)
+    assert await anyio.to_thread.run_sync(ours.wait) == 0
+    assert path.read_text() == "42"
+
+
+UNGUARDED = """
+import anyio
+from pool import Node
+from pool.testing import make_job
+
+def one():
+    return 1
+
+async def main():
+    async with Node("none", "embedded://", observers=()):
+        print("open", flush=True)
+        print(await make_job("k").run_blocking(one, process=True))
+
+anyio.run(main)
+"""
+TYPED_IN = """
+import anyio
+from pool.testing import make_job
+
+def one():
+    return 1
+
+anyio.run(lambda: make_job("k").run_blocking(one, process=True))
+"""
+
+
+def test_a_program_that_would_run_itself_again_is_told_so(tmp_path: Path) -> None:
+    """Its copy would take jobs, and start the next one."""
+    path = tmp_path / "program.py"
+    path.write_text(UNGUARDED)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(
+        [sys.executable, path], env=env, capture_output=True, text=True, check=False
+    )
+    assert found.stdout == "open\n"
+    assert "ProcessFailed" in found.stderr
+    assert 'have it below `if __name__ == "__main__":`' in found.stderr
+
+
+def test_what_was_typed_in_cannot_be_imported_and_is_told_so() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-c", TYPED_IN]
+    found = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert "InvalidOption" in found.stderr
+    assert "cannot be imported" in found.stderr

@@ -17,13 +17,13 @@ from pool import checks
 from pool.core.options import IfExists
 from pool.errors import PoolError
 from pool.events import Observer
-from pool.jobs.blocking.line import Line, Lines
 from pool.jobs.client.dispatch import Call, Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions
 from pool.jobs.client.parked import ParkedJob, ParkedPage
 from pool.jobs.client.ref import JobRef, Status
 from pool.jobs.handlers import QUEUE_MAX, Handler
 from pool.jobs.node import Node
+from pool.jobs.sync.line import Line, Lines
 from pool.maps.map import ReplicatedMap
 from pool.maps.watch import V
 from pool.redis.io.system import SystemIO
