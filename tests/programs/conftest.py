@@ -97,6 +97,18 @@ def until(is_so: Callable[[], object]) -> None:
         time.sleep(LOOK_AGAIN_S)  # noqa: TID251 - it blocks, as its programs do
 
 
+def two(answers: Callable[[], int]) -> set[int]:
+    """Ask until two processes have answered; return which."""
+    pids: set[int] = set()
+
+    def both() -> bool:
+        pids.add(answers())
+        return len(pids) == 2
+
+    until(both)
+    return pids
+
+
 @attrs.define(eq=False)
 class Place:
     """A folder with a page's files, and what runs there."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.programs.conftest import until
+from tests.programs.conftest import two
 
 if TYPE_CHECKING:
     from tests.programs.conftest import Place, Program, Web
@@ -24,13 +25,6 @@ def served(web: Web, customers: Iterator[int]) -> int:
     return int(answer.json()["pid"])
 
 
-def all_serve(web: Web, customers: Iterator[int]) -> set[int]:
-    """Ask until two processes have answered; return them."""
-    pids: set[int] = set()
-    until(lambda: pids.add(served(web, customers)) or len(pids) == 2)
-    return pids
-
-
 @pytest.mark.parametrize("preload", [["--preload"], []], ids=["preload", "plain"])
 def test_each_worker_has_a_client_and_one_that_is_killed_is_replaced(
     place: Place, web: Web, preload: list[str]
@@ -40,12 +34,12 @@ def test_each_worker_has_a_client_and_one_that_is_killed_is_replaced(
     words = (*preload, "--workers", "2", "--threads", "2", "--bind", f"127.0.0.1:{web.port}")
     gunicorn: Program = place.start("gunicorn", *words, "wsgi:application")
     customers = iter(range(10_000))
-    before = all_serve(web, customers)
+    before = two(partial(served, web, customers))
     assert gunicorn.process.pid not in before
     [killed, other] = before
     os.kill(killed, signal.SIGKILL)
     assert served(web, customers) != killed
-    after = all_serve(web, customers)
+    after = two(partial(served, web, customers))
     assert killed not in after
     assert other in after
     assert gunicorn.ends(signal.SIGTERM) == 0

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from tests.programs.conftest import until
+from tests.programs.conftest import two, until
 
 if TYPE_CHECKING:
     from tests.programs.conftest import Place, Web
@@ -29,12 +29,7 @@ def test_two_processes_serve_and_one_that_is_killed_is_replaced(place: Place, we
     def who() -> int:
         return int(web.get("/who").json())
 
-    def both() -> set[int]:
-        pids: set[int] = set()
-        until(lambda: pids.add(who()) or len(pids) == 2)
-        return pids
-
-    before = both()
+    before = two(who)
     # No worker yet: what one process takes, the other one knows.
     assert web.post("/reports/acme").status_code == 202
     refused = [web.post("/reports/acme").status_code for _ in range(8)]
@@ -45,7 +40,7 @@ def test_two_processes_serve_and_one_that_is_killed_is_replaced(place: Place, we
     os.kill(killed, signal.SIGKILL)
     until(lambda: who() != killed)
     assert web.get("/reports/acme").json()["state"] == "unassigned"
-    assert killed not in both()
+    assert killed not in two(who)
     place.worker()
     until(lambda: web.get("/reports/acme").status_code == 404)  # it is done: no live job
     assert web.post("/reports/acme").status_code == 202
