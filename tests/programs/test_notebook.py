@@ -67,7 +67,8 @@ client.dispatch("invoice", "acme", 17).result(timeout_s=60)
     beside = "await asyncio.to_thread(client.status, 'acme')"
     assert cell(run, beside) == "NoSuchJob"
 
-    asked = run.execute("client.dispatch('stays', 's').result()")
+    # Without stop_on_error the kernel would refuse what comes right after the interrupt.
+    asked = run.execute("client.dispatch('stays', 's').result()", stop_on_error=False)
     until(lambda: "running" in state_of(place))
     kernel.interrupt_kernel()
     reply = run.get_shell_msg(timeout=PATIENCE_S)
