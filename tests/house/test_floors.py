@@ -81,7 +81,7 @@ NEVER = {
 EXCEPT = {
     "redis/io/loops.py": {"asyncio", "trio"},  # what is spelled differently on the two
     "redis/io/system.py": {"time", "random"},  # the one clock and dice
-    "jobs/sync/line.py": {"threading"},  # its callers wait in theirs
+    "jobs/sync/portal.py": {"threading"},  # its callers wait in theirs
     "jobs/process.py": {"socket", "subprocess"},  # a function in a process of its own
     "jobs/child.py": {"threading"},  # which is that process
     "redis/embedded/server.py": {"time"},  # a child process is awaited beside any clock of ours

@@ -313,7 +313,7 @@ async def test_closing_answers_who_waits_and_is_for_good(fleet: Fleet) -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    await fleet.until(lambda: len(client._lines.line()._flying) == 1)
+    await fleet.until(lambda: len(client._portals.portal()._flying) == 1)
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
             tasks.start_soon(aside, client.close)
@@ -342,8 +342,8 @@ async def test_a_call_that_its_loop_never_began_is_answered(
     """It came just when the loop ended: what was posted to it is not carried out any more."""
     await fleet.node(made())
     client, answers = Client(fleet.pool, fleet.url, observers=()), list[BaseException]()
-    line = client._lines.line()
-    monkeypatch.setattr(line, "_begin", lambda _: None)
+    portal = client._portals.portal()
+    monkeypatch.setattr(portal, "_begin", lambda _: None)
 
     def ask() -> None:
         with pytest.raises(StoreUnavailable) as given_up:
@@ -352,7 +352,7 @@ async def test_a_call_that_its_loop_never_began_is_answered(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(aside, ask)
-        await fleet.until(lambda: line._flying)
+        await fleet.until(lambda: portal._flying)
         await aside(client.close)
     assert [error.maybe_done for error in answers if isinstance(error, StoreUnavailable)] == [True]
 
@@ -375,10 +375,10 @@ async def test_one_that_nobody_holds_leaves(fleet: Fleet) -> None:
         client = Client(fleet.pool, fleet.url, observers=(fleet.events.note,))
         with pytest.raises(NoSuchJob):
             client.status("k")
-        return weakref.ref(client._lines), client._lines.line()._thread
+        return weakref.ref(client._portals), client._portals.portal()._thread
 
-    lines, thread = await aside(use)
-    while lines() is not None:
+    portals, thread = await aside(use)
+    while portals() is not None:
         gc.collect()
     await aside(thread.join, WAIT_S)
     assert not thread.is_alive()
@@ -420,7 +420,7 @@ async def test_calls_work_where_a_loop_runs(fleet: Fleet) -> None:
                 client.status("k")
             except BaseException as error:  # noqa: BLE001 - whatever it is
                 told.append(error)
-            told.append(len(client._lines.line().maps))
+            told.append(len(client._portals.portal().maps))
 
     client = Client(fleet.pool, fleet.url, observers=(observe,))
 
@@ -455,17 +455,17 @@ def test_an_interrupted_call_is_taken_back_and_the_client_goes_on(
 ) -> None:
     def use() -> None:
         ref = client.options(delay_s=60).dispatch("double", "k", 1)
-        line = client._lines.line()
+        portal = client._portals.portal()
 
         def interrupt() -> None:
-            while not line._flying:
+            while not portal._flying:
                 pass
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
         threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
             ref.result()
-        assert not line._flying
+        assert not portal._flying
         assert client.dispatch("double", "k2", 4).result(timeout_s=WAIT_S) == 8
 
     with Client(pool_name, pool_url, observers=()) as client:
@@ -565,11 +565,11 @@ async def test_a_forked_child_has_a_node_of_its_own(fleet: Fleet, is_open: bool)
             refs.append(await aside(client.dispatch, "double", "k", 2))
             assert await aside(refs[0].result, WAIT_S) == 4
             assert await aside(len, reader) == 0
-        mine = client._lines._line
+        mine = client._portals._portal
 
         def child() -> object:
             said = [client.dispatch("double", f"child-{is_open}", 5).result(timeout_s=WAIT_S)]
-            said += [len(reader), client._lines.line() is mine]
+            said += [len(reader), client._portals.portal() is mine]
             for ref in refs:
                 said += [ref.result(timeout_s=WAIT_S), ref.status().state]
             client.close()
@@ -578,7 +578,7 @@ async def test_a_forked_child_has_a_node_of_its_own(fleet: Fleet, is_open: bool)
         said = await aside(run, child)
         assert said == repr([10, 0, False, *([4, "done"] if is_open else [])])
         assert await aside(doubled, client, "k", 3) == 6
-        assert mine is None or client._lines._line is mine  # the parent's stays open
+        assert mine is None or client._portals._portal is mine  # the parent's stays open
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -589,7 +589,7 @@ async def test_a_lock_that_a_thread_held_at_the_fork_holds_nobody_up(fleet: Flee
     with client_of(fleet) as client, forked() as run:
 
         def hold() -> None:
-            with client._lines._lock:
+            with client._portals._lock:
                 held.set()
                 go_on.wait()
 

@@ -53,7 +53,7 @@ def wait():
     except BaseException as error:
         os.write(1, f"told {type(error).__name__}\\n".encode())
 threading.Thread(target=wait, daemon=True).start()
-while not client._lines.line()._flying:
+while not client._portals.portal()._flying:
     pass
 """,
     )

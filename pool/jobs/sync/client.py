@@ -1,6 +1,6 @@
 """The calls of a node for callers that block; what they do and raise is the node's.
 
-Each is one task on the loop of a `Line`, which this thread waits for.  What they return lives as
+Each is one task on the loop of a `Portal`, which this thread waits for.  What they return lives as
 long as the client, in forked children too: a reference is asked of the node that there is.
 """
 
@@ -23,11 +23,11 @@ from pool.jobs.client.parked import ParkedJob, ParkedPage
 from pool.jobs.client.ref import JobRef, Status
 from pool.jobs.handlers import QUEUE_MAX, Handler
 from pool.jobs.node import Node
-from pool.jobs.sync.line import Line, Lines
+from pool.jobs.sync.portal import Portal, Portals
 from pool.maps.map import ReplicatedMap
 from pool.maps.watch import V
 from pool.redis.io.system import SystemIO
-from pool.runtime.observers import log_observer
+from pool.runtime.observers import check_observers, log_observer
 from pool.settings import Settings
 
 P = ParamSpec("P")
@@ -77,14 +77,15 @@ class Client:
             InvalidOption: `timeout_s` cannot be used.
         """
 
-        def make(io: SystemIO | None) -> Node:
-            return Node(pool, url, settings=settings, observers=observers, _io=io)
+        told = check_observers(observers)  # an iterator of them is read once
 
-        self.pool: str = make(
-            None
-        ).pool  # what cannot be used is told here, and not by the first call
-        self._make: Callable[[SystemIO | None], Node] = make
-        self._lines: Lines = Lines(make)
+        def make(io: SystemIO | None) -> Node:
+            return Node(pool, url, settings=settings, observers=told, _io=io)
+
+        # What cannot be used is told here, and not by the first call.
+        self._described: Node = make(None)
+        self.pool: str = self._described.pool
+        self._portals: Portals = Portals(make)
         self._limit_s: float | None = checks.seconds("timeout_s", timeout_s, or_none=True)
         self._options: DispatchOptions = DispatchOptions()
 
@@ -123,7 +124,7 @@ class Client:
         """
         limit_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         other = object.__new__(type(self))
-        other.pool, other._make, other._lines = self.pool, self._make, self._lines
+        other.pool, other._described, other._portals = self.pool, self._described, self._portals
         other._limit_s = self._limit_s if limit_s is None else limit_s
         other._options = DispatchOptions(
             delay_s=delay_s,
@@ -163,7 +164,7 @@ class Client:
             PoolError: As for `Node.dispatch()`.
         """
         ref = self._ask(lambda node: self._of(node).dispatch(handler, key, *args, **kwargs))
-        return Ref(self._lines, ref, self._limit_s)
+        return Ref(self._portals, ref, self._limit_s)
 
     @overload
     def dispatch_many(
@@ -187,7 +188,7 @@ class Client:
         """
         found = self._ask(lambda node: self._of(node).dispatch_many(handler, calls))
         return [
-            each if isinstance(each, PoolError) else Ref(self._lines, each, self._limit_s)
+            each if isinstance(each, PoolError) else Ref(self._portals, each, self._limit_s)
             for each in found
         ]
 
@@ -200,7 +201,7 @@ class Client:
             PoolError: As for `Node.job()`.
         """
         ref = self._ask(lambda node: node.job(key, job_id, idempotency_key=idempotency_key))
-        return Ref(self._lines, ref, self._limit_s)
+        return Ref(self._portals, ref, self._limit_s)
 
     def status(self, key: str) -> Status:
         """Return how the live job of a key is now; see `Node.status()`.
@@ -224,7 +225,7 @@ class Client:
         Raises:
             PoolError: As for `Node.stop()`.
         """
-        _wait(self._lines, lambda node, left_s: node.stop(key, cause, left_s), timeout_s)
+        _wait(self._portals, lambda node, left_s: node.stop(key, cause, left_s), timeout_s)
 
     @property
     def parked(self) -> Letters:
@@ -243,7 +244,7 @@ class Client:
         Raises:
             ConfigError, InvalidOption: As for `Node.map()`.
         """
-        self._make(None).map(name, values=values)
+        self._described.map(name, values=values)
         return MapReader(self, name, values)
 
     def call(self, fn: Callable[[Node], Awaitable[T]]) -> T:
@@ -275,7 +276,7 @@ class Client:
 
         What other threads wait for is answered.  A forked child's client is its own to close.
         """
-        self._lines.close()
+        self._portals.close()
 
     def __enter__(self) -> Self:
         return self
@@ -297,7 +298,7 @@ class Client:
         return Dispatching(node._open_client, self._options)
 
     def _ask(self, fn: Callable[[Node], Awaitable[T]]) -> T:
-        return self._lines.line().call(fn, self._limit_s)
+        return self._portals.portal().call(fn, self._limit_s)
 
 
 class Ref(Generic[R]):
@@ -307,10 +308,10 @@ class Ref(Generic[R]):
     store once.
     """
 
-    __slots__ = ("_limit_s", "_lines", "_ref")
+    __slots__ = ("_limit_s", "_portals", "_ref")
 
-    def __init__(self, lines: Lines, ref: JobRef[R], limit_s: float | None) -> None:
-        self._lines: Lines = lines
+    def __init__(self, portals: Portals, ref: JobRef[R], limit_s: float | None) -> None:
+        self._portals: Portals = portals
         self._ref: JobRef[R] = ref
         self._limit_s: float | None = limit_s
 
@@ -335,7 +336,7 @@ class Ref(Generic[R]):
         Raises:
             PoolError: As for `JobRef.started()`.
         """
-        _wait(self._lines, lambda node, left_s: self._at(node).started(left_s), timeout_s)
+        _wait(self._portals, lambda node, left_s: self._at(node).started(left_s), timeout_s)
 
     def result(self, timeout_s: float | None = None) -> R:
         """Return what the handler returned, once it has.
@@ -344,7 +345,7 @@ class Ref(Generic[R]):
             TimeoutError: It has not ended within `timeout_s`; it goes on.
             PoolError: As for `JobRef.result()`.
         """
-        return _wait(self._lines, lambda node, left_s: self._at(node).result(left_s), timeout_s)
+        return _wait(self._portals, lambda node, left_s: self._at(node).result(left_s), timeout_s)
 
     def status(self) -> Status:
         """Return how the job is now, or how it ended.
@@ -352,7 +353,7 @@ class Ref(Generic[R]):
         Raises:
             PoolError: As for `JobRef.status()`.
         """
-        return self._lines.line().call(lambda node: self._at(node).status(), self._limit_s)
+        return self._portals.portal().call(lambda node: self._at(node).status(), self._limit_s)
 
     def stop(self, cause: str = "stopped", timeout_s: float | None = None) -> None:
         """Stop the job; return when it has really ended.  One that has ended is fine.
@@ -360,7 +361,7 @@ class Ref(Generic[R]):
         Raises:
             PoolError: As for `JobRef.stop()`.
         """
-        _wait(self._lines, lambda node, left_s: self._at(node).stop(cause, left_s), timeout_s)
+        _wait(self._portals, lambda node, left_s: self._at(node).stop(cause, left_s), timeout_s)
 
     def __repr__(self) -> str:
         return f"Ref(key={self.key!r}, job_id={self.job_id!r}, handler={self.handler!r})"
@@ -424,7 +425,7 @@ class Letters:
         """
         client = self._client
         ref = client._ask(lambda node: node.parked.replay(key, job_id))
-        return Ref(client._lines, ref, client._limit_s)
+        return Ref(client._portals, ref, client._limit_s)
 
     def discard(self, key: str, job_id: str) -> None:
         """Throw a dead letter away.
@@ -502,22 +503,22 @@ class MapReader(Generic[V]):
         return f"<MapReader of {self.name!r}>"
 
     def _map(self) -> ReplicatedMap[V]:
-        line = self._client._lines.line()
-        if (held := line.maps.get(self._key)) is None:
-            held = line.call(line.hold(*self._key), self._client._limit_s)
+        portal = self._client._portals.portal()
+        if (held := portal.maps.get(self._key)) is None:
+            held = portal.call(portal.hold(*self._key), self._client._limit_s)
         return held
 
 
 def _wait(
-    lines: Lines, fn: Callable[[Node, float | None], Awaitable[T]], timeout_s: float | None
+    portals: Portals, fn: Callable[[Node, float | None], Awaitable[T]], timeout_s: float | None
 ) -> T:
     """Carry out what waits for a job: its limit is its own, what opening takes included."""
     limit_s = checks.seconds("timeout_s", timeout_s, or_none=True)
-    line: Line = lines.line()
-    until_s = line.clock() + (limit_s or 0)
-    line.wait_open(limit_s or None)  # with 0 the store is asked once, however long that takes
-    left_s = limit_s and max(0.0, until_s - line.clock())
-    return line.call(partial(_left, fn, left_s), None)
+    portal: Portal = portals.portal()
+    until_s = portal.clock() + (limit_s or 0)
+    portal.wait_open(limit_s or None)  # with 0 the store is asked once, however long that takes
+    left_s = limit_s and max(0.0, until_s - portal.clock())
+    return portal.call(partial(_left, fn, left_s), None)
 
 
 def _left(

@@ -1,6 +1,6 @@
 r"""A node for callers that block: it lives on an event loop in a thread of its own.
 
-    callers' threads                          |  the line's thread
+    callers' threads                          |  the portal's thread
     call(fn) --post--> a task: fn(node) ------>  its answer, or its error, is the caller's
       gave up, or was interrupted --post------>  the task is cancelled
     stop() --post----------------------------->  the node leaves, and answers whoever waits for it
@@ -8,16 +8,16 @@ r"""A node for callers that block: it lives on an event loop in a thread of its 
     new --start--> opening --> open --> leaving --> over
                       \-------- failed, stopped ----/
 
-Only the line's thread moves a line on, and sets what callers wait for; nobody shares a lock with
-it.  A caller is in `_flying` before it looks whether the line has ended, and the thread looks there
-after its loop is gone: so none waits for a loop that will not run again.  That, and limits that
-hold while the loop stands still, is why this is no `anyio.from_thread.BlockingPortal`, which waits
-without a limit until the loop has taken a call.
+Only the portal's thread moves it on, and sets what callers wait for; nobody shares a lock with it.
+A caller is in `_flying` before it posts, and the thread looks there once its loop takes nothing any
+more: so none waits for a loop that will not run again.  That, and limits that hold while the loop
+stands still, is why this is no `anyio.from_thread.BlockingPortal`, which waits without a limit
+until its loop has taken a call.
 
-A line is of one process.  In a forked child the thread is not there: whoever finds a line of before
-the fork makes another, and leaves that one alone.  One whose node failed is over too, and the next
-call makes another.  At the end of the interpreter lines leave before threads can no longer be
-started; a process that is killed leaves a lease, which ends by itself.
+A portal is of one process.  In a forked child the thread is not there: whoever finds a portal of
+before the fork makes another, and leaves that one alone.  One whose node failed is over too, and
+the next call makes another.  At the end of the interpreter portals leave before threads can no
+longer be started; a process that is killed leaves a lease, which ends by itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pool.redis.io.system import LINEAGE, SystemIO
 
 T = TypeVar("T")
 
-LEAVE_S: Final = 10.0  # who closes a line waits for its thread no longer
+LEAVE_S: Final = 10.0  # who closes a portal waits for its thread no longer
 _UNANSWERED: Final = "the client was closed before it was answered"
 
 
@@ -59,7 +59,7 @@ class _Call(Generic[T]):
     is_given_up: bool = False
 
     async def carry_out(self, node: Node) -> None:
-        """Do it, and tell who asked; on the line's loop."""
+        """Do it, and tell who asked; on the portal's loop."""
         if self.is_given_up:
             return
         try:
@@ -69,7 +69,7 @@ class _Call(Generic[T]):
             self.answer.set_exception(error)
 
     def give_up(self) -> None:
-        """Cancel it: nobody waits any more.  On the line's loop."""
+        """Cancel it: nobody waits any more.  On the portal's loop."""
         self.is_given_up = True
         if self.scope is not None:
             self.scope.cancel()
@@ -80,7 +80,7 @@ class _Call(Generic[T]):
             self.answer.set_exception(StoreUnavailable(problem=_UNANSWERED, maybe_done=True))
 
 
-class Line:
+class Portal:
     """One node in one thread, for the callers of one process; it is used once."""
 
     def __init__(self, make: Callable[[SystemIO], Node]) -> None:
@@ -108,7 +108,7 @@ class Line:
 
     def start(self) -> None:
         """Let the node open; calls wait until it has."""
-        _OPEN.lines.add(self)
+        _OPEN.portals.add(self)
         self._thread.start()
 
     def call(self, fn: Callable[[Node], Awaitable[T]], limit_s: float | None) -> T:
@@ -122,7 +122,7 @@ class Line:
             raise WrongLoop
         until_s = None if limit_s is None else self.clock() + limit_s
         self.wait_open(limit_s)
-        assert self._loop is not None, "an open line has a loop"
+        assert self._loop is not None, "an open portal has a loop"
         call = _Call(fn)
         try:
             self._flying.add(call)
@@ -197,7 +197,7 @@ class Line:
             self._opened.set_exception(error)
         for call in list(self._flying):
             call.leave_open()
-        _OPEN.lines.discard(self)
+        _OPEN.portals.discard(self)
 
     async def _live(self) -> None:
         with anyio.CancelScope() as self._scope:
@@ -236,71 +236,71 @@ class Line:
 
 @attrs.define
 class _Open:
-    """The lines of this process: an interpreter's end comes once, for all of them."""
+    """The portals of this process: an interpreter's end comes once, for all of them."""
 
-    lines: set[Line] = attrs.field(factory=set)
+    portals: set[Portal] = attrs.field(factory=set)
     is_ending: bool = False
 
     def leave(self) -> None:
         """Let all nodes leave, as at the end of a program that closes them."""
         self.is_ending = True
-        here = [line for line in self.lines if line.is_here]
-        for line in here:
-            line.stop()
-        for line in here:
-            line.wait_over(LEAVE_S)
+        here = [portal for portal in list(self.portals) if portal.is_here]
+        for portal in here:
+            portal.stop()
+        for portal in here:
+            portal.wait_over(LEAVE_S)
 
 
 _OPEN: Final = _Open()
 atexit.register(_OPEN.leave)
 
 
-class Lines:
-    """The line of a client, in whichever process it is used; shared by all of its threads."""
+class Portals:
+    """The portal of a client, in whichever process it is used; shared by all of its threads."""
 
     def __init__(self, make: Callable[[SystemIO], Node]) -> None:
         self._make = make
-        self._line: Line | None = None
+        self._portal: Portal | None = None
         self._is_closed = False
         self._locks: dict[int, threading.RLock] = {}
 
-    def line(self) -> Line:
-        """Return a line that takes calls; a new one has started, and may not be open yet.
+    def portal(self) -> Portal:
+        """Return a portal that takes calls; a new one has started, and may not be open yet.
 
         Raises:
             NotRunning: The client is closed, or the interpreter ends.
         """
-        if (line := self._usable()) is not None:
-            return line
+        if (portal := self._usable()) is not None:
+            return portal
         with self._lock:
             if self._is_closed or _OPEN.is_ending:
                 raise NotRunning(state="closed")
-            if (line := self._usable()) is None:
-                made = Line(self._make)
+            if (portal := self._usable()) is None:
+                made = Portal(self._make)
                 made.start()
                 # Looked at again: a signal's handler may have called us, or closed us, meanwhile.
-                if (line := self._usable()) is None and not self._is_closed:
-                    self._line = made
+                if (portal := self._usable()) is None and not self._is_closed:
+                    self._portal = made
                     return made
                 made.stop()
-            if line is None:
+            if portal is None:
                 raise NotRunning(state="closed")
-            return line
+            return portal
 
     def close(self) -> None:
         """Let its node leave, and return when it has; for good, in this process.  Twice is fine."""
         with self._lock:
             self._is_closed = True
-            line = self._line
-        if line is not None:
-            line.stop()
-            line.wait_over(LEAVE_S)
+            portal = self._portal
+        if portal is not None:
+            portal.stop()
+            portal.wait_over(LEAVE_S)
 
-    def _usable(self) -> Line | None:
-        line = self._line
-        if line is None or line.is_over or not line.is_here or self._is_closed:
+    def _usable(self) -> Portal | None:
+        portal = self._portal
+        if portal is None or portal.is_over or not portal.is_here or self._is_closed:
             return None
-        return line
+        return portal
 
     @property
     def _lock(self) -> threading.RLock:
@@ -308,5 +308,5 @@ class Lines:
         return self._locks.setdefault(LINEAGE.forks, threading.RLock())
 
     def __del__(self) -> None:
-        if self._line is not None:
-            self._line.stop()
+        if self._portal is not None:
+            self._portal.stop()
