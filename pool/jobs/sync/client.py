@@ -102,6 +102,8 @@ class Client:
         idempotency_key: str | None = None,
         window_s: float = WINDOW_S,
         retention_s: float | None = None,
+        expires_s: float | None = None,
+        start_timeout_s: float | None = None,
     ) -> Client:
         """Return this client with other options for its dispatches, see `Node.options`.
 
@@ -118,6 +120,8 @@ class Client:
             idempotency_key: Likewise.
             window_s: Likewise.
             retention_s: Likewise.
+            expires_s: Likewise.
+            start_timeout_s: Likewise.
 
         Raises:
             InvalidOption: As for `Node.options`.
@@ -136,6 +140,8 @@ class Client:
             idempotency_key=idempotency_key,
             window_s=window_s,
             retention_s=retention_s,
+            expires_s=expires_s,
+            start_timeout_s=start_timeout_s,
         )
         return other
 
