@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -215,6 +216,13 @@ async def test_a_waiting_handler_in_a_thread_is_known_to_wait(fleet: Fleet) -> N
 
         await fleet.node(mine)
         assert await aside(client.dispatch("own", "k").result, WAIT_S) == "told"
+
+
+def test_its_options_are_those_of_a_node() -> None:
+    mine, nodes = (signature(each.options).parameters for each in (Client, Node))
+    assert {n: p.default for n, p in mine.items() if n != "timeout_s"} == {
+        n: p.default for n, p in nodes.items()
+    }
 
 
 # --- limits -------------------------------------------------------------------------------------
