@@ -18,10 +18,11 @@ import anyio.from_thread
 import anyio.lowlevel
 import pytest
 
-from pool import Handlers, Job
+from pool import Depends, Handlers, Job
 from pool.errors import (
     InvalidOption,
     JobCancelled,
+    JobParked,
     NotOwner,
     OutOfMemory,
     PayloadEncodingError,
@@ -258,6 +259,38 @@ async def test_clean_up_that_hangs_in_a_thread_is_a_leak_too(
     await ref.stop(timeout_s=20)
     assert (await fleet.seen(HandlerLeaked)).why == "stop"
     gate.set()
+
+
+@pytest.mark.parametrize("is_generator", [False, True])
+async def test_a_plain_dependency_that_hangs_is_a_leak_too(
+    fleet: Fleet, diary: Diary, gate: threading.Event, is_generator: bool
+) -> None:
+    """Made or closed in a thread: an async handler cannot end before that."""
+    handlers = Handlers()
+
+    def hangs(job: Job) -> None:
+        anyio.from_thread.run_sync(diary.note, "begun")
+        gate.wait()
+
+    def closes(job: Job) -> Iterator[None]:
+        anyio.from_thread.run_sync(diary.note, "begun")
+        yield
+        gate.wait()
+
+    @handlers.job("depends", timeout_s=0.2, attempts_max=1)
+    async def depends(
+        job: Job, *, it: None = Depends(closes if is_generator else hangs)
+    ) -> None: ...
+
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    ref = await node.dispatch(depends, "k")
+    await diary.has("begun")
+    assert (await fleet.seen(HandlerLeaked)).why == "timeout"
+    with pytest.raises(JobParked):
+        await ref.result(timeout_s=20)
+    gate.set()
+    (worker,) = fleet.workers(node)
+    await fleet.until(lambda: worker.takes(0) == worker.capacity)
 
 
 async def test_clean_up_that_takes_its_time_without_a_thread_is_none(
@@ -524,6 +557,11 @@ async def test_a_process_is_killed_with_what_it_started_when_its_handler_is_told
 
 async def test_what_a_function_left_behind_ends_with_its_process() -> None:
     await ended([await make_job("k").run_blocking(work.leave_behind, process=True)])
+
+
+async def test_copies_of_a_copy_keep_what_is_theirs() -> None:
+    """The line is closed in the first one: its number may be another file's in the next."""
+    assert await make_job("k").run_blocking(work.copies_of_copies, process=True) == "theirs"
 
 
 async def test_whoever_cancels_the_call_alone_goes_on_without_the_process(tmp_path: Path) -> None:
