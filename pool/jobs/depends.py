@@ -272,51 +272,40 @@ async def call_with(
     limiter: anyio.CapacityLimiter,
 ) -> Any:
     """Call a handler with what it depends on; close that, whatever it did."""
-    made: dict[Function, Any] = {}
-    if plan.lifespan is not None:
-        made[plan.lifespan] = job.resources
-    stack = AsyncExitStack() if plan.closes else _NO_STACK
-    # Now: what is closed may be that of a job that is another's by then.
-    way = job._blocking(job) if plan.has_threads else NO_BLOCKING
+    if not plan.closes:
+        return await call(await _make(plan, job, limiter, _NO_STACK))
+    stack = AsyncExitStack()
 
     async def make_and_call() -> Any:
-        for fn, maker in plan.makers.items():
-            if "plain" in maker.kind:
-                assert way is not None
-                made[fn] = await _make_in_thread(
-                    maker, _given(maker, made, job), way, limiter, stack
-                )
-            else:
-                made[fn] = await _make(maker, _given(maker, made, job), stack)
-        return await call({name: made[fn] for name, fn in plan.gives.items()})
+        return await call(await _make(plan, job, limiter, stack))
 
     async def close(raised: BaseException | None) -> None:
         kind, trace = (type(raised), raised.__traceback__) if raised else (None, None)
         await stack.__aexit__(kind, raised, trace)
 
-    return await (closed(job, make_and_call, close) if plan.closes else make_and_call())
+    return await closed(job, make_and_call, close)
 
 
-def _given(maker: Maker, made: Mapping[Function, Any], job: Job) -> dict[str, Any]:
-    given: dict[str, Any] = {name: made[fn] for name, fn in maker.needs.items()}
-    for name in maker.jobs:
-        given[name] = job
-    return given
-
-
-async def _make(maker: Maker, given: Mapping[str, Any], stack: AsyncExitStack) -> Any:
-    if maker.kind == "async":
-        return await maker.fn(**given)
-    return await stack.enter_async_context(maker.fn(**given))
-
-
-async def _make_in_thread(
-    maker: Maker,
-    given: Mapping[str, Any],
-    way: Blocking,
-    limiter: anyio.CapacityLimiter,
-    stack: AsyncExitStack,
-) -> Any:
-    if maker.kind == "plain":
-        return await way.in_thread(partial(maker.fn, **given), (), limiter)
-    return await stack.enter_async_context(_InThreads(maker.fn(**given), way, limiter))
+async def _make(
+    plan: Plan, job: Job, limiter: anyio.CapacityLimiter, stack: AsyncExitStack
+) -> dict[str, Any]:
+    """Make what a handler depends on, one after the other; return it by parameter."""
+    made: dict[Function, Any] = {}
+    if plan.lifespan is not None:
+        made[plan.lifespan] = job.resources
+    way: Any = job._blocking(job) if plan.has_threads else NO_BLOCKING
+    for fn, maker in plan.makers.items():
+        given: dict[str, Any] = {name: made[need] for name, need in maker.needs.items()}
+        for name in maker.jobs:
+            given[name] = job
+        match maker.kind:
+            case "async":
+                made[fn] = await maker.fn(**given)
+            case "plain":
+                made[fn] = await way.in_thread(partial(maker.fn, **given), (), limiter)
+            case "context":
+                made[fn] = await stack.enter_async_context(maker.fn(**given))
+            case "plain context":
+                found = _InThreads(maker.fn(**given), way, limiter)
+                made[fn] = await stack.enter_async_context(found)
+    return {name: made[fn] for name, fn in plan.gives.items()}
