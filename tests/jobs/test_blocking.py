@@ -660,4 +660,17 @@ def test_what_was_typed_in_cannot_be_imported_and_is_told_so() -> None:
     argv = [sys.executable, "-c", TYPED_IN]
     found = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert "InvalidOption" in found.stderr
-    assert "cannot be imported" in found.stderr
+    assert "is not imported" in found.stderr
+
+
+def test_a_package_that_is_run_has_its_functions_elsewhere(tmp_path: Path) -> None:
+    """As `multiprocessing` has it: its __main__ often runs all that it does, without asking."""
+    package = tmp_path / "program"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(TYPED_IN)
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    argv = [sys.executable, "-m", "program"]
+    found = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert "InvalidOption" in found.stderr
+    assert "a package's __main__" in found.stderr
