@@ -35,6 +35,7 @@ from typing import (
 import attrs
 
 from pool import checks
+from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.errors import ConfigError, DuplicateHandler, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
@@ -109,6 +110,8 @@ class Handlers:
         retention_s: float | None = None,
         if_exists: IfExists = "reject",
         queue_max: int = QUEUE_MAX,
+        expires_s: float | None = None,
+        start_timeout_s: float | None = None,
     ) -> None:
         """Begin with none; all but the first two are what `job()` and `service()` go by.
 
@@ -127,6 +130,8 @@ class Handlers:
             retention_s: Likewise.
             if_exists: Likewise.
             queue_max: Likewise.
+            expires_s: As for `job()`.
+            start_timeout_s: Likewise.
 
         Raises:
             ConfigError: The lifespan is none.
@@ -152,6 +157,8 @@ class Handlers:
             "retention_s": retention_s,
             "if_exists": if_exists,
             "queue_max": queue_max,
+            "expires_s": expires_s,
+            "start_timeout_s": start_timeout_s,
         }
         self._parent: tuple[Handlers, str] | None = None  # that includes these, and their prefix
         self._around: list[Around] = []
@@ -179,6 +186,8 @@ class Handlers:
         retention_s: float | None = USUAL,
         if_exists: IfExists = USUAL,
         queue_max: int = USUAL,
+        expires_s: float | None = USUAL,
+        start_timeout_s: float | None = USUAL,
     ) -> _Decorator:
         """Register a function whose jobs end with a result.
 
@@ -189,7 +198,7 @@ class Handlers:
             name: What the jobs are stored under: 1 to 128 of `A-Z a-z 0-9 _ . : -`.
             timeout_s: Longest run of one attempt, 0.001 s to 365 days; None is without limit.
             progress_timeout_s: Longest time without a `Job.progress()`, likewise.
-            park_on: Limits after which there is no other attempt: "timeout", "progress", both.
+            park_on: Limits after which there is no other attempt: "timeout", "progress", "start".
             attempts_max: After so many failed attempts the job is parked, 1 to 1000.
             backoff_s: The first retry waits up to this, 0.001 s to 365 days, each later one up to
                 twice as much (full jitter).
@@ -199,6 +208,10 @@ class Handlers:
             if_exists: What a dispatch does whose key has a live job, unless it says otherwise; see
                 `Node.options()`.
             queue_max: How many may be queued behind one then, 1 to 1000.
+            expires_s: A job that has not begun within this, from its dispatch on, never does:
+                `JobExpired`.  0.01 s to 365 days; None is without limit.
+            start_timeout_s: How long each attempt may wait for a worker to begin it, likewise; then
+                it has failed.
 
         Raises:
             ConfigError: The name or the function cannot be used.
@@ -207,6 +220,9 @@ class Handlers:
         """
         self._check_name("job", name)
         base_s, cap_s = self._backoff(backoff_s, backoff_max_s)
+        expires, start = begin_limits(
+            self._or("expires_s", expires_s), self._or("start_timeout_s", start_timeout_s)
+        )
         return _Decorator(
             self,
             name,
@@ -222,6 +238,8 @@ class Handlers:
                 policy=_policy(self._or("if_exists", if_exists), self._or("queue_max", queue_max)),
                 progress_timeout_s=self._limit("progress_timeout_s", progress_timeout_s),
                 park_on=_limits(self._or("park_on", park_on)),
+                expires_s=expires,
+                start_timeout_s=start,
             ),
         )
 

@@ -399,6 +399,8 @@ CALLS: dict[str, dict[str, Takes]] = {
         "idempotency_key": NAME.or_none(),
         "window_s": within(0.0, YEAR_S),
         "retention_s": within(0.0, YEAR_S).or_none(),
+        "expires_s": within(0.01, YEAR_S).or_none(),
+        "start_timeout_s": within(0.01, YEAR_S).or_none(),
     },
     "Dispatching.dispatch": A_JOB,
     "Dispatching.dispatch_many": {
@@ -453,6 +455,8 @@ CALLS: dict[str, dict[str, Takes]] = {
         "retention_s": within(0.001, YEAR_S).or_none(),
         "if_exists": taking("reject"),
         "queue_max": within(1, 1000, whole=True),
+        "expires_s": within(0.01, YEAR_S).or_none(),
+        "start_timeout_s": within(0.01, YEAR_S).or_none(),
     },
     "Handlers.override": {"dependency": HOSTILE_TOO, "by": HOSTILE_TOO},
     "Handlers.include": {
@@ -473,6 +477,8 @@ CALLS: dict[str, dict[str, Takes]] = {
         "retention_s": within(0.001, YEAR_S).or_none(),
         "if_exists": taking("reject"),
         "queue_max": within(1, 1000, whole=True),
+        "expires_s": within(0.01, YEAR_S).or_none(),
+        "start_timeout_s": within(0.01, YEAR_S).or_none(),
     },
     "Handlers.service": {
         "name": NAME.called("handler"),
