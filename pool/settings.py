@@ -42,6 +42,12 @@ def count(default: int, doc: str, *, unit: str, low: int, high: int) -> int:
     return attrs.field(default=default, validator=_check, metadata=meta)
 
 
+def number(default: float, doc: str, *, low: float, high: float) -> float:
+    """A number of nothing, such as a share, bounded on both sides."""
+    meta = {"doc": doc, "unit": "", "low": low, "high": high, "whole": False}
+    return attrs.field(default=default, validator=_check, metadata=meta)
+
+
 def choice(default: str, doc: str, *options: str) -> Any:
     """One word out of a few."""
 

@@ -3,60 +3,68 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import importlib
+import importlib.util
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 import anyio
 
-from pool.errors import NoHandlers, shown
-from pool.jobs.handlers import Handlers
+from pool.errors import ConfigError
 from pool.jobs.job import RUNNING
 from pool.jobs.node import Node
 from pool.names import split_pair
+from pool.ops.cli.config import gather
+from pool.ops.cli.loading import load_all, load_observer
 from pool.ops.logs import configure
 from pool.runtime.memory import freeze_memory
-from pool.settings import Settings
+from pool.runtime.observers import log_observer
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool run`."""
-    handlers = load(args.handlers)
-    settings = Settings(lease_ttl_s=args.ttl, grace_s=args.grace, on_overrun=args.on_overrun)
-    configure(sys.stderr, is_json=args.log_format == "json" if args.log_format else args.json)
+    said = gather(args, os.environ)
+    said.check("handlers", "pool", "url")
+    options = said.options
+    if options.loop == "trio" and importlib.util.find_spec("trio") is None:
+        raise ConfigError(setting="loop", problem="trio is not installed: pip install trio")
+    handlers = load_all(options.handlers)
+    observers = [load_observer(each) for each in options.observers]
+    is_json = args.json if options.log_format == "auto" else options.log_format == "json"
+    configure(sys.stderr, is_json=is_json)
     tell = partial(_tell, is_json=args.json)
 
     async def work() -> None:
         node = Node(
-            args.pool,
-            args.url,
+            options.pool,
+            options.url,
             handlers=handlers,
-            settings=settings,
-            capacity=args.capacity,
-            weight=args.weight,
-            label=args.label,
+            settings=said.settings,
+            capacity=options.capacity,
+            weight=options.weight,
+            label=options.label,
+            version=options.version_label,
+            observers=(log_observer, *observers),
         )
 
         async def on_ready() -> None:
             freeze_memory()
-            tell("ready", pool=args.pool, node=node.id, handlers=sorted(handlers))
+            tell("ready", pool=options.pool, node=node.id, handlers=sorted(handlers))
 
         def on_leaving(why: str) -> None:
-            tell("draining", pool=args.pool, node=node.id, why=why)
+            tell("draining", pool=options.pool, node=node.id, why=why)
 
         await serve(node, on_ready, on_leaving)
-        tell("left", pool=args.pool, node=node.id)
+        tell("left", pool=options.pool, node=node.id)
 
-    anyio.run(work, backend=args.loop)
+    anyio.run(work, backend=options.loop)
     return 0
 
 
@@ -116,63 +124,6 @@ async def _told(node: Node, signals: AsyncIterator[signal.Signals]) -> str:
         await node.wait_drained()
         tasks.cancel_scope.cancel()
     return why
-
-
-def load(reference: str) -> Handlers:
-    """Return the `Handlers` that `module:attribute` names.
-
-    Raises:
-        NoHandlers: There is none; `problem` says what is there instead.  Where the module failed by
-            itself, that failure is the cause.
-    """
-    name, colon, attribute = reference.partition(":")
-    if not (name and colon and attribute):
-        raise _none(reference, "it is not of the form module:attribute")
-    if name.endswith(".py") or "/" in name:
-        raise _none(reference, "a module is named without .py, and without a path")
-    # As `python -m` does: what is being developed lies in the working directory.
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _none(reference, _failed(name, error)) from error
-        raise _none(reference, f"there is no module {error.name}{_near(error.name)}") from None
-    except (Exception, SystemExit) as error:  # the module's own code runs here: anything may come
-        raise _none(reference, _failed(name, error)) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise _none(reference, f"{name} has no {attribute}{_instead(name, found)}")
-        found = getattr(found, part)
-    if not isinstance(found, Handlers):
-        kind = type(found).__name__
-        raise _none(
-            reference, f"it is of type {kind}, not Handlers{_instead(name, sys.modules[name])}"
-        )
-    if not len(found):
-        raise _none(reference, "it has no handlers: decorate some with @handlers.job(...)")
-    return found
-
-
-def _failed(name: str, error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}"
-    return f"{name} fails while it is imported, as the traceback above says: {text}"
-
-
-def _near(name: str) -> str:
-    """Return where a module was looked for, and which one there is spelled alike."""
-    here = [path.stem for path in Path.cwd().glob("*.py")]
-    near = difflib.get_close_matches(name, here, n=1)
-    return f" in {Path.cwd()}, nor installed" + (f"; is it {near[0]}?" if near else "")
-
-
-def _instead(name: str, module: object) -> str:
-    found = sorted(name for name, each in vars(module).items() if isinstance(each, Handlers))
-    return f"; there is {' and '.join(f'{name}:{each}' for each in found)}" if found else ""
-
-
-def _none(reference: str, problem: str) -> NoHandlers:
-    return NoHandlers(reference=shown(reference), problem=problem)
 
 
 def _tell(event: str, *, is_json: bool, **facts: Any) -> None:
