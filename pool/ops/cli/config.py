@@ -155,6 +155,17 @@ class Option:
         unit: str = self.meta["unit"]
         return unit
 
+    @property
+    def metavar(self) -> str:
+        """What stands for its value in the help."""
+        match self.kind:
+            case "number":
+                return "SECONDS" if self.meta["unit"] == "s" else "N"
+            case "choice":
+                return f"{{{self.bounds.replace(' / ', ',')}}}"
+            case _:
+                return self.bounds.upper()
+
     def read(self, text: str) -> Any:
         """Return what a flag or a variable says; what it is not, the validator says."""
         match self.kind:
@@ -205,14 +216,18 @@ def add_to(command: argparse.ArgumentParser) -> None:
         help="where its Handlers are; several are put together",
     )
     command.add_argument(
-        "--config", metavar="FILE", help=f"a TOML file with these settings (or set {FILE_VARIABLE})"
+        "--config", metavar="FILE", help=f"a TOML file with settings (or set {FILE_VARIABLE})"
     )
+    groups = {
+        RunOptions: command.add_argument_group("options of the worker"),
+        Settings: command.add_argument_group("settings of its node"),
+    }
     for option in OPTIONS.values():
         if option.flag:
-            _add(command, option)
+            _add(groups[option.owner], option)
 
 
-def _add(command: argparse.ArgumentParser, option: Option) -> None:
+def _add(command: argparse._ActionsContainer, option: Option) -> None:
     says = f"{option.meta['doc']} {_ends(option)}".strip().replace("%", "%%")
     if option.kind == "flag":
         command.add_argument(
@@ -220,10 +235,9 @@ def _add(command: argparse.ArgumentParser, option: Option) -> None:
         )
     elif option.kind == "texts":
         flag = option.flag.removesuffix("s")
-        command.add_argument(flag, dest=option.name, action="append", metavar="WHAT", help=says)
+        command.add_argument(flag, dest=option.name, action="append", metavar="NAME", help=says)
     else:
-        metavar = "{%s}" % option.bounds.replace(" / ", ",") if option.kind == "choice" else None
-        command.add_argument(option.flag, dest=option.name, metavar=metavar, help=says)
+        command.add_argument(option.flag, dest=option.name, metavar=option.metavar, help=says)
 
 
 def _ends(option: Option) -> str:
@@ -327,7 +341,7 @@ def _from_flags(args: argparse.Namespace) -> Iterator[tuple[str, Said]]:
 def _from_variables(
     environ: Mapping[str, str], problems: list[ConfigError]
 ) -> Iterator[tuple[str, Said]]:
-    """Yield what is set.  Others' variables may begin so, too: only what is nearly ours is wrong."""
+    """Yield what is set.  Others' variables may begin so: only what is nearly ours is wrong."""
     known = {option.variable: option for option in OPTIONS.values()}
     for variable, text in environ.items():
         if variable in known and text:
@@ -355,14 +369,15 @@ def _from_file(name: str, problems: list[ConfigError]) -> Iterator[tuple[str, Sa
         if key in OPTIONS:
             yield key, Said(tuple(value) if isinstance(value, list) else value, where)
         else:
-            near = _nearest(key, list(OPTIONS))
-            what = "a table" if isinstance(value, dict) else "a setting"
-            problem = f"{where}: there is no {what} {shown(key)!r}"
-            problems.append(
-                ConfigError(
-                    setting=shown(key), problem=problem + (f"; is it {near}?" if near else "")
-                )
-            )
+            problem = f"{where}: there is no setting {shown(key)!r}{_instead(key, value)}"
+            problems.append(ConfigError(setting=shown(key), problem=problem))
+
+
+def _instead(key: str, value: object) -> str:
+    if isinstance(value, dict):
+        return ", and no tables: all settings stand side by side"
+    near = _nearest(key, list(OPTIONS))
+    return f"; is it {near}?" if near else ""
 
 
 def _read(path: Path) -> str:

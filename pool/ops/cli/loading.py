@@ -43,7 +43,7 @@ def load(reference: str) -> Handlers:
     module = _module(reference, name)
     if not attribute:
         attribute = _only(reference, name, module)
-    found = _attribute(reference, name, module, attribute)
+    found = _attribute(reference, name, module, attribute, _instead(name, module))
     if not isinstance(found, Handlers):
         kind = type(found).__name__
         raise _none(reference, f"it is of type {kind}, not Handlers{_instead(name, module)}")
@@ -78,7 +78,7 @@ def together(found: Mapping[str, Handlers]) -> Handlers:
 
 def clashes(found: Mapping[str, Handlers]) -> Iterator[UsageError]:
     """Yield why they cannot be put together."""
-    several = {handlers: reference for reference, handlers in reversed(found.items())}
+    several = {handlers: reference for reference, handlers in reversed([*found.items()])}
     owners: dict[str, str] = {}
     for reference, handlers in found.items():
         line = handlers._line()
@@ -102,7 +102,10 @@ def load_observer(reference: str) -> Observer:
     try:
         if not name or not attribute:
             raise _none(reference, "it is not of the form module:attribute")
-        found = _attribute(reference, name, _module(reference, name), attribute)
+        module = _module(reference, name)
+        near = difflib.get_close_matches(attribute, vars(module), n=1)
+        instead = f"; is it {near[0]}?" if near else ""
+        found = _attribute(reference, name, module, attribute, instead)
     except NoHandlers as error:
         problem = f"{shown(reference)}: {error.problem}"
         raise ConfigError(setting="observers", problem=problem) from error.__cause__
@@ -140,11 +143,11 @@ def _module(reference: str, name: str) -> Any:
         raise _none(reference, _failed(name, error)) from error
 
 
-def _attribute(reference: str, name: str, module: Any, attribute: str) -> Any:
+def _attribute(reference: str, name: str, module: Any, attribute: str, instead: str) -> Any:
     found = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise _none(reference, f"{name} has no {attribute}{_instead(name, module)}")
+            raise _none(reference, f"{name} has no {attribute}{instead}")
         found = getattr(found, part)
     return found
 
