@@ -76,6 +76,7 @@ SLOW = frozenset(
         "house/test_fleet_benchmark.py",
         "house/test_readme.py",
         "ops/test_cli.py",
+        "ops/test_run.py",
         "demo/test_demo.py",
         "ops/test_examples.py",
         "ops/test_package.py",

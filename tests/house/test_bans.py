@@ -22,7 +22,7 @@ MAY_CALL = {
     ("pool/__init__.py", "import_module"): "the home of a public name, from a table beside it",
     ("pool/redis/scripts.py", "KEYS"): "the table of that name in a script's header",
     ("pool/ops/cli/__init__.py", "import_module"): "one of our own commands, chosen by argparse",
-    ("pool/ops/cli/run.py", "import_module"): "what the operator named on the command line",
+    ("pool/ops/cli/loading.py", "import_module"): "what the operator named on the command line",
     ("pool/streams/stream.py", "XDEL"): "a program removes events of its own stream",
     ("pool/streams/sink.py", "XDEL"): "a program drops parked events",
     ("pool/redis/acl.py", "XGROUP"): "the name of a family of commands",

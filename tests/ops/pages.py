@@ -7,7 +7,7 @@
     ```sh title="terminal 1"    a command that goes on, in a terminal of that name
     ```text                     behind "prints": what the block before printed, and nothing else
     ```text title="terminal 1"  what comes there, in this order; other lines may stand between
-    ```yaml, json, toml         can be read
+    ```yaml, json, toml         can be read; toml with a title is a file of that name
     ```dockerfile               its CMD is a command of ours that can be read
     ```shell                    for the reader alone: what needs more than this machine
 
@@ -194,6 +194,8 @@ class Session:
                 json.loads(block.text)
             case "toml":
                 tomllib.loads(block.text)
+                if block.title:
+                    (self.folder / block.title).write_text(block.text, "utf-8")
             case "dockerfile":
                 check_dockerfile(block.text)
             case "shell":

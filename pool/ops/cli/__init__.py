@@ -79,17 +79,17 @@ def _parser() -> argparse.ArgumentParser:
     dev.add_argument("--dir", help="keep the data here; without it they end with the server")
     dev.add_argument("--port", type=int, help="listen on this port of 127.0.0.1 too")
 
-    for name, text in (
-        ("run", "run a worker; SIGTERM drains it, a second one ends it at once"),
-        ("check", "say what `pool run` would refuse; no server is asked"),
-    ):
-        command = _command(commands, name, text)
-        command.usage = f"pool {name} [--json] [OPTION ...] MODULE[:NAME] ..."
-        command.epilog = (
-            "Each option is also a variable and a key of the file: --lease-ttl-s is "
-            "POOL_LEASE_TTL_S and lease_ttl_s.  The flag counts before the variable, the variable "
-            "before the file.  --pool is POOL_NAME."
-        )
+    run = _command(commands, "run", "run a worker; SIGTERM drains it, a second one ends it at once")
+    run.usage = "pool run [--json] [OPTION ...] MODULE[:NAME] ..."
+    run.epilog = (
+        "Each option is also a variable and a key of the file: `--lease-ttl-s` is "
+        "`POOL_LEASE_TTL_S` and `lease_ttl_s`; `--pool` is `POOL_NAME`, what stands by itself "
+        "`POOL_HANDLERS`.  The flag counts before the variable, the variable before the file."
+    )
+    check = _command(commands, "check", "say what `pool run` would refuse; no server is asked")
+    check.usage = "pool check [--json] [OPTION ...] MODULE[:NAME] ..."
+    check.epilog = "It takes what `pool run` takes."
+    for command in (run, check):
         add_to(command)
 
     status = _command(commands, "status", "show a pool's nodes, workers and jobs")

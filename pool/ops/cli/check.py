@@ -76,7 +76,7 @@ def _facts(checked: _Checked) -> dict[str, Any]:
         "handlers": [
             {"name": name, "from": reference, **_options(handlers, name)}
             for reference, handlers in checked.handlers.items()
-            for name in handlers
+            for name in sorted(handlers)
         ],
         "problems": [_problem(each) for each in checked.problems],
     }
@@ -94,8 +94,11 @@ def _problem(error: PoolError) -> dict[str, str]:
 def _lines(checked: _Checked) -> Iterator[str]:
     for reference, handlers in checked.handlers.items():
         yield f"{reference}\n"
-        for name in handlers:
+        for name in sorted(handlers):
             yield f"  {handlers._options()[name].kind:8}{name}\n"
-    count = sum(map(len, checked.handlers.values()))
-    wrong = len(checked.problems)
-    yield f"{count} handlers, {wrong} problem{'s' if wrong != 1 else ''}\n"
+    count, wrong = sum(map(len, checked.handlers.values())), len(checked.problems)
+    yield f"{_counted(count, 'handler')}, {_counted(wrong, 'problem')}\n"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"

@@ -148,12 +148,11 @@ class Option:
     @property
     def bounds(self) -> str:
         """What it may be, in words."""
-        if self.kind == "number":
-            return (
-                f"{self.meta['low']:,.12g} to {self.meta['high']:,.12g} {self.meta['unit']}".strip()
-            )
         unit: str = self.meta["unit"]
-        return unit
+        if self.kind != "number":
+            return unit
+        low, high = self.meta["low"], self.meta["high"]
+        return f"{_as_number(low)} to {_as_number(high)} {unit}".strip()
 
     @property
     def metavar(self) -> str:
@@ -245,10 +244,12 @@ def _ends(option: Option) -> str:
     default = option.default
     words = [option.bounds] if option.kind == "number" else []
     if default not in ("", (), None, False):
-        words.append(
-            f"default: {default:,.12g}" if option.kind == "number" else f"default: {default}"
-        )
+        words.append(f"default: {_as_number(default) if option.kind == 'number' else default}")
     return f"({'; '.join(words)})" if words else ""
+
+
+def _as_number(value: float) -> str:
+    return f"{value:,}" if type(value) is int else f"{value:,.12g}"
 
 
 # --- what was said --------------------------------------------------------------------------
