@@ -165,8 +165,8 @@ class ConfigError(UsageError):
     It comes before anything is sent, from `Settings(...)`, `Node(...)`, an address, or the command
     line. `setting` is what is meant and `problem` says what is wrong with it, often with the
     bounds. Two problems are found only at the server, when the node opens: another `lease_ttl_s`
-    or another number of `lanes` than the pool has. Leave `lease_ttl_s` out to go by the pool's;
-    `pool ttl` changes it for all.
+    or another number of `lanes` than the pool has. Leave both out to go by the pool's; `pool ttl`
+    changes the TTL for all.
     """
 
     code: ClassVar[str] = "POOLCONFIG"

@@ -302,7 +302,7 @@ def setting(field: attrs.Attribute[Any]) -> Takes:
     meta = field.metadata
     if "low" not in meta:
         return taking(field.default)
-    takes = within(meta["low"], meta["high"], whole=type(field.default) is int)
+    takes = within(meta["low"], meta["high"], whole=meta["whole"])
     return takes.or_none() if field.default is None else takes
 
 

@@ -2236,8 +2236,16 @@ MUTANTS: Final = (
         name="each lane takes what the pool may",
         breaks="several lanes accept several times queued_jobs_max",
         path="pool/settings.py",
-        old="return self.queued_jobs_max // self.lanes",
+        old="return self.queued_jobs_max // (self.lanes or 1)",
         new="return self.queued_jobs_max",
+        by=("tests/jobs/test_bad_input.py::test_several_lanes_accept_no_more_than_one",),
+    ),
+    Mutant(
+        name="who names no number of lanes goes by one",
+        breaks="a node that joins a pool of several lanes takes the whole pool's share in each",
+        path="pool/runtime/pool_config.py",
+        old="        return attrs.evolve(session.settings, lanes=lanes)",
+        new="        return session.settings",
         by=("tests/jobs/test_bad_input.py::test_several_lanes_accept_no_more_than_one",),
     ),
     Mutant(
