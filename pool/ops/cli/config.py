@@ -111,6 +111,22 @@ class RunOptions:
         "json",
         "console",
     )
+    ready_file: str = _text(
+        "A file that is there while jobs are taken, for whoever looks whether we are ready.",
+        _check_path,
+        unit="file",
+    )
+    processes: int | None = count(
+        None,
+        "Have so many processes, each a worker of this capacity, under a parent that restarts "
+        "them; SIGHUP replaces them one by one.  Without it this process is the worker.",
+        unit="processes",
+        low=1,
+        high=PROCESSES_MAX,
+    )
+    reload: bool = _yes(
+        "Replace the worker when a file of the working directory changes (extra `cli`)."
+    )
 
 
 Owner: TypeAlias = type[RunOptions] | type[Settings]
@@ -221,6 +237,7 @@ def add_to(command: argparse.ArgumentParser) -> None:
         RunOptions: command.add_argument_group("options of the worker"),
         Settings: command.add_argument_group("settings of its node"),
     }
+    command.add_argument("--child", help=argparse.SUPPRESS)  # said by its parent
     for option in OPTIONS.values():
         if option.flag:
             _add(groups[option.owner], option)

@@ -18,7 +18,7 @@ from typing import Final
 
 import attrs
 
-from pool.errors import ConfigError
+from pool.errors import ConfigError, shown
 
 _MICROSECONDS: Final = 1_000_000
 _BEATS: Final = 3  # of a watchdog's time: two may come late
@@ -28,8 +28,8 @@ _BEATS: Final = 3  # of a watchdog's time: two may come late
 class Readiness:
     """Says it; each of its calls may be repeated."""
 
-    file: Path | None
-    address: str  # of the socket; "": nobody wants to know
+    file: Path | None = None
+    address: str = ""  # of the socket; "": nobody wants to know
     watchdog_s: float = 0.0  # in which a sign of life is wanted; 0: never
 
     @classmethod
@@ -45,9 +45,7 @@ class Readiness:
         if path is not None:
             _remove(path)
             if not os.access(path.parent, os.W_OK | os.X_OK) or path.exists():
-                raise ConfigError(
-                    setting="ready_file", problem=f"{file}: no file can be made and removed there"
-                )
+                raise _refused(path, "no file can be made and removed there")
         is_ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         limit = environ.get("WATCHDOG_USEC", "")
         watchdog_s = int(limit) / _MICROSECONDS if is_ours and limit.isdecimal() else 0.0
@@ -59,12 +57,25 @@ class Readiness:
         return self.watchdog_s / _BEATS if self.watchdog_s and self.address else None
 
     def ready(self, status: str) -> None:
-        """Say that jobs are taken."""
+        """Say that jobs are taken.
+
+        Raises:
+            ConfigError: The file cannot be written.
+        """
         if self.file is not None:
             part = self.file.with_name(f".{self.file.name}.{os.getpid()}")
-            part.write_text(f"{os.getpid()}\n", "utf-8")
-            part.replace(self.file)  # there at once as a whole, or not
+            try:
+                part.write_text(f"{os.getpid()}\n", "utf-8")
+                part.replace(self.file)  # there at once as a whole, or not
+            except OSError as error:
+                raise _refused(self.file, error.strerror or str(error)) from None
         self._notify(f"READY=1\nSTATUS={status}")
+
+    def lost(self) -> None:
+        """Say that nobody takes jobs for now, as far as there is a word for it."""
+        if self.file is not None:
+            _remove(self.file)
+        self._notify("STATUS=no process is ready")
 
     def reloading(self) -> None:
         """Say that others are about to take the place of who is there."""
@@ -92,6 +103,10 @@ class Readiness:
                 line.sendto(text.encode(), address)
             except OSError:
                 return  # whoever listened is gone: see the module's header
+
+
+def _refused(path: Path, problem: str) -> ConfigError:
+    return ConfigError(setting="ready_file", problem=f"{shown(str(path))}: {problem}")
 
 
 def _remove(path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -19,8 +20,10 @@ from pool.errors import ConfigError
 from pool.jobs.job import RUNNING
 from pool.jobs.node import Node
 from pool.names import split_pair
-from pool.ops.cli.config import gather
+from pool.ops.cli.child import SHUT_DOWN, Leash
+from pool.ops.cli.config import RunOptions, gather
 from pool.ops.cli.loading import load_all, load_observer
+from pool.ops.cli.readiness import Readiness
 from pool.ops.logs import configure
 from pool.runtime.memory import freeze_memory
 from pool.runtime.observers import log_observer
@@ -29,49 +32,100 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out `pool run`."""
+    """Carry out `pool run`: as the worker itself, as one of several, or as their parent."""
     said = gather(args, os.environ)
     said.check("handlers", "pool", "url")
     options = said.options
+    tell = partial(_tell, is_json=args.json)
+    if args.child is None and (options.processes is not None or options.reload):
+        from pool.ops.cli.parent import run_children
+
+        return run_children(args, said, tell)
+    leash = Leash.of(args.child) if args.child is not None else None
     if options.loop == "trio" and importlib.util.find_spec("trio") is None:
         raise ConfigError(setting="loop", problem="trio is not installed: pip install trio")
     handlers = load_all(options.handlers)
     observers = [load_observer(each) for each in options.observers]
     is_json = args.json if options.log_format == "auto" else options.log_format == "json"
     configure(sys.stderr, is_json=is_json)
-    tell = partial(_tell, is_json=args.json)
-
-    async def work() -> None:
-        node = Node(
-            options.pool,
-            options.url,
-            handlers=handlers,
-            settings=said.settings,
-            capacity=options.capacity,
-            weight=options.weight,
-            label=options.label,
-            version=options.version_label,
-            observers=(log_observer, *observers),
-        )
-
-        async def on_ready() -> None:
-            freeze_memory()
-            tell("ready", pool=options.pool, node=node.id, handlers=sorted(handlers))
-
-        def on_leaving(why: str) -> None:
-            tell("draining", pool=options.pool, node=node.id, why=why)
-
-        await serve(node, on_ready, on_leaving)
-        tell("left", pool=options.pool, node=node.id)
-
-    anyio.run(work, backend=options.loop)
+    node = Node(
+        options.pool,
+        options.url,
+        handlers=handlers,
+        settings=said.settings,
+        capacity=options.capacity,
+        weight=options.weight,
+        label=_label(options, leash),
+        version=options.version_label,
+        observers=(log_observer, *observers),
+    )
+    if leash is None:
+        readiness = Readiness.of(options.ready_file, os.environ)
+        tell = partial(tell, pool=options.pool)
+    else:
+        leash.loaded()
+        readiness, tell = Readiness(), partial(leash.tell, child=leash.number)
+    anyio.run(_work, node, sorted(handlers), leash, readiness, tell, backend=options.loop)
     return 0
 
 
-async def serve(
-    node: Node, on_ready: Callable[[], Awaitable[None]], on_leaving: Callable[[str], object]
+def _label(options: RunOptions, leash: Leash | None) -> str:
+    """Return the label; of several workers each has its own, or all keys would go to one."""
+    if leash is None or not options.label or (options.processes or 1) == 1:
+        return options.label
+    return f"{options.label}-{leash.number}"
+
+
+async def _work(
+    node: Node,
+    handlers: list[str],
+    leash: Leash | None,
+    readiness: Readiness,
+    tell: Callable[..., None],
 ) -> None:
-    """Be a node until SIGTERM or SIGINT, or until the pool is shut down; then drain it.
+    async def on_ready() -> None:
+        freeze_memory()
+        readiness.ready(f"node {node.id}")
+        tell("ready", node=node.id, handlers=handlers)
+
+    def on_leaving(why: str) -> None:
+        readiness.leaving(why)
+        tell("draining", node=node.id, why=why)
+
+    try:
+        async with _alive(readiness):
+            await serve(node, on_ready, on_leaving, leash)
+    finally:
+        readiness.leaving("ended")
+    tell("left", node=node.id)
+
+
+@asynccontextmanager
+async def _alive(readiness: Readiness) -> AsyncIterator[None]:
+    """Say so within the block, from the event loop: it is what could be stuck."""
+    if readiness.beat_s is None:
+        yield
+        return
+    beat_s = readiness.beat_s
+
+    async def beat() -> None:
+        while True:
+            readiness.alive()
+            await anyio.sleep(beat_s)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(beat)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def serve(
+    node: Node,
+    on_ready: Callable[[], Awaitable[None]],
+    on_leaving: Callable[[str], object],
+    leash: Leash | None = None,
+) -> None:
+    """Be a node until SIGTERM, SIGINT, the parent's word, or the pool's end; then drain it.
 
     From the first signal on, a second one has its default action: the process ends at once, also
     when the event loop hangs, and what it ran is recovered elsewhere after one lease TTL.
@@ -82,7 +136,7 @@ async def serve(
         try:
             async with node:
                 await on_ready()
-                why = await _told(node, signals)
+                why = await _told(node, signals, leash)
                 for number in _SIGNALS:
                     signal.signal(number, signal.SIG_DFL)
                 on_leaving(why)
@@ -109,8 +163,8 @@ def _watch_for_culprits(node: Node) -> None:
         signal.signal(number, noting(signal.getsignal(number)))
 
 
-async def _told(node: Node, signals: AsyncIterator[signal.Signals]) -> str:
-    why = "the pool is shut down"
+async def _told(node: Node, signals: AsyncIterator[signal.Signals], leash: Leash | None) -> str:
+    why = SHUT_DOWN
     async with anyio.create_task_group() as tasks:
 
         async def heard() -> None:
@@ -120,7 +174,15 @@ async def _told(node: Node, signals: AsyncIterator[signal.Signals]) -> str:
                 break
             tasks.cancel_scope.cancel()
 
+        async def led(leash: Leash) -> None:
+            nonlocal why
+            await leash.wait()
+            why = "its parent"
+            tasks.cancel_scope.cancel()
+
         tasks.start_soon(heard)
+        if leash is not None:
+            tasks.start_soon(led, leash)
         await node.wait_drained()
         tasks.cancel_scope.cancel()
     return why
