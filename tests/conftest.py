@@ -120,6 +120,7 @@ ONE_LOOP = frozenset(
         "jobs/test_ttl.py",
         "jobs/test_walk.py",
         "jobs/test_workers.py",
+        "ops/test_run.py",
         "process/test_descriptors.py",
         "process/test_overrun.py",
         "redis/test_bad_replies.py",

@@ -35,6 +35,13 @@ class Cli:
         event: dict[str, Any] = json.loads(await self.line())
         return event
 
+    async def until(self, event: str, **facts: Any) -> dict[str, Any]:
+        """Read on to an event with these facts; return it."""
+        while True:
+            found = await self.event()
+            if found["event"] == event and facts.items() <= found.items():
+                return found
+
     async def end(self) -> tuple[int, str]:
         """Wait for its end; return exit code and standard error."""
         text = b""
@@ -46,11 +53,13 @@ class Cli:
 
 
 @asynccontextmanager
-async def running(*words: str, cwd: Path, **environ: str) -> AsyncIterator[Cli]:
+async def running(
+    *words: str, cwd: Path, wait_s: float = WAIT_S, **environ: str
+) -> AsyncIterator[Cli]:
     """Yield a running command; all waiting for it is bounded, and it has ended afterwards."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
     command = [sys.executable, "-m", "pool.ops.cli", *words]
-    with anyio.fail_after(WAIT_S):
+    with anyio.fail_after(wait_s):
         async with await anyio.open_process(command, cwd=cwd, env=env) as process:
             try:
                 yield Cli(process)

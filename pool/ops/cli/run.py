@@ -194,6 +194,6 @@ def _tell(event: str, *, is_json: bool, **facts: Any) -> None:
         line = json.dumps({"event": event, **facts})
     else:
         rest = (f"{k}={','.join(v) if isinstance(v, list) else v}" for k, v in facts.items())
-        line = f"{event}  {' '.join(rest)}"
+        line = f"{event}  {' '.join(rest)}".rstrip()
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
