@@ -26,6 +26,7 @@ from pool.errors import (
     UnsupportedServer,
     UsageError,
 )
+from pool.ops.cli.child import Leash
 from pool.ops.cli.config import add_to
 from pool.redis.url import Url
 from pool.version import __version__
@@ -45,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(done.code or 0)
     try:
         _complete(args)
+        if getattr(args, "child", None) is not None:
+            args.leash = Leash.of(args.child)
         code: int = importlib.import_module(args.module).run(args)
     except KeyboardInterrupt:
         return _INTERRUPTED

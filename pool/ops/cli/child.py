@@ -17,7 +17,6 @@ import socket
 import threading
 from typing import Any, Final, Self
 
-import anyio
 import attrs
 
 from pool.errors import ConfigError
@@ -63,6 +62,8 @@ class Leash:
 
     async def wait(self) -> None:
         """Return when it shall drain, for whatever reason."""
+        import anyio  # the leash is there before anything that takes long to load
+
         await anyio.wait_readable(self._line)
 
     def tell(self, event: str, **facts: Any) -> None:

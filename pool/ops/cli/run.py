@@ -37,11 +37,11 @@ def run(args: argparse.Namespace) -> int:
     said.check("handlers", "pool", "url")
     options = said.options
     tell = partial(_tell, is_json=args.json)
-    if args.child is None and (options.processes is not None or options.reload):
+    leash: Leash | None = getattr(args, "leash", None)
+    if leash is None and (options.processes is not None or options.reload):
         from pool.ops.cli.parent import run_children
 
         return run_children(args, said, tell)
-    leash = Leash.of(args.child) if args.child is not None else None
     if options.loop == "trio" and importlib.util.find_spec("trio") is None:
         raise ConfigError(setting="loop", problem="trio is not installed: pip install trio")
     handlers = load_all(options.handlers)
@@ -140,9 +140,18 @@ async def serve(
                 for number in _SIGNALS:
                     signal.signal(number, signal.SIG_DFL)
                 on_leaving(why)
-                await node.drain()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_ignore, signals)
+                    await node.drain()
+                    tasks.cancel_scope.cancel()
         except KeyboardInterrupt:  # a handler raised it: the node has left as for the signal
             on_leaving("KeyboardInterrupt")
+
+
+async def _ignore(signals: AsyncIterator[signal.Signals]) -> None:
+    """Take what came while we were told otherwise: trio would raise it again at the end."""
+    async for _ in signals:
+        pass
 
 
 def _watch_for_culprits(node: Node) -> None:
