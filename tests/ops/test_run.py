@@ -253,14 +253,15 @@ async def test_whoever_started_it_hears_when_it_is_ready_and_when_it_leaves(
     assert not file.exists()
 
 
-@pytest.mark.parametrize("file", ["nowhere/ready", "/proc/ready", "."])
+@pytest.mark.parametrize("file", ["nowhere/ready", "/proc/ready", "taken"])
 def test_a_ready_file_that_cannot_be_is_refused_before_anything_begins(
     file: str, work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(work)
+    (work / "taken").mkdir()
     words = ["run", "work", "--pool", "p", "--url", "redis://127.0.0.1:1", "--processes", "2"]
     assert main([*words, "--ready-file", file]) == USAGE
-    assert "no file can be made and removed there" in capsys.readouterr().err
+    assert f"{file} cannot be made and removed: " in capsys.readouterr().err
 
 
 @pytest.mark.anyio
@@ -297,9 +298,9 @@ def runs(folder: Path, key: str) -> list[int]:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("to_all", [False, True])
+@pytest.mark.parametrize("also", ["nobody", "before", "after"])
 async def test_all_drain_when_the_parent_is_told_and_also_when_all_are(
-    pool_url: str, pool_name: str, work: Path, anyio_backend: str, to_all: bool
+    pool_url: str, pool_name: str, work: Path, anyio_backend: str, also: str
 ) -> None:
     """As systemd does it, and Ctrl-C: a signal for the children, too, is no second one."""
     words = several(pool_url, pool_name, anyio_backend, "--processes", "2", "--label", "lab")
@@ -312,7 +313,7 @@ async def test_all_drain_when_the_parent_is_told_and_also_when_all_are(
         refs = [await client.dispatch("wait", f"k{i}", str(work)) for i in range(8)]
         for ref in refs:
             await ref.started(WAIT_S)
-        for pid in pids if to_all else ():
+        for pid in pids if also == "before" else ():
             os.kill(pid, signal.SIGTERM)
         worker.process.terminate()
         awaited = {"draining", *pids}
@@ -320,6 +321,8 @@ async def test_all_drain_when_the_parent_is_told_and_also_when_all_are(
             told = await worker.event()
             if told["event"] in ("draining", "child.draining"):
                 awaited.discard(told.get("pid", "draining"))
+        for pid in pids if also == "after" else ():
+            os.kill(pid, signal.SIGTERM)
         (work / "go").touch()
         done = {await ref.result(WAIT_S) for ref in refs}
         assert done <= set(pids)

@@ -4,8 +4,8 @@ Between the two is a pair of sockets.  Up go lines of JSON: that it is ready, th
 goes nothing but the end: the parent closes its side to have the child drain, and if the parent dies
 the kernel closes it.  So there is one way to be told, and a child never outlives its parent for
 longer than a drain takes.  Told while it still imports modules, it ends at once.  A signal that
-comes as well, because somebody has sent it to all of a group, is heard beside it: both mean the
-same, and only a second signal ends the drain.
+comes as well, because somebody has sent it to all of a group, means the same, before or after: who
+has sent it twice has sent it to the parent, too, and that kills.
 """
 
 from __future__ import annotations

@@ -43,9 +43,12 @@ class Readiness:
         """
         path = Path(file) if file else None
         if path is not None:
-            _remove(path)
-            if not os.access(path.parent, os.W_OK | os.X_OK) or path.exists():
-                raise _refused(path, "no file can be made and removed there")
+            try:
+                _part(path).touch()
+                _part(path).unlink()
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise _refused(path, error) from None
         is_ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         limit = environ.get("WATCHDOG_USEC", "")
         watchdog_s = int(limit) / _MICROSECONDS if is_ours and limit.isdecimal() else 0.0
@@ -63,12 +66,12 @@ class Readiness:
             ConfigError: The file cannot be written.
         """
         if self.file is not None:
-            part = self.file.with_name(f".{self.file.name}.{os.getpid()}")
+            part = _part(self.file)
             try:
                 part.write_text(f"{os.getpid()}\n", "utf-8")
                 part.replace(self.file)  # there at once as a whole, or not
             except OSError as error:
-                raise _refused(self.file, error.strerror or str(error)) from None
+                raise _refused(self.file, error) from None
         self._notify(f"READY=1\nSTATUS={status}")
 
     def lost(self) -> None:
@@ -105,8 +108,14 @@ class Readiness:
                 return  # whoever listened is gone: see the module's header
 
 
-def _refused(path: Path, problem: str) -> ConfigError:
-    return ConfigError(setting="ready_file", problem=f"{shown(str(path))}: {problem}")
+def _part(path: Path) -> Path:
+    """Return where a file is written before it has its name."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _refused(path: Path, error: OSError) -> ConfigError:
+    problem = f"{shown(str(path))} cannot be made and removed: {error.strerror or error}"
+    return ConfigError(setting="ready_file", problem=problem)
 
 
 def _remove(path: Path) -> None:

@@ -127,8 +127,9 @@ async def serve(
 ) -> None:
     """Be a node until SIGTERM, SIGINT, the parent's word, or the pool's end; then drain it.
 
-    From the first signal on, a second one has its default action: the process ends at once, also
-    when the event loop hangs, and what it ran is recovered elsewhere after one lease TTL.
+    From the first signal on, a second one has its default action, but for a child: the process ends
+    at once, also when the event loop hangs, and what it ran is recovered elsewhere after one lease
+    TTL.
     """
     # Before the node opens: a signal that comes meanwhile must not leave a half-open node behind.
     with anyio.open_signal_receiver(*_SIGNALS) as signals:
@@ -137,8 +138,11 @@ async def serve(
             async with node:
                 await on_ready()
                 why = await _told(node, signals, leash)
+                # To a child the parent's word and a signal to all of them are one and the same, in
+                # whatever order they come; if there is a second one, the parent kills.
+                after = signal.SIG_DFL if leash is None else signal.SIG_IGN
                 for number in _SIGNALS:
-                    signal.signal(number, signal.SIG_DFL)
+                    signal.signal(number, after)
                 on_leaving(why)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_ignore, signals)
