@@ -47,7 +47,7 @@ class Readiness:
                 _part(path).touch()
                 _part(path).unlink()
                 path.unlink(missing_ok=True)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise _refused(path, error) from None
         is_ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         limit = environ.get("WATCHDOG_USEC", "")
@@ -113,8 +113,9 @@ def _part(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 
-def _refused(path: Path, error: OSError) -> ConfigError:
-    problem = f"{shown(str(path))} cannot be made and removed: {error.strerror or error}"
+def _refused(path: Path, error: OSError | ValueError) -> ConfigError:
+    why = getattr(error, "strerror", None) or str(error)
+    problem = f"{shown(str(path))} cannot be made and removed: {why}"
     return ConfigError(setting="ready_file", problem=problem)
 
 
