@@ -6,9 +6,9 @@ What becomes of it is decided by a machine: `core/run.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import Context as LogContext
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from types import coroutine
 from typing import Any, Final, TypeAlias
@@ -24,7 +24,8 @@ from pool.core.record import Start
 from pool.core.run import Life, Phase, Why
 from pool.errors import PayloadEncodingError
 from pool.jobs.around import run_through
-from pool.jobs.depends import call_with, in_thread
+from pool.jobs.blocking import NO_BLOCKING, in_thread
+from pool.jobs.depends import call_with
 from pool.jobs.handlers import Handler
 from pool.jobs.job import RUNNING, Inbox, Job
 from pool.jobs.keeper import NO_KEEPER
@@ -56,7 +57,9 @@ class Run(Life):
     refusals = 0  # in a row, of what it has to fetch before it begins
     fetches = 0  # of that, answered with what cannot be it
     turn = NO_TURN  # to fetch it
-    is_leaked = False  # it has been settled, and its plain handler goes on in its thread
+    is_leaked = False  # it has been settled, and a thread of its handler goes on
+    may_leak = False  # its handler is a plain one, or calls such functions
+    blocking = NO_BLOCKING  # what it calls beside the event loop
     steps = b""  # what its steps stored before it began
     keeper = NO_KEEPER
     # When its handler said last how far it is.
@@ -181,17 +184,26 @@ def _apart(
             step, value = coro.throw, error
 
 
+def _variables(*names: str) -> Iterator[ContextVar[Any]]:
+    """Return structlog's variables of these names; to look them up for each job costs twice."""
+    tokens = LogContext().run(bind_contextvars, **dict.fromkeys(names))
+    return (tokens[name].var for name in names)
+
+
+_POOL, _HANDLER, _KEY, _ID, _ATTEMPT, _EPOCH = _variables(
+    "pool", "handler", "key", "job_id", "attempt", "epoch"
+)
+
+
 def _enter(job: Job, of: str) -> None:
     """Note in a handler's own context whose it is; log lines carry it from there."""
     RUNNING.set(of)
-    bind_contextvars(
-        pool=job.node.pool,
-        handler=job.handler,
-        key=job.key,
-        job_id=job.id,
-        attempt=job.attempt,
-        epoch=job.epoch,
-    )
+    _POOL.set(job.node.pool)
+    _HANDLER.set(job.handler)
+    _KEY.set(job.key)
+    _ID.set(job.id)
+    _ATTEMPT.set(job.attempt)
+    _EPOCH.set(job.epoch)
 
 
 async def _given(

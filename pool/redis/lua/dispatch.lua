@@ -25,7 +25,7 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          handler's options say.  Then a comma and what its record has in `more`.  A digest there says
                          that its id was given to it, and may be given again
 
-Uses     lane, expected, record, batch, place, queue, keep
+Uses     lane, expected, record, batch, place, (queue), (keep)
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) |
          REPLAYED <job id> <handler> (likewise, and that one was made from its dead letter) |
@@ -71,15 +71,27 @@ local known = {}
 local answers = {}
 local refused = {} -- result:ID KEY -> (job id, key), what stands there
 
+local function may(flags, letter)
+  return string.find(flags, letter, 1, true) ~= nil
+end
+
+-- The handler as it is registered, and the job's kind.
+local function looked_up(handler, kind)
+  if known[handler] == nil then
+    known[handler] = redis.call('HGET', handlers, handler)
+  end
+  if kind == '?' then
+    kind = string.match(known[handler] or '', '^[js]') or 'j'
+  end
+  return known[handler], kind
+end
+
+-- late meeting
 local function refuse(answer, result, id, key)
   if refused_ms > 0 then
     refused[result] = { pair_of(id, key), REFUSED .. answer }
   end
   return answer
-end
-
-local function may(flags, letter)
-  return string.find(flags, letter, 1, true) ~= nil
 end
 
 -- Whether a job is not the one that this id was given to before.  One that was given none has no digest: who names
@@ -97,17 +109,6 @@ local function ended(text, digest, handler)
   local its_handler, anew = more_of(more, 'h'), more_of(more, 'y')
   local differs = conflict(digest, handler, more, its_handler)
   return differs or (anew and 'REPLAYED ' .. anew .. ' ' .. its_handler) or 'ENDED'
-end
-
--- The handler as it is registered, and the job's kind.
-local function looked_up(handler, kind)
-  if known[handler] == nil then
-    known[handler] = redis.call('HGET', handlers, handler)
-  end
-  if kind == '?' then
-    kind = string.match(known[handler] or '', '^[js]') or 'j'
-  end
-  return known[handler], kind
 end
 
 -- Whether the live job is of the same handler and payload; nil: that is to be read elsewhere.
@@ -220,6 +221,7 @@ local function meet(key, live, id, handler, kind, flags, delay_ms, payload, dige
   local answer = enqueue(key, live, r, delay_ms, policy, tonumber(line_max) or 0, payload)
   return answer, string.sub(answer, 1, 1) == 'Q'
 end
+-- end meeting
 
 local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, result, unassigned)
   local more, digest = '', nil
@@ -299,9 +301,11 @@ for a = arg, #ARGV, 8 do
   k = k + 2
 end
 write_batch()
-for result, answer in pairs(refused) do
-  remember(result, answer[1], answer[2], refused_ms)
+if next(refused) then
+  for result, answer in pairs(refused) do
+    remember(result, answer[1], answer[2], refused_ms)
+  end
+  close_kept()
 end
-close_kept()
 close_lane()
 return answers

@@ -39,10 +39,12 @@ local function lift(key, r, unassigned)
   end
 end
 
+-- late journal
 local function journal_add(edge, key, r, detail)
   redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', edge, 'key', key, 'id', r[ID],
     'owner', r[OWNER], 'epoch', r[EPOCH], 'attempt', r[ATTEMPT], 'detail', detail)
 end
+-- end journal
 
 -- How long before now it was accepted and began (what was never acknowledged, and has begun, did so just now),
 -- what its marks weigh, in halves, and how far it said it was; what is none is left empty, or out at the end.
@@ -58,6 +60,7 @@ local function history_of(r, has_begun)
     .. (halves > 0 and text_of(halves) or '') .. (progress and ',' .. progress or '')
 end
 
+-- late kept
 -- What `more` of an outcome has: of whom the id is known before it is dispatched, and of dead letters, also what
 -- it was: h handler, k kind.
 local function more_kept(r, word)
@@ -105,6 +108,7 @@ local function kept_ms(r, text, ttl_ms)
   end
   return text_of(math.max(asked, known))
 end
+-- end kept
 
 -- word: done | parked | cancelled.  Returns OK[ <waiters or -> <unheard>], the latter where the next one of its key
 -- has its turn.  Outcome: word|epoch|owner|attempt|ended ms,history|more|detail, newline, body.
