@@ -268,6 +268,11 @@ def _watch(directory: Path, wake: socket.socket) -> None:
 
     def watch() -> None:
         for _ in watchfiles.watch(directory, watch_filter=files, raise_interrupt=False):
-            wake.send(_CHANGED)
+            try:
+                wake.send(_CHANGED)
+            except BlockingIOError:
+                continue  # many wake-ups are unread already, one of them ours
+            except OSError:
+                return  # it has ended meanwhile
 
     threading.Thread(target=watch, name="watch", daemon=True).start()

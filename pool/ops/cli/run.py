@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
         return run_children(args, said, tell)
     if options.loop == "trio" and importlib.util.find_spec("trio") is None:
         raise ConfigError(setting="loop", problem="trio is not installed: pip install trio")
+    # Before what takes long: a file that is left of a process that was killed is not so any more.
+    readiness = Readiness() if leash else Readiness.of(options.ready_file, os.environ)
     handlers = load_all(options.handlers)
     observers = [load_observer(each) for each in options.observers]
     is_json = args.json if options.log_format == "auto" else options.log_format == "json"
@@ -60,11 +62,10 @@ def run(args: argparse.Namespace) -> int:
         observers=(log_observer, *observers),
     )
     if leash is None:
-        readiness = Readiness.of(options.ready_file, os.environ)
         tell = partial(tell, pool=options.pool)
     else:
         leash.loaded()
-        readiness, tell = Readiness(), partial(leash.tell, child=leash.number)
+        tell = partial(leash.tell, child=leash.number)
     anyio.run(_work, node, sorted(handlers), leash, readiness, tell, backend=options.loop)
     return 0
 
