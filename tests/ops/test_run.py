@@ -203,7 +203,7 @@ async def heard(line: socket.socket, word: str) -> dict[str, str]:
 @pytest.mark.anyio
 @pytest.mark.parametrize("processes", [(), ("--processes", "2")])
 @pytest.mark.parametrize("is_abstract", [False, True])
-async def test_whoever_started_it_hears_when_it_is_ready_and_when_it_leaves(
+async def test_who_started_it_hears_when_it_is_ready_and_leaves(
     pool_url: str,
     pool_name: str,
     work: Path,
