@@ -2872,10 +2872,9 @@ MUTANTS: Final = (
         name="who drains is still ready",
         breaks="a probe finds a worker ready that takes no jobs",
         path="pool/ops/cli/readiness.py",
-        old="            _remove(self.file)\n        self._notify(f\"STOPPING",
-        new="            pass\n        self._notify(f\"STOPPING",
+        old='            _remove(self.file)\n        self._notify(f"STOPPING',
+        new='            pass\n        self._notify(f"STOPPING',
         by=("tests/ops/test_run.py::test_who_started_it_hears_when_it_is_ready_and_leaves",),
-    ),
     ),
 )
 
