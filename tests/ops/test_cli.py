@@ -80,7 +80,7 @@ def jobs(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _nothing_around(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the caller's environment out of it, and this process's logging as it is."""
-    monkeypatch.setattr("pool.ops.cli.run.configure", lambda *_, **__: None)
+    monkeypatch.setattr("pool.ops.cli.worker.configure", lambda *_, **__: None)
     monkeypatch.delenv("POOL_URL", raising=False)
     monkeypatch.delenv("POOL_NAME", raising=False)
 
@@ -547,7 +547,7 @@ async def nobody_works(client: Node) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_the_first_signal_drains(
     pool_url: str, pool_name: str, jobs: Path, anyio_backend: str, number: signal.Signals
 ) -> None:

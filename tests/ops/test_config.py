@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from pool.errors import ConfigError
-from pool.ops.cli import USAGE, config, main
+from pool.ops.cli import UNREACHABLE, USAGE, config, main
 from pool.ops.cli.config import FILE_BYTES_MAX, OPTIONS, Configuration, Option, gather
 from pool.settings import Settings
 
@@ -295,6 +295,33 @@ def test_help_and_version_load_nothing_that_works(words: list[str]) -> None:
     )
     for module in ("anyio", "asyncio", "redis", "hiredis", "structlog", "pool.jobs", "tomllib"):
         assert f"'{module}'" not in done.stderr
+
+
+def test_a_parent_loads_nothing_of_what_its_children_do() -> None:
+    """It is there once more for as long as the service runs."""
+    show = "import sys, pool.ops.cli.run, pool.ops.cli.parent; print(sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", show], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for module in ("anyio", "asyncio", "redis", "hiredis", "structlog", "pool.jobs.handlers"):
+        assert f"'{module}'" not in done.stdout
+
+
+def test_other_commands_find_the_pool_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever else it says, and whether that is right."""
+    monkeypatch.delenv("POOL_NAME", raising=False)
+    monkeypatch.delenv("POOL_URL", raising=False)
+    file = tmp_path / "pool.toml"
+    file.write_text('pool = "p"\nurl = "redis://127.0.0.1:1"\ncapacity = 0\n', "utf-8")
+    assert main(["status", "--config", str(file)]) == UNREACHABLE
+    assert "127.0.0.1:1 refused" in capsys.readouterr().err
+    file.write_text('pool = "p"\nurl = "127.0.0.1"\n', "utf-8")
+    assert main(["status", "--config", str(file)]) == USAGE
+    assert "line 2: the address has no scheme" in capsys.readouterr().err
+    assert main(["status"]) == USAGE
+    assert "give --pool, set POOL_NAME" in capsys.readouterr().err
 
 
 def test_toml_of_every_option_is_toml() -> None:

@@ -2863,7 +2863,7 @@ MUTANTS: Final = (
     Mutant(
         name="a signal to all is a second one for a child",
         breaks="whoever signals a whole group ends its jobs at once",
-        path="pool/ops/cli/run.py",
+        path="pool/ops/cli/worker.py",
         old="                after = signal.SIG_DFL if leash is None else signal.SIG_IGN",
         new="                after = signal.SIG_DFL",
         by=("tests/ops/test_run.py::test_all_drain_when_the_parent_is_told_and_also_when_all_are",),

@@ -19,7 +19,6 @@ from typing import NoReturn, TypeAlias
 
 from pool.errors import (
     AuthError,
-    ConfigError,
     NoServer,
     PoolError,
     StoreUnavailable,
@@ -27,7 +26,7 @@ from pool.errors import (
     UsageError,
 )
 from pool.ops.cli.child import Leash
-from pool.ops.cli.config import add_to
+from pool.ops.cli.config import add_to, gather
 from pool.redis.url import Url
 from pool.version import __version__
 
@@ -176,21 +175,20 @@ def _command(commands: _Commands, name: str, text: str) -> argparse.ArgumentPars
 def _add_pool(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pool", metavar="NAME", help="the pool's name (or set POOL_NAME)")
     command.add_argument("--url", help="where Redis is (or set POOL_URL, which hides a password)")
+    command.add_argument("--config", metavar="FILE", help="a TOML file that says both")
 
 
 def _complete(args: argparse.Namespace) -> None:
-    """Fill in what the environment says; `run` and `check` do it themselves."""
-    if "config" in args:
+    """Fill in where the pool is; `run` and `check` do that themselves."""
+    if "handlers" in args or "url" not in args:
         return
-    for name, variable in (("pool", "POOL_NAME"), ("url", "POOL_URL")):
-        if name in args and not getattr(args, name):
-            value = os.environ.get(variable, "")
-            if not value:
-                problem = f"give --{name}, or set {variable}"
-                raise ConfigError(setting=name, problem=problem)
-            setattr(args, name, value)
-    if "url" in args:
-        args.url = Url.parse(args.url)  # which whoever shows the arguments may show
+    said = gather(args, os.environ)
+    for problem in said.problems:
+        if problem.setting in ("pool", "url", "config"):
+            raise problem
+    for name in ("pool", "url"):
+        setattr(args, name, said.given(name))
+    args.url = Url.parse(args.url)  # which whoever shows the arguments may show
 
 
 # --- what went wrong ------------------------------------------------------------------------

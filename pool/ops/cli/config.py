@@ -319,11 +319,20 @@ class Configuration:
         if self.problems:
             raise self.problems[0]
         for name in needed:
-            if not self.values.get(name):
-                option = OPTIONS[name]
-                flag = option.flag or "MODULE"
-                problem = f"give {flag}, set {option.variable}, or write {name} = ... in the file"
-                raise ConfigError(setting=name, problem=problem)
+            self.given(name)
+
+    def given(self, name: str) -> Any:
+        """Return what was given.
+
+        Raises:
+            ConfigError: Nothing was.
+        """
+        if not self.values.get(name):
+            option = OPTIONS[name]
+            flag = option.flag or "MODULE"
+            problem = f"give {flag}, set {option.variable}, or write {name} = ... in the file"
+            raise ConfigError(setting=name, problem=problem)
+        return self.values[name]
 
 
 def gather(args: argparse.Namespace, environ: Mapping[str, str]) -> Configuration:

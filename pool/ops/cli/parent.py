@@ -11,7 +11,6 @@ never forked: they begin with what is on the disk, and share nothing with each o
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -33,7 +32,7 @@ import attrs
 
 from pool.errors import ConfigError
 from pool.ops.cli.child import SHUT_DOWN
-from pool.ops.cli.config import Configuration, RunOptions
+from pool.ops.cli.config import RunOptions
 from pool.ops.cli.readiness import Readiness
 from pool.ops.processes import (
     FAILED,
@@ -53,13 +52,12 @@ _LINE_BYTES_MAX: Final = 1024 * 1024  # of a child: what is longer is no line of
 _BY_SIGNAL: Final = 128  # as a shell says of a program that a signal has ended
 
 
-def run_children(args: argparse.Namespace, said: Configuration, tell: Callable[..., None]) -> int:
-    """Have children do what `pool run` does; return when all have ended.
+def run_children(words: list[str], options: RunOptions, tell: Callable[..., None]) -> int:
+    """Have children do what these words of `pool run` say; return when all have ended.
 
     Raises:
         ConfigError: What is asked for cannot be had.
     """
-    options = said.options
     url = Url.parse(options.url)
     if url.kind == "embedded" and not url.path:
         problem = "embedded:// alone is a server of one process; name a directory, embedded:///..."
@@ -68,7 +66,7 @@ def run_children(args: argparse.Namespace, said: Configuration, tell: Callable[.
         problem = "it needs watchfiles: pip install 'keyed-pool[cli]'"
         raise ConfigError(setting="reload", problem=problem)
     readiness = Readiness.of(options.ready_file, os.environ)
-    return _Parent(list(args.words), options, readiness, tell).run()
+    return _Parent(words, options, readiness, tell).run()
 
 
 @attrs.define
