@@ -123,7 +123,7 @@ async def test_what_the_environment_says_is_taken(
         async with Node(pool_name, pool_url, settings=SETTINGS) as client:
             assert [info.label for info in client.workers] == ["from-flag"]
         worker.process.terminate()
-        await ends_well(worker)
+        assert (await worker.end())[0] == OK
 
 
 @pytest.mark.anyio
@@ -144,7 +144,7 @@ async def test_it_joins_a_pool_of_any_lanes(
         for key in "abcdefgh":
             assert await (await client.dispatch("jobs.who", key)).result(WAIT_S) == "jobs"
         worker.process.terminate()
-        await ends_well(worker)
+        assert (await worker.end())[0] == OK
 
 
 # --- ready, and leaving ---------------------------------------------------------------------------
