@@ -153,7 +153,8 @@ class Processes:
         if child is None:
             return []
         if self.is_stopping:
-            self._code = self._code or (FAILED if code else DONE)
+            has_worked = child.ready_s < math.inf  # else there was nothing to drain
+            self._code = self._code or (FAILED if code and has_worked else DONE)
             return self._finish()
         if child.state == "leaving":
             return [*self._go_on()]

@@ -267,6 +267,14 @@ def test_all_drain_and_the_code_says_whether_they_did(code: int) -> None:
     assert system.code == (FAILED if code else 0)
 
 
+def test_who_was_still_starting_has_nothing_to_drain() -> None:
+    """Ctrl-C and systemd signal the children, too, and one that loads ends by that."""
+    system = System(1)
+    system.do(system.it.stop())
+    system.end(1, -15)
+    assert system.code == 0
+
+
 def test_asked_twice_it_kills() -> None:
     system = System(2)
     system.ready()
