@@ -24,6 +24,7 @@ from pool.errors import (
     StoreUnavailable,
     UnsupportedServer,
     UsageError,
+    again,
 )
 from pool.ops.cli.child import Leash
 from pool.ops.cli.config import add_to, gather
@@ -185,7 +186,7 @@ def _complete(args: argparse.Namespace) -> None:
     said = gather(args, os.environ)
     for problem in said.problems:
         if problem.setting in ("pool", "url", "config"):
-            raise problem
+            raise again(problem)
     for name in ("pool", "url"):
         setattr(args, name, said.given(name))
     args.url = Url.parse(args.url)  # which whoever shows the arguments may show

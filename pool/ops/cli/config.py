@@ -273,7 +273,7 @@ def _as_number(value: float) -> str:
 
 
 @attrs.frozen
-class Given:
+class Stated:
     """A value, and where it was given."""
 
     value: Any
@@ -287,7 +287,7 @@ class Configuration:
     values: dict[str, Any] = attrs.field(factory=dict)
     problems: list[ConfigError] = attrs.field(factory=list)
 
-    def take(self, name: str, said: Given) -> None:
+    def take(self, name: str, said: Stated) -> None:
         """Take a value, or what is wrong with it."""
         try:
             self.values[name] = OPTIONS[name].judge(said.value)
@@ -338,7 +338,7 @@ class Configuration:
 def gather(args: argparse.Namespace, environ: Mapping[str, str]) -> Configuration:
     """Return what flags, variables and the file say, in this order."""
     found = Configuration(dict(DEFAULTS))
-    said: dict[str, Given] = {}
+    said: dict[str, Stated] = {}
     try:
         said |= _from_file(args.config or environ.get(FILE_VARIABLE, ""), found.problems)
     except ConfigError as error:
@@ -355,25 +355,25 @@ def gather(args: argparse.Namespace, environ: Mapping[str, str]) -> Configuratio
     return found
 
 
-def _from_flags(args: argparse.Namespace) -> Iterator[tuple[str, Given]]:
+def _from_flags(args: argparse.Namespace) -> Iterator[tuple[str, Stated]]:
     for option in OPTIONS.values():
         given = getattr(args, option.name, None)
         if isinstance(given, list):
             if given:
-                yield option.name, Given(tuple(given), option.flag or "MODULE")
+                yield option.name, Stated(tuple(given), option.flag or "MODULE")
         elif given is not None:
-            yield option.name, Given(option.read(given), option.flag)
+            yield option.name, Stated(option.read(given), option.flag)
 
 
 def _from_variables(
     environ: Mapping[str, str], problems: list[ConfigError]
-) -> Iterator[tuple[str, Given]]:
+) -> Iterator[tuple[str, Stated]]:
     """Yield what is set.  Others' variables may begin so: only what is nearly ours is wrong."""
     known = {option.variable: option for option in OPTIONS.values()}
     for variable, text in environ.items():
         if variable in known and text:
             option = known[variable]
-            yield option.name, Given(option.read(text), variable)
+            yield option.name, Stated(option.read(text), variable)
         elif variable.startswith("POOL_") and variable not in (*known, FILE_VARIABLE):
             near = _nearest(variable.removeprefix("POOL_"), [v[5:] for v in known])
             if near:
@@ -381,7 +381,7 @@ def _from_variables(
                 problems.append(ConfigError(setting=variable, problem=problem))
 
 
-def _from_file(name: str, problems: list[ConfigError]) -> Iterator[tuple[str, Given]]:
+def _from_file(name: str, problems: list[ConfigError]) -> Iterator[tuple[str, Stated]]:
     if not name:
         return
     import tomllib
@@ -394,7 +394,7 @@ def _from_file(name: str, problems: list[ConfigError]) -> Iterator[tuple[str, Gi
     for key, value in keys.items():
         where = f"{name}, line {_line_of(key, text)}"
         if key in OPTIONS:
-            yield key, Given(tuple(value) if isinstance(value, list) else value, where)
+            yield key, Stated(tuple(value) if isinstance(value, list) else value, where)
         else:
             problem = f"{where}: there is no setting {shown(key)!r}{_instead(key, value)}"
             problems.append(ConfigError(setting=shown(key), problem=problem))

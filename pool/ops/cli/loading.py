@@ -22,6 +22,7 @@ from pool.errors import (
     NoHandlers,
     PoolError,
     UsageError,
+    again,
     shown,
 )
 from pool.events import Observer
@@ -60,7 +61,7 @@ def load_all(references: Sequence[str]) -> Handlers:
     """
     found = {reference: load(reference) for reference in dict.fromkeys(references)}
     for problem in clashes(found):
-        raise problem
+        raise again(problem)
     return together(found)
 
 
