@@ -21,7 +21,7 @@ import attrs
 
 from pool import checks
 from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
-from pool.errors import ConfigError, shown
+from pool.errors import ConfigError, again, shown
 from pool.names import check_label, check_pool
 from pool.redis.url import Url
 from pool.settings import Settings, choice, count, number
@@ -317,7 +317,7 @@ class Configuration:
             ConfigError: Something is, or one of these was not given.
         """
         if self.problems:
-            raise self.problems[0]
+            raise again(self.problems[0])
         for name in needed:
             self.given(name)
 
