@@ -367,6 +367,47 @@ async def test_what_is_open_across_a_yield_is_left_in_order(
     assert len(fleet.all_seen(AttemptFailed)) == (2 if how == "fails" else 0)
 
 
+async def test_a_scope_that_is_left_open_is_named_and_harms_nobody_else(fleet: Fleet) -> None:
+    handlers = Handlers()
+
+    async def nothing() -> AsyncIterator[None]:
+        yield
+
+    async def opens() -> AsyncIterator[None]:
+        await anyio.create_task_group().__aenter__()
+        yield
+
+    @handlers.job("handler", attempts_max=1)
+    async def handler(job: Job, *, it: None = Depends(nothing)) -> None:
+        await anyio.create_task_group().__aenter__()
+
+    @handlers.job("dependency", attempts_max=1)
+    async def dependency(job: Job, *, it: None = Depends(opens)) -> None: ...
+
+    @handlers.job("generator", attempts_max=1)
+    async def generator(job: Job) -> AsyncIterator[int]:
+        await anyio.create_task_group().__aenter__()
+        yield 1
+
+    @handlers.job("raises", attempts_max=1)
+    async def raises(job: Job, *, it: None = Depends(nothing)) -> None:
+        await anyio.create_task_group().__aenter__()
+        raise LookupError("its own")
+
+    @handlers.job("good")
+    async def good(job: Job) -> str:
+        return "good"
+
+    node = await fleet.node(handlers, capacity=1)
+    for each in (handler, dependency, generator, raises):
+        wanted = "its own" if each is raises else "it left a cancel scope or a task group open"
+        with pytest.raises(JobParked, match=wanted):
+            await (await node.dispatch(each, each.name)).result(timeout_s=PATIENCE_S)
+        ref = await node.dispatch(good, f"after {each.name}")
+        assert await ref.result(timeout_s=PATIENCE_S) == "good"
+    assert node.state == "open"
+
+
 async def test_a_generator_whose_end_hangs_is_cut_short_and_stays_what_it_was(
     fleet: Fleet, diary: Diary
 ) -> None:
