@@ -2844,7 +2844,8 @@ MUTANTS: Final = (
         breaks="a task group that is open across a yield cannot be left",
         path="pool/jobs/closing.py",
         old="                    await close(raised)",
-        new="                    with anyio.CancelScope():\n                        await close(raised)",
+        new="                    with anyio.CancelScope():\n"
+        "                        await close(raised)",
         by=("tests/jobs/test_forms.py",),
     ),
     Mutant(
