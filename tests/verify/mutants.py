@@ -2747,16 +2747,16 @@ MUTANTS: Final = (
         name="dependencies left open",
         breaks="what an attempt depends on is not closed when it fails or is cancelled",
         path="pool/jobs/closing.py",
-        old="                await close(raised)",
-        new="                if raised is None:\n                    await close(raised)",
+        old="                    await close(raised)",
+        new="                    if raised is None:\n                        await close(raised)",
         by=("tests/jobs/test_resources.py",),
     ),
     Mutant(
         name="closing not shielded",
         breaks="what is closed behind a cancelled handler cannot await",
         path="pool/jobs/closing.py",
-        old="                scope.shield = True",
-        new="                scope.shield = False",
+        old="                    scope.shield = True",
+        new="                    scope.shield = False",
         by=("tests/jobs/test_resources.py",),
     ),
     Mutant(
@@ -2894,8 +2894,9 @@ MUTANTS: Final = (
         name="a scope where closing begins",
         breaks="a task group that is open across a yield cannot be left",
         path="pool/jobs/closing.py",
-        old="                await close(raised)",
-        new="                with anyio.CancelScope():\n                    await close(raised)",
+        old="                    await close(raised)",
+        new="                    with anyio.CancelScope():\n"
+        "                        await close(raised)",
         by=("tests/jobs/test_forms.py",),
     ),
     Mutant(
