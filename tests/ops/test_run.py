@@ -20,8 +20,8 @@ from pool.ops.cli import OK, UNREACHABLE, USAGE, main
 from pool.settings import Settings
 from tests.ops.commands import WAIT_S, Cli, running
 
-TTL_S = 1.0
-LONG_S = 120.0  # of what starts several processes after each other, on a busy machine
+TTL_S = 5.0  # nothing here waits for a lease to end, but for one test; a busy machine is late
+LONG_S = 300.0  # of what starts several processes after each other, on a busy machine
 SETTINGS = Settings(lease_ttl_s=TTL_S)
 
 SHOP = """
@@ -309,7 +309,8 @@ async def test_all_drain_when_the_parent_is_told_and_also_when_all_are(
         running(*words, cwd=work, wait_s=LONG_S) as worker,
     ):
         pids = await are_ready(worker)
-        assert sorted(info.label for info in client.workers) == ["lab-1", "lab-2"]
+        while sorted(info.label for info in client.workers) != ["lab-1", "lab-2"]:  # noqa: ASYNC110
+            await anyio.sleep(0.01)  # it hears of them a moment later
         refs = [await client.dispatch("wait", f"k{i}", str(work)) for i in range(8)]
         for ref in refs:
             await ref.started(WAIT_S)
@@ -344,6 +345,8 @@ async def test_a_reload_loses_no_job_runs_none_twice_and_always_has_workers(
         ):
             old = await are_ready(worker)
             await heard(line, "READY")
+            while len(client.workers) < len(old):  # noqa: ASYNC110
+                await anyio.sleep(0.01)  # it hears of them a moment later
             refs = [await client.dispatch("wait", f"k{i}", str(work)) for i in range(8)]
             for ref in refs:
                 await ref.started(WAIT_S)
