@@ -21,6 +21,7 @@ from typing import Any, Final
 import attrs
 
 import pool
+import pool.codecs
 import pool.events
 import pool.letters
 import pool.listing
@@ -55,6 +56,7 @@ API: Final = {
             "Handlers",
             "Handler",
             "Runner",
+            "Result",
             "Job",
             "Depends",
             "Step",
@@ -67,6 +69,7 @@ API: Final = {
         *pool.letters.__all__,
         *pool.listing.__all__,
         *pool.middleware.__all__,
+        *pool.codecs.__all__,
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),
@@ -74,6 +77,7 @@ API: Final = {
 }
 _HOMES: Final = (
     pool,
+    pool.codecs,
     pool.letters,
     pool.listing,
     pool.maps,

@@ -6,7 +6,15 @@ Names are explicit because they are stored with jobs: renaming a function must n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+)
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import FunctionType
 from typing import (
@@ -27,12 +35,24 @@ from typing import (
 import attrs
 
 from pool import checks
+from pool.core.codec import Codec
 from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
-from pool.errors import ConfigError, DuplicateHandler, name_of, shown
+from pool.errors import ConfigError, DuplicateHandler, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
-from pool.jobs.depends import Plan, plan_of
+from pool.jobs.depends import Plan, plan_of, signature_of
+from pool.jobs.forms import Result, Runner, Said, function_of, object_function, refused
 from pool.jobs.job import Job
+from pool.jobs.typed.contract import (
+    Arguments,
+    CodecName,
+    Encoding,
+    ReturnType,
+    Upcast,
+    arguments_of,
+    encoding_of,
+    result_of,
+)
 from pool.names import check_handler
 
 if TYPE_CHECKING:  # it makes what is made of handlers
@@ -42,6 +62,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", bound=Hook)
 A = TypeVar("A")
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -64,12 +85,14 @@ SECONDS_MIN: Final = 0.001  # of a time limit or a backoff
 
 @attrs.frozen(eq=False)
 class Handler(Generic[P, R]):
-    """A registered function.  Calling it runs the function itself, as in a unit test."""
+    """A registered handler.  Calling it runs the function itself, as in a unit test."""
 
     name: str
     fn: Callable[..., Any]
     _options: Options = attrs.field(repr=False)
     _is_async: bool = attrs.field(repr=False)
+    _arguments: Arguments = attrs.field(repr=False)
+    _result: ReturnType | None = attrs.field(repr=False)  # None: as it is, in JSON
     _lifespan: Callable[..., Any] | None = attrs.field(repr=False, default=None)
     _plan: Plan | None = attrs.field(repr=False, default=None)  # None: it depends on nothing
     # What the next four say is of its `Handlers`, and may change until it runs.
@@ -80,21 +103,6 @@ class Handler(Generic[P, R]):
 
     def __call__(self, job: Job, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.fn(job, *args, **kwargs)
-
-
-class Runner(Protocol):
-    """The object form, for people who manage start and stop themselves.
-
-    `start` returns once what it started runs; it then runs until `stop`.  Both may be plain or
-    async.  An optional `notify(key, payload)` takes the notifications, one after another; without
-    it they are dropped, and `message.unheard` says so.
-    """
-
-    def start(self, job: Job) -> Any:
-        """Start working on `job.key`; raising counts as a failed attempt."""
-
-    def stop(self, key: str) -> Any:
-        """Stop working on the key; called exactly once for each start that returned."""
 
 
 class Handlers:
@@ -193,6 +201,9 @@ class Handlers:
         queue_max: int = USUAL,
         expires_s: float | None = USUAL,
         start_timeout_s: float | None = USUAL,
+        codec: CodecName | Codec = "json",
+        version: int = 1,
+        upcast: Upcast | None = None,
     ) -> _Decorator:
         """Register a function whose jobs end with a result.
 
@@ -217,9 +228,15 @@ class Handlers:
                 `JobExpired`.  0.01 s to 365 days; None is without limit.
             start_timeout_s: How long each attempt may wait for a worker to begin it, likewise; then
                 it has failed.
+            codec: How arguments and results are encoded: "json", strict and readable; "msgspec",
+                fast (extra `msgspec`); "bytes", one value as it is; or one of your own.
+            version: Of the arguments, 1 to 999,999.  Jobs of a later one wait for a worker that
+                knows it.
+            upcast: Called with the version of a job that is older, and its arguments in terms of
+                JSON, as `upcast(version, args, kwargs)`; returns the present `(args, kwargs)`.
 
         Raises:
-            ConfigError: The name or the function cannot be used.
+            ConfigError: The name or the function cannot be used, or the codec is not installed.
             InvalidOption: A number is out of bounds.
             DuplicateHandler: The name is taken.
         """
@@ -246,6 +263,7 @@ class Handlers:
                 expires_s=expires,
                 start_timeout_s=start,
             ),
+            encoding_of(codec, version, upcast),
         )
 
     def service(
@@ -258,6 +276,9 @@ class Handlers:
         retention_s: float | None = USUAL,
         if_exists: IfExists = USUAL,
         queue_max: int = USUAL,
+        codec: CodecName | Codec = "json",
+        version: int = 1,
+        upcast: Upcast | None = None,
     ) -> _Decorator:
         """Register a function that runs until it is stopped: a poller, a subscription, a session.
 
@@ -272,9 +293,12 @@ class Handlers:
             retention_s: As for `job()`.
             if_exists: As for `job()`.
             queue_max: As for `job()`.
+            codec: As for `job()`.
+            version: As for `job()`.
+            upcast: As for `job()`.
 
         Raises:
-            ConfigError: The name or the function cannot be used.
+            ConfigError: The name or the function cannot be used, or the codec is not installed.
             InvalidOption: A number is out of bounds.
             DuplicateHandler: The name is taken.
         """
@@ -292,24 +316,50 @@ class Handlers:
                 retention_s=self._limit("retention_s", retention_s),
                 policy=_policy(self._or("if_exists", if_exists), self._or("queue_max", queue_max)),
             ),
+            encoding_of(codec, version, upcast),
         )
 
     def runner(
-        self, name: str, runner: Runner, *, backoff_s: float = USUAL, backoff_max_s: float = USUAL
-    ) -> Handler[[], None]:
-        """Register an object with `start(job)` and `stop(key)` as a service; see `Runner`.
+        self,
+        name: str,
+        runner: Runner[P],
+        *,
+        backoff_s: float = USUAL,
+        backoff_max_s: float = USUAL,
+        healthy_s: float = USUAL,
+        retention_s: float | None = USUAL,
+        if_exists: IfExists = USUAL,
+        queue_max: int = USUAL,
+    ) -> Handler[P, None]:
+        """Register an object that starts and stops things as a service, one for all its keys.
+
+        For an object for each, apply `service()` to its class; see `Runner`.
+
+        Args:
+            name: As for `job()`.
+            runner: It has `start(job, ...)` and `stop(job)`, and maybe `notify(job, message)`.
+            backoff_s: As for `service()`; likewise all that follow.
+            backoff_max_s: Likewise.
+            healthy_s: Likewise.
+            retention_s: Likewise.
+            if_exists: Likewise.
+            queue_max: Likewise.
 
         Raises:
             ConfigError: The name cannot be used, or the object lacks one of the two.
+            InvalidOption: A number is out of bounds.
             DuplicateHandler: The name is taken.
         """
-        registered = self.service(name, backoff_s=backoff_s, backoff_max_s=backoff_max_s)
-        for method in ("start", "stop"):
-            if not _has_method(runner, method):
-                raise ConfigError(
-                    setting="handler", problem=f"{name}: {shown(runner)} has no {method}()"
-                )
-        return cast(Handler[[], None], registered(_as_service(runner)))
+        registered = self.service(
+            name,
+            backoff_s=backoff_s,
+            backoff_max_s=backoff_max_s,
+            healthy_s=healthy_s,
+            retention_s=retention_s,
+            if_exists=if_exists,
+            queue_max=queue_max,
+        )
+        return cast(Handler[P, None], registered(_looked_at(name, object_function, runner)))
 
     def override(
         self, dependency: Callable[..., Any], by: Callable[..., Any]
@@ -496,7 +546,10 @@ class Handlers:
             raise ConfigError(setting="handler", problem=problem)
         check_handler(name)
 
-    def _add(self, name: str, options: Options, fn: Callable[..., Any]) -> Handler[..., Any]:
+    def _add(
+        self, name: str, options: Options, encoding: Encoding, fn: Callable[..., Any]
+    ) -> Handler[..., Any]:
+        fn = _looked_at(name, function_of, fn, options.kind)
         _check_function(name, fn)
         root, whole = self._root(name)
         if name in self._by_name or whole in root._by_name:
@@ -504,7 +557,15 @@ class Handlers:
         check_handler(whole)
         plan = plan_of(name, fn, self._lifespan, self._overrides)
         handler: Handler[..., Any] = Handler(
-            name, fn, options, checks.is_async(fn), self._lifespan, plan, log_jobs=self._log_jobs
+            name,
+            fn,
+            options,
+            checks.is_async(fn),
+            arguments_of(name, fn, encoding),
+            result_of(name, fn, encoding),
+            self._lifespan,
+            plan,
+            log_jobs=self._log_jobs,
         )
         self._take(name, handler)
         self._mine.append(handler)
@@ -522,6 +583,17 @@ class Handlers:
         self._names_bytes = names_bytes
 
 
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _RunsAsync(Protocol[P, R_co]):
+    def run(self, job: Job, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+
+
+class _Runs(Protocol[P, R_co]):
+    def run(self, job: Job, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
 @attrs.frozen
 class _Decorator:
     """Registers the function it is applied to; keeps its parameters for the type checker."""
@@ -529,64 +601,60 @@ class _Decorator:
     handlers: Handlers
     name: str
     options: Options
+    encoding: Encoding
 
     @overload
     def __call__(
         self, fn: Callable[Concatenate[Job, P], Coroutine[Any, Any, R]]
     ) -> Handler[P, R]: ...
     @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], AsyncIterator[Said]]
+    ) -> Handler[P, None]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], AsyncIterator[Said | Result[R]]]
+    ) -> Handler[P, R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], Generator[Said, Any, R]]
+    ) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Job, P], Iterator[Said]]) -> Handler[P, Any]: ...
+    @overload
+    def __call__(self, fn: type[Runner[P]]) -> Handler[P, None]: ...
+    @overload
+    def __call__(self, fn: type[_RunsAsync[P, R]]) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, fn: type[_Runs[P, R]]) -> Handler[P, R]: ...
+    @overload
     def __call__(self, fn: Callable[Concatenate[Job, P], R]) -> Handler[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Handler[..., Any]:
-        return self.handlers._add(self.name, self.options, fn)
-
-
-def _as_service(runner: Runner) -> Callable[[Job], Awaitable[None]]:
-    async def run(job: Job) -> None:
-        await _called(runner.start, job)
-        try:
-            notify = getattr(runner, "notify", None)
-            async for payload in job.notifications():
-                if notify is not None:
-                    await _called(notify, job.key, payload)
-                else:
-                    job._note_unheard()
-        finally:
-            with job.ending():
-                await _called(runner.stop, job.key)
-
-    return run
-
-
-async def _called(fn: Callable[..., Any], *args: Any) -> None:
-    answer = fn(*args)
-    if inspect.isawaitable(answer):
-        await answer
-
-
-def _has_method(runner: object, method: str) -> bool:
-    try:
-        return callable(getattr(runner, method, None))
-    except Exception:  # noqa: BLE001 - of the caller's own code
-        return False
+        return self.handlers._add(self.name, self.options, self.encoding, fn)
 
 
 def _check_function(name: str, fn: object) -> None:
-    try:
-        problem = _problem(fn)
-    except Exception as error:  # of the caller's own code
-        problem = f"{shown(fn)} cannot be looked at: {name_of(type(error))} was raised by it"
-        raise ConfigError(setting="handler", problem=f"{name}: {problem}") from error
+    problem = _looked_at(name, lambda _, given: _problem(given), fn)
     if problem:
-        raise ConfigError(setting="handler", problem=f"{name}: {problem}")
+        raise refused(name, problem)
+
+
+def _looked_at(name: str, look: Callable[..., T], fn: object, *more: object) -> T:
+    """Return what is found out about a handler; what it is asked is the caller's own code."""
+    try:
+        return look(name, fn, *more)
+    except PoolError:
+        raise
+    except Exception as error:
+        problem = f"{shown(fn)} cannot be looked at: {name_of(type(error))} was raised by it"
+        raise refused(name, problem) from error
 
 
 def _problem(fn: object) -> str:
     if not callable(fn):
         return f"{shown(fn)} is not callable"
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        return "is a generator; a handler is called, not iterated"
     try:
-        inspect.signature(fn).bind_partial(None)
+        signature_of(fn).bind_partial(None)
     except TypeError:
         return "does not take the Job as its first argument"
     except ValueError:  # a builtin without a signature: its first call will tell

@@ -47,7 +47,7 @@ TEXT_MAX = 1000  # characters of an error's text
 
 
 @handlers.job("echo")
-async def echo(job: Job, value: Any = None) -> Any:
+async def echo(job: Job, /, value: Any = None, **more: Any) -> Any:
     return value
 
 
@@ -65,7 +65,7 @@ MADE_HERE = words(
     "Change Counted Event EventSource Handler Job JobRef LocalWorker Parked Position Reader "
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
-    "Progress JobPage StopReport"
+    "Progress JobPage StopReport Result"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
 PYTHONS_OWN = words(
@@ -379,6 +379,12 @@ LETTERS = {
     "newer_than_s": TIMEOUT,
 }
 
+ENCODING = {
+    "codec": taking("json"),
+    "version": within(1, 999_999, whole=True).but("2", "IntEnum"),  # these need an upcast
+    "upcast": taking(None, "None"),
+}
+
 JOBS = {
     "state": taking(None, "None"),
     "handler": NAME.called("handler").or_none(),
@@ -479,6 +485,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "queue_max": within(1, 1000, whole=True),
         "expires_s": within(0.01, YEAR_S).or_none(),
         "start_timeout_s": within(0.01, YEAR_S).or_none(),
+        **ENCODING,
     },
     "Handlers.service": {
         "name": NAME.called("handler"),
@@ -488,14 +495,19 @@ CALLS: dict[str, dict[str, Takes]] = {
         "retention_s": within(0.001, YEAR_S).or_none(),
         "if_exists": taking("reject"),
         "queue_max": within(1, 1000, whole=True),
+        **ENCODING,
     },
     "Handlers.runner": {
         "name": NAME.called("handler"),
         "runner": Takes(lambda o: o.runner, said="handler"),
         "backoff_s": BACKOFF,
         "backoff_max_s": within(1.0, YEAR_S, good=60.0),
+        "healthy_s": within(0.0, YEAR_S),
+        "retention_s": within(0.001, YEAR_S).or_none(),
+        "if_exists": taking("reject"),
+        "queue_max": within(1, 1000, whole=True),
     },
-    "_Decorator.__call__": {"fn": FUNCTION.called("handler")},
+    "_Decorator.__call__": {"fn": FUNCTION.but("type").called("handler")},
     "Settings.__init__": {field.name: setting(field) for field in attrs.fields(Settings)},
     "Retry.__init__": {
         "after_s": within(0.0, YEAR_S).or_none(),
