@@ -78,15 +78,19 @@ async def pay(
         options = client.options(allow_unknown=True, idempotency_key=order)
         ref = await options.dispatch("pay", order, port, 2 * PATIENCE_S if cancels else 0.0)
         async with await started(url, pool, dies_at, keys=keys, backend=backend) as worker:
-            with anyio.fail_after(PATIENCE_S):
-                async with anyio.create_task_group() as tasks:
-                    if dies_at:
-                        tasks.start_soon(take_over, url, pool, worker, end_all := anyio.Event())
+            try:
+                with anyio.fail_after(PATIENCE_S):
+                    async with anyio.create_task_group() as tasks:
+                        if dies_at:
+                            tasks.start_soon(take_over, url, pool, worker, over := anyio.Event())
                         await end(client)
-                        end_all.set()
-                    else:
-                        await end(client)
-                        await client.shutdown_pool()
+                        if dies_at:
+                            over.set()
+                        if worker.returncode is None:  # it has not come to that point this time
+                            await client.shutdown_pool()
+            except BaseException:
+                worker.kill()
+                raise
             assert worker.stdout is not None
             told = b"".join([each async for each in worker.stdout])
     what = "kept" if cancels else "charges"
