@@ -2682,7 +2682,7 @@ MUTANTS: Final = (
         path="pool/redis/lua/advance.lua",
         old="  local by = begin_by(r)\n  if by and by <= now then\n    return false",
         new="  local by = begin_by(r)\n  if by and by < 0 then\n    return false",
-        needs=("late",),
+        needs=("in-time",),
     ),
     Mutant(
         name="expired though it has begun",
@@ -2690,7 +2690,7 @@ MUTANTS: Final = (
         path="pool/redis/lua/advance.lua",
         old="string.gsub(',' .. r[MORE], '(,[sx]%d+)/%d+', '%1'), 2)\n    if",
         new="string.gsub(',' .. r[MORE], '(,[s]%d+)/%d+', '%1'), 2)\n    if",
-        needs=("late",),
+        needs=("in-time",),
     ),
     Mutant(
         name="taken back too early",
