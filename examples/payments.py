@@ -1,9 +1,11 @@
-"""A payment that is made once, or given back when it is cancelled, whatever dies in between:
+"""A payment that is made once, or given back when it is cancelled, whatever dies in between.
 
-order-1: charge 1, parcel 2, asked for again
-order-2: cancelled (sold out: 3 was given back by 5)
-order-3: cancelled (changed my mind)
-order-1 was charged 1 time
+It prints:
+
+    order-1: charge 1, parcel 2, asked for again
+    order-2: cancelled (sold out: 3 was given back by 5)
+    order-3: cancelled (changed my mind)
+    order-1 was charged 1 time
 """
 
 import json
@@ -57,10 +59,8 @@ async def cancel(node: Node, order: str, port: int) -> str:
 
 
 async def main() -> None:
-    async with (
-        await anyio.open_process([sys.executable, PROVIDER], stderr=None) as provider,
-        Node("shop", "embedded://", handlers=handlers, observers=()) as node,
-    ):
+    provider = await anyio.open_process([sys.executable, PROVIDER], stderr=None)
+    async with provider, Node("shop", "embedded://", handlers=handlers, observers=()) as node:
         assert provider.stdout is not None
         port = int(await provider.stdout.receive())
         for order in ("order-1", "order-2"):

@@ -80,12 +80,12 @@ async def pay(
         async with await started(url, pool, dies_at, keys=keys, backend=backend) as worker:
             try:
                 with anyio.fail_after(PATIENCE_S):
+                    over = anyio.Event()
                     async with anyio.create_task_group() as tasks:
                         if dies_at:
-                            tasks.start_soon(take_over, url, pool, worker, over := anyio.Event())
+                            tasks.start_soon(take_over, url, pool, worker, over)
                         await end(client)
-                        if dies_at:
-                            over.set()
+                        over.set()
                         if worker.returncode is None:  # it has not come to that point this time
                             await client.shutdown_pool()
             except BaseException:
