@@ -2728,6 +2728,93 @@ MUTANTS: Final = (
         by=("tests/jobs/test_identity.py::test_an_id_that_was_not_given_is_nobodys_to_ask_for",),
     ),
     Mutant(
+        name="begun too late",
+        breaks="a worker is told to begin a job whose time to begin is over",
+        path="pool/redis/lua/advance.lua",
+        old="  local by = begin_by(r)\n  if by and by <= now then\n    return false",
+        new="  local by = begin_by(r)\n  if by and by < 0 then\n    return false",
+        needs=("in-time",),
+    ),
+    Mutant(
+        name="expired though it has begun",
+        breaks="a job that has begun in time expires between its attempts",
+        path="pool/redis/lua/advance.lua",
+        old="string.gsub(',' .. r[MORE], '(,[sx]%d+)/%d+', '%1'), 2)\n    if",
+        new="string.gsub(',' .. r[MORE], '(,[s]%d+)/%d+', '%1'), 2)\n    if",
+        needs=("in-time",),
+    ),
+    Mutant(
+        name="taken back too early",
+        breaks="who sweeps may take any job that must begin in time from a worker that lives",
+        path="pool/redis/lua/advance.lua",
+        old="local by = late and late <= now and late or",
+        new="local by = late and now or",
+        by=(
+            (
+                "tests/redis/test_lapse_scripts.py"
+                "::test_who_comes_too_early_takes_nothing_from_a_worker_that_lives"
+            ),
+        ),
+    ),
+    Mutant(
+        name="late, and left there",
+        breaks="what was given to a worker that stands still waits until that one's lease ends",
+        path="pool/redis/lua/advance.lua",
+        old="local late = has(r, 'a') and begin_by(r)",
+        new="local late = nil",
+        by=("tests/redis/test_lapse_scripts.py::test_what_is_too_late_is_ended_wherever_it_waits",),
+    ),
+    Mutant(
+        name="a queued job expires when its turn has come",
+        breaks="nobody comes for a job that is queued and must begin by some time",
+        path="pool/redis/lua/dispatch.lua",
+        old="  if ends then\n    flag(r, 'd', true)",
+        new="  if false then\n    flag(r, 'd', true)",
+        by=("tests/redis/test_lapse_scripts.py::test_it_stands_in_due_by_the_first_of_its_ends",),
+    ),
+    Mutant(
+        name="replayed too late",
+        breaks="a replay has expired when its first one had",
+        path="pool/redis/lua/lib/wait.lua",
+        old="  rest = string.gsub(rest, ',x(%d+)', function(ms)",
+        new="  rest = string.gsub(more, ',x(%d+)', function(ms)",
+        by=("tests/redis/test_lapse_scripts.py::test_a_replay_may_take_as_long_as_its_first_one",),
+    ),
+    Mutant(
+        name="each worker has as long",
+        breaks="a job that no worker begins may wait for ever, from one to the next",
+        path="pool/redis/lua/lib/wait.lua",
+        old="  if ms and not string.find(ms, '/', 1, true) then",
+        new="  ms = ms and string.match(ms, '^%d+')\n  if ms then",
+        by=(
+            (
+                "tests/redis/test_lapse_scripts.py"
+                "::test_its_wait_for_a_worker_goes_on_from_one_to_the_next"
+            ),
+        ),
+    ),
+    Mutant(
+        name="attached to anything",
+        breaks="who attaches is given a job of other arguments as his own",
+        path="pool/redis/lua/dispatch.lua",
+        old="    local same = policy == 'b' or is_same(key, live, handler, payload)",
+        new="    local same = true",
+        by=(
+            (
+                "tests/jobs/test_policies.py"
+                "::test_attaching_with_other_arguments_is_refused_unless_asked"
+            ),
+        ),
+    ),
+    Mutant(
+        name="all of them run",
+        breaks="coalesce keeps those in the line whose place the newest was to take",
+        path="pool/redis/lua/dispatch.lua",
+        old="  local is_alone_there = policy ~= 'q'",
+        new="  local is_alone_there = policy == 'r'",
+        by=("tests/jobs/test_policies.py::test_the_newest_takes_the_place_of_all_that_wait",),
+    ),
+    Mutant(
         name="waits told to nobody",
         breaks="handlers on two nodes that wait for each other are never told so",
         path="pool/jobs/wiring.py",
