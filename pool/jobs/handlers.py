@@ -42,6 +42,7 @@ from pool.jobs.typed.contract import (
     arguments_of,
     encoding_of,
     result_of,
+    state_of,
 )
 from pool.names import check_handler
 
@@ -82,6 +83,7 @@ class Handler(Generic[P, R]):
     _is_async: bool = attrs.field(repr=False)
     _arguments: Arguments = attrs.field(repr=False)
     _result: Result | None = attrs.field(repr=False)  # None: as it is, in JSON
+    _state: Result | None = attrs.field(repr=False)  # likewise
     _lifespan: Callable[..., Any] | None = attrs.field(repr=False, default=None)
     _plan: Plan | None = attrs.field(repr=False, default=None)  # None: it depends on nothing
     # What the next four say is of its `Handlers`, and may change until it runs.
@@ -200,6 +202,7 @@ class Handlers:
         codec: CodecName | Codec = "json",
         version: int = 1,
         upcast: Upcast | None = None,
+        state: Any = None,
     ) -> _Decorator:
         """Register a function whose jobs end with a result.
 
@@ -226,6 +229,7 @@ class Handlers:
                 knows it.
             upcast: Called with the version of a job that is older, and its arguments in terms of
                 JSON, as `upcast(version, args, kwargs)`; returns the present `(args, kwargs)`.
+            state: The type of `Job.state`, as an annotation; None: what JSON has itself.
 
         Raises:
             ConfigError: The name or the function cannot be used, or the codec is not installed.
@@ -250,7 +254,8 @@ class Handlers:
                 progress_timeout_s=self._limit("progress_timeout_s", progress_timeout_s),
                 park_on=_limits(self._or("park_on", park_on)),
             ),
-            encoding_of(codec, version, upcast),
+            encoding := encoding_of(codec, version, upcast),
+            state_of(name, state, encoding),
         )
 
     def service(
@@ -266,6 +271,7 @@ class Handlers:
         codec: CodecName | Codec = "json",
         version: int = 1,
         upcast: Upcast | None = None,
+        state: Any = None,
     ) -> _Decorator:
         """Register a function that runs until it is stopped: a poller, a subscription, a session.
 
@@ -283,6 +289,7 @@ class Handlers:
             codec: As for `job()`.
             version: As for `job()`.
             upcast: As for `job()`.
+            state: As for `job()`.
 
         Raises:
             ConfigError: The name or the function cannot be used, or the codec is not installed.
@@ -303,7 +310,8 @@ class Handlers:
                 retention_s=self._limit("retention_s", retention_s),
                 policy=_policy(self._or("if_exists", if_exists), self._or("queue_max", queue_max)),
             ),
-            encoding_of(codec, version, upcast),
+            encoding := encoding_of(codec, version, upcast),
+            state_of(name, state, encoding),
         )
 
     def runner(
@@ -509,7 +517,12 @@ class Handlers:
         check_handler(name)
 
     def _add(
-        self, name: str, options: Options, encoding: Encoding, fn: Callable[..., Any]
+        self,
+        name: str,
+        options: Options,
+        encoding: Encoding,
+        state: Result | None,
+        fn: Callable[..., Any],
     ) -> Handler[..., Any]:
         _check_function(name, fn)
         root, whole = self._root(name)
@@ -524,6 +537,7 @@ class Handlers:
             checks.is_async(fn),
             arguments_of(name, fn, encoding),
             result_of(name, fn, encoding),
+            state,
             self._lifespan,
             plan,
             log_jobs=self._log_jobs,
@@ -552,6 +566,7 @@ class _Decorator:
     name: str
     options: Options
     encoding: Encoding
+    state: Result | None
 
     @overload
     def __call__(
@@ -560,7 +575,7 @@ class _Decorator:
     @overload
     def __call__(self, fn: Callable[Concatenate[Job, P], R]) -> Handler[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Handler[..., Any]:
-        return self.handlers._add(self.name, self.options, self.encoding, fn)
+        return self.handlers._add(self.name, self.options, self.encoding, self.state, fn)
 
 
 def _as_service(runner: Runner) -> Callable[[Job], Awaitable[None]]:

@@ -22,7 +22,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, Union, get_args
 
 import attrs
 
@@ -345,6 +345,11 @@ class Result:
     shape: Shape
     codec: Codec | None = None
 
+    @property
+    def name(self) -> str:
+        """Of the codec."""
+        return "json" if self.codec is None else self.codec.name
+
     def encode(self, value: Any) -> bytes:
         """Return a value as bytes.
 
@@ -402,6 +407,24 @@ def typed(problem: str, hint: Any, encoding: Encoding) -> Result | None:
     except Unfit as error:
         raise ConfigError(setting="handler", problem=f"{problem}: {error}") from None
     return None if shape.is_plain or shape.kind is bytes else Result(shape)
+
+
+def state_of(name: str, given: Any, encoding: Encoding) -> Result | None:
+    """Return how the states of a handler's jobs are stored; None: as they are, in JSON.
+
+    Raises:
+        ConfigError: They cannot be.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str):
+        raise checks.setting("state", given, "a type: its name is not enough")
+    try:
+        return typed(f"{name}: its state cannot be stored", Union[given, None], encoding)  # noqa: UP007
+    except ConfigError as error:
+        raise ConfigError(setting="state", problem=error.problem) from None
+    except Exception as error:  # whatever it is, it is no type
+        raise checks.setting("state", given, "a type") from error
 
 
 def ours(name: str) -> Codec | None:
