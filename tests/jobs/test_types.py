@@ -223,7 +223,7 @@ def counting(seen: list[Any], **options: Any) -> Handlers:
                 raise ValueError(message)
             if message == "wrong":
                 with pytest.raises(PayloadEncodingError):
-                    job.state = {"count": 5}
+                    job.state = {"count": "five"}
                 with pytest.raises(PayloadEncodingError):
                     await job.save("5")
                 assert job.state == total
