@@ -56,6 +56,7 @@ API: Final = {
             "Handlers",
             "Handler",
             "Runner",
+            "Result",
             "Job",
             "Depends",
             "Step",

@@ -168,7 +168,7 @@ class _Making:
             if found is not None:
                 needs[parameter.name] = found.fn
                 self.add(found.fn, (*path, wanted))
-            elif _is_job(parameter, fn):
+            elif takes_job(parameter, fn):
                 jobs.append(parameter.name)
             elif parameter.default is parameter.empty and parameter.kind not in _ANY_NUMBER:
                 what = f"nothing gives its dependency {_name(fn)} the parameter {parameter.name!r}"
@@ -240,7 +240,8 @@ def hint_of(hint: Any, fn: Function) -> Any:
         return hint
 
 
-def _is_job(parameter: inspect.Parameter, fn: Function) -> bool:
+def takes_job(parameter: inspect.Parameter, fn: Function) -> bool:
+    """Say whether it is the job that a parameter is annotated for."""
     hint = hint_of(parameter.annotation, fn)
     return hint is Job or hint == "Job" or (get_origin(hint) is not None and Job in get_args(hint))
 

@@ -13,7 +13,8 @@ import attrs
 from pool import checks
 from pool.core.codec import check_size, decode_call, encode_call, head, head_of
 from pool.core.ids import id_of
-from pool.core.options import LINE_MAX, IfExists, policy_of
+from pool.core.lapse import begin_limits
+from pool.core.options import LINE_MAX, IfExists, Options, policy_of
 from pool.core.record import MORE, Attempt, Outcome, Record, attempts, digest_of, pack_more
 from pool.errors import (
     CodecMissing,
@@ -34,7 +35,7 @@ from pool.jobs.client.waiters import Waiters, Waiting
 from pool.jobs.context import Context, Seen
 from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
 from pool.jobs.roster import WorkerInfo
-from pool.jobs.typed.contract import Result, ours
+from pool.jobs.typed.contract import ValueCodec, ours
 from pool.names import check_handler, check_idempotency_key, check_job_id, check_key
 from pool.redis.commands.admission import AS_REGISTERED, Admission
 from pool.redis.commands.talk import Missing
@@ -55,6 +56,8 @@ class DispatchOptions:
     idempotency_key: str | None = None
     window_s: float = WINDOW_S
     retention_s: float | None = None
+    expires_s: float | None = None
+    start_timeout_s: float | None = None
     known: str = attrs.field(init=False, default="")  # the id, if it was given
     is_special: bool = attrs.field(init=False, default=False)  # something goes into its record
     policy: str = attrs.field(init=False, default=AS_REGISTERED)  # what the script is told of it
@@ -77,7 +80,11 @@ class DispatchOptions:
         object.__setattr__(self, "window_s", window_s)
         retention_s = checks.seconds("retention_s", self.retention_s, or_none=True)
         object.__setattr__(self, "retention_s", retention_s)
-        object.__setattr__(self, "is_special", bool(known) or retention_s is not None)
+        limits = begin_limits(self.expires_s, self.start_timeout_s, delay_s)
+        object.__setattr__(self, "expires_s", limits[0])
+        object.__setattr__(self, "start_timeout_s", limits[1])
+        given = (retention_s, *limits)
+        object.__setattr__(self, "is_special", bool(known) or given != (None, None, None))
 
     def told(self) -> dict[str, Any]:
         """Return them as `Node.options` takes them, those that stand as they are left out."""
@@ -113,9 +120,27 @@ def known_id(job_id: object, idempotency_key: object) -> str:
     return id_of(str(idempotency_key))
 
 
-def _more(options: DispatchOptions, known: str, handler: str, payload: bytes) -> str:
+def _begin(options: DispatchOptions, usual: Options | None) -> tuple[float | None, float | None]:
+    """Return the same for one dispatch, also as its handler says, if we know it."""
+    if usual is None:
+        return options.expires_s, options.start_timeout_s
+    expires_s, start_s = options.expires_s, options.start_timeout_s
+    expires_s = usual.expires_s if expires_s is None else expires_s
+    start_s = usual.start_timeout_s if start_s is None else start_s
+    if usual.kind == "service" and (expires_s, start_s) != (None, None):
+        name = "start_timeout_s" if expires_s is None else "expires_s"
+        raise checks.option(name, expires_s or start_s, "None: it is a service")
+    return begin_limits(expires_s, start_s, options.delay_s)
+
+
+def _more(
+    options: DispatchOptions, known: str, handler: str, payload: bytes, usual: Options | None
+) -> str:
     is_known = known or options.known
+    expires_s, start_s = _begin(options, usual)
     return pack_more(
+        expires=_ms(expires_s),
+        start=_ms(start_s),
         digest=digest_of(handler, payload) if is_known else "",
         window=_ms(options.window_s) if is_known else "",
         retention=_ms(options.retention_s),
@@ -145,7 +170,7 @@ class JobClient:
             return () if known is None else known._around_dispatch
         return handler._around_dispatch if issubclass(type(handler), Handler) else ()  # type: ignore[union-attr]
 
-    def result_of(self, handler: str) -> Result | None:
+    def result_of(self, handler: str) -> ValueCodec | None:
         """Return how results of a handler are read, as far as we know it; None: as JSON."""
         known = self.handlers.get(handler) if self.handlers is not None else None
         return None if known is None else known._result
@@ -212,7 +237,9 @@ class JobClient:
         else:
             payload = mine._arguments.encode(name, args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
-        more = _more(options, known, name, payload) if known or options.is_special else ""
+        more, usual = "", mine._options if mine is not None else None
+        if known or options.is_special or (usual is not None and usual.is_timed):
+            more = _more(options, known, name, payload, usual)
         if options.if_exists == "attach" and (known or options.known):
             must = "another policy beside an id: that names this job, and attaching is to another"
             raise checks.option("if_exists", "attach", must)

@@ -339,7 +339,7 @@ def _shape(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) ->
 
 
 @attrs.frozen(eq=False)
-class Result:
+class ValueCodec:
     """The results of one handler, or the states of its jobs, at both ends."""
 
     shape: Shape
@@ -379,14 +379,14 @@ class Result:
         return value
 
 
-def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> Result | None:
+def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> ValueCodec | None:
     """Return what a handler returns; None: as it is, in JSON.
 
     Raises:
         ConfigError: It returns what cannot go over the wire, or the codec is not installed.
     """
     if encoding.codec is not None:
-        return Result(ANY, encoding.codec)
+        return ValueCodec(ANY, encoding.codec)
     try:
         hint = awaited(hint_of(signature_of(fn).return_annotation, fn))
     except (TypeError, ValueError):  # a builtin has no signature
@@ -394,22 +394,22 @@ def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> Result |
     return typed(f"{name}: it returns what nobody can be sent", hint, encoding)
 
 
-def typed(problem: str, hint: Any, encoding: Encoding) -> Result | None:
+def typed(problem: str, hint: Any, encoding: Encoding) -> ValueCodec | None:
     """Return how values of an annotation are stored; None: as they are, in JSON.
 
     Raises:
         ConfigError: They cannot be; `problem` says of what.
     """
     if encoding.name == "msgspec":
-        return Result(ANY, MsgspecValue.of(problem, hint))
+        return ValueCodec(ANY, MsgspecValue.of(problem, hint))
     try:
         shape = shape_of(hint)
     except Unfit as error:
         raise ConfigError(setting="handler", problem=f"{problem}: {error}") from None
-    return None if shape.is_plain or shape.kind is bytes else Result(shape)
+    return None if shape.is_plain or shape.kind is bytes else ValueCodec(shape)
 
 
-def state_of(name: str, given: Any, encoding: Encoding) -> Result | None:
+def state_of(name: str, given: Any, encoding: Encoding) -> ValueCodec | None:
     """Return how the states of a handler's jobs are stored; None: as they are, in JSON.
 
     Raises:

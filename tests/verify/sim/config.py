@@ -91,6 +91,7 @@ SHAPES: Final = {
     "pages": "whatever is done in pages is done in small ones",
     "lines": "many dispatches are for a few keys, with every policy for those that have a job",
     "keeps": "jobs have steps, and services save what they have heard",
+    "late": "many jobs must begin by some time",
     "maps": "programs write, watch and wait for replicated maps",
     "sinks": "programs add events to streams, which readers and sinks read",
 }
@@ -99,6 +100,7 @@ LINES_SHARE: Final = 0.3  # of seeds
 PROGRAMS: Final = ("maps", "sinks")
 PROGRAMS_SHARE: Final = 0.25  # of seeds, for each of these
 KEEPS_SHARE: Final = 0.4
+LATE_SHARE: Final = 0.3
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()
@@ -141,7 +143,14 @@ class Config:
         share = dice.choice((0.0, 0.1, 0.2, 0.4, 1.0))
         edges = tuple(kind for kind in EDGES if dice.random() < share)
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
-        mine = {"crowd", "pages", "lines", "keeps", *PROGRAMS}  # which have dice of their own
+        mine = {
+            "crowd",
+            "pages",
+            "lines",
+            "keeps",
+            "late",
+            *PROGRAMS,
+        }  # which have dice of their own
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
@@ -165,6 +174,8 @@ class Config:
             shapes = (*shapes, "lines")
         if random.Random(f"keeps/{seed}").random() < KEEPS_SHARE:
             shapes = (*shapes, "keeps")
+        if random.Random(f"late/{seed}").random() < LATE_SHARE:
+            shapes = (*shapes, "late")
         lanes = config.lanes
         if LANES & {*faults}:
             shapes = (*(name for name in shapes if name != "apart"), "apart")

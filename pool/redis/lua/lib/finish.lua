@@ -66,7 +66,7 @@ end
 local function more_kept(r, word)
   local kept = {}
   for each in string.gmatch(r[MORE], '[^,]+') do
-    kept[#kept + 1] = string.find(each, word == 'parked' and '^[dlorw]' or '^[dlw]') and each or nil
+    kept[#kept + 1] = string.find(each, word == 'parked' and '^[dlorswx]' or '^[dlw]') and each or nil
   end
   if word == 'parked' or #kept > 0 then
     kept[#kept + 1] = 'h' .. r[HANDLER]

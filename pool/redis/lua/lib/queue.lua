@@ -1,7 +1,7 @@
 --[[
 queue: the jobs that wait behind the live one of their key.
 
-Needs  lane, record, batch; keys jobs, payloads, due.
+Needs  lane, record, batch, lapse; keys jobs, payloads, due.
 Gives  queued_name(key, id), line_of(key), set_line(key, ids), leave_line(name, id), promote(key): whether one was.
 
 They stand in the hashes that all other jobs stand in, under names which no key can be: keys hold no control
@@ -77,7 +77,7 @@ local function promote(key)
         later('HSET', payloads, key, payload)
       end
       later('HSET', jobs, key, pack(r))
-      later('ZADD', due, at, 'k:' .. key)
+      later('ZADD', due, due_of(r, at), 'k:' .. key)
       set_line(key, ids, n + 1)
       return true
     end
