@@ -265,7 +265,7 @@ def test_what_cannot_be_stored_is_no_type_of_a_state() -> None:
     state: Any
     for state, said in (
         (complex, "its state cannot be stored: complex"),
-        (5, "is not a type"),
+        (5, "its state cannot be stored: 5"),
         ("Total", "its name is not enough"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -232,6 +232,8 @@ def _called(hint: Any) -> str:
     """Return an annotation as people write it, short."""
     if isinstance(hint, type) and not get_args(hint):
         return name_of(hint)
+    if type(hint).__module__ not in ("typing", "types", "collections.abc"):
+        return shown(hint)  # whose repr is its own
     text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", str(hint))
     return shown(text)
 

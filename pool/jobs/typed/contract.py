@@ -417,7 +417,7 @@ def state_of(name: str, given: Any, encoding: Encoding) -> ValueCodec | None:
     """
     if given is None:
         return None
-    if isinstance(given, str):
+    if issubclass(type(given), str):
         raise checks.setting("state", given, "a type: its name is not enough")
     try:
         return typed(f"{name}: its state cannot be stored", Union[given, None], encoding)  # noqa: UP007
