@@ -50,6 +50,7 @@ import attrs
 from pool import checks
 from pool.errors import ConfigError, shown
 from pool.jobs.blocking import in_thread
+from pool.jobs.closing import closed
 from pool.jobs.job import Job
 
 R = TypeVar("R")
@@ -288,22 +289,18 @@ async def call_with(
     made: dict[Function, Any] = {}
     if plan.lifespan is not None:
         made[plan.lifespan] = job.resources
-    stack, raised = AsyncExitStack() if plan.closes else _NO_STACK, None
-    try:
+    stack = AsyncExitStack() if plan.closes else _NO_STACK
+
+    async def make_and_call() -> Any:
         for fn, maker in plan.makers.items():
             made[fn] = await _make(maker, made, job, limiter, stack)
         return await call({name: made[fn] for name, fn in plan.gives.items()})
-    except BaseException as error:
-        raised = error
-        raise  # whatever a generator does about it: nothing is returned below
-    finally:
-        try:
-            if plan.closes:
-                with job.ending():
-                    kind, trace = (type(raised), raised.__traceback__) if raised else (None, None)
-                    await stack.__aexit__(kind, raised, trace)
-        finally:
-            raised = None  # its traceback leads back here
+
+    async def close(raised: BaseException | None) -> None:
+        kind, trace = (type(raised), raised.__traceback__) if raised else (None, None)
+        await stack.__aexit__(kind, raised, trace)
+
+    return await (closed(job, make_and_call, close) if plan.closes else make_and_call())
 
 
 async def _make(

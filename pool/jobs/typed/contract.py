@@ -39,7 +39,7 @@ from pool.core.codec import (
     head,
     head_of,
 )
-from pool.core.shape import DEPTH_MAX
+from pool.core.shape import DEPTH_MAX, SCALARS, to_json
 from pool.errors import (
     ConfigError,
     PayloadEncodingError,
@@ -58,7 +58,7 @@ Upcast: TypeAlias = Callable[
     [int, tuple[Any, ...], dict[str, Any]], tuple[Sequence[Any], dict[str, Any]]
 ]
 OURS: Final[tuple[str, ...]] = get_args(CodecName)
-_FINE_MAX: Final = 64  # combinations of types that are remembered
+_KINDS_MAX: Final = 64  # combinations of types that are remembered
 _BY_POSITION: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -128,6 +128,8 @@ class Arguments:
     is_any: bool = attrs.field(init=False)  # ... and no type is to be looked at
     # Of arguments by position which need nothing done, nor to be looked at.
     fine: set[tuple[type, ...]] = attrs.field(init=False, factory=set)
+    # ... and are nothing but text and numbers: these are JSON as they are.
+    flat: set[tuple[type, ...]] = attrs.field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         parameters = self.signature.parameters.values()
@@ -159,10 +161,16 @@ class Arguments:
             WrongArguments: It is not one of this handler.
             PayloadEncodingError: Something in it cannot be encoded.
         """
-        if not kwargs and (
-            (self.is_any and len(args) in self.counts) or tuple(map(type, args)) in self.fine
-        ):
-            return encode_call(args, kwargs)
+        if not kwargs:
+            kinds = tuple(map(type, args))
+            if kinds in self.flat:
+                try:
+                    return to_json(args).encode()
+                except ValueError:  # NaN, say: what is wrong is told below
+                    return encode_call(args, kwargs)
+            if kinds in self.fine or (self.is_any and len(args) in self.counts):
+                self._note(kinds)
+                return encode_call(args, kwargs)
         if self.codec is not None:
             self._bind(handler, args, kwargs)
             data: bytes = self._coded(handler, encode_call, args, kwargs, self.codec)
@@ -250,9 +258,14 @@ class Arguments:
             raise WrongArguments(handler=handler, problem=problem) from error
         kinds = tuple(map(type, args))
         are_exact = all(k in shape.exact for k, shape in zip(kinds, shapes, strict=False))
-        if are_exact and self.is_usual and not kwargs and len(self.fine) < _FINE_MAX:
+        if are_exact and self.is_usual and not kwargs and len(self.fine) < _KINDS_MAX:
             self.fine.add(kinds)
+            self._note(kinds)
         return made, named
+
+    def _note(self, kinds: tuple[type, ...]) -> None:
+        if kinds and len(self.flat) < _KINDS_MAX and SCALARS.issuperset(kinds):
+            self.flat.add(kinds)
 
     def _name_at(self, at: int) -> str:
         names = list(self.signature.parameters)
