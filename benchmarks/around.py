@@ -5,13 +5,13 @@
 What stands between a worker and the handler is called here as a worker calls it: beside all that a
 job is, it would not be seen.  Blocks of calls of each kind take turns, so that what else the
 machine does hits all of them alike; the figures are medians of the differences between neighbours.
-At most 15 us are allowed to two of them.
+At most 15 us are allowed to two of them; what needs threads takes longer.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from time import perf_counter
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ JOBS: Final = 2000
 CALLS: Final = 2000
 ROUNDS: Final = 15
 
-plain, depending, wrapped = Handlers(), Handlers(), Handlers()
+plain, depending, opening, wrapped = Handlers(), Handlers(), Handlers(), Handlers()
 
 
 async def client() -> int:
@@ -46,6 +46,31 @@ async def bare(job: Job) -> None:
 @depending.job("depends")
 async def depends(job: Job, *, table: int = Depends(table), client: int = Depends(client)) -> None:
     """Do nothing with two dependencies."""
+
+
+async def session() -> AsyncIterator[int]:
+    """Open something, and close it."""
+    yield 1
+
+
+async def transaction(session: int = Depends(session)) -> AsyncIterator[int]:
+    """Likewise within another one."""
+    yield session + 1
+
+
+@opening.job("opens")
+async def opens(job: Job, *, transaction: int = Depends(transaction)) -> None:
+    """Do nothing with two dependencies that are closed behind it."""
+
+
+def file() -> Iterator[int]:
+    """Open something in a thread, and close it there."""
+    yield 1
+
+
+@opening.job("opens-plain")
+async def opens_plain(job: Job, *, file: int = Depends(file)) -> None:
+    """Do nothing with one whose opening and closing are a thread's."""
 
 
 @wrapped.around_run
@@ -92,13 +117,13 @@ async def main() -> None:
     """Measure and print."""
     limiter, took = anyio.CapacityLimiter(1), dict[str, list[float]]()
     for at in range(ROUNDS + 1):
-        for handler in (bare, depends, within):
+        for handler in (bare, depends, opens, opens_plain, within):
             us = await call_us(handler, limiter)
             if at:  # the first is to warm up
                 took.setdefault(handler.name, []).append(us)
     whole_us = await job_us()
     print(f"a whole job without: {whole_us:.0f} us")
-    for name in ("depends", "wrapped"):
+    for name in ("depends", "opens", "opens-plain", "wrapped"):
         more = [a - b for a, b in zip(took[name], took["plain"], strict=True)]
         more_us = statistics.median(more)
         print(f"{name}: {more_us:+.1f} us a job, {more_us / whole_us:.1%} of that")
