@@ -60,6 +60,7 @@ SHOWN_ONLY: Final = (
     # What needs a port, or a project around it: tests/programs runs these.
     "gunicorn ",
     "uvicorn ",
+    "POOL_URL=redis://localhost:6379 uvicorn ",
     "python manage.py ",
     "pool run shop.worker:",
 )
