@@ -10,8 +10,8 @@
     pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
     pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
     pool/middleware.py  what stands around handlers sees, by name
-    pool/sync.py     the client for callers that block; it is in jobs/sync/
     pool/codecs.py   what a codec of one's own has
+    pool/sync.py     the client for callers that block; it is in jobs/sync/
     pool/ops/        for people: the command line, and what it looks at
     pool/testing/    for your tests: a fault proxy, an auditor
     pool/demo/       `pool demo`
@@ -124,7 +124,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         if name.startswith("_") or find_spec(f"{__name__}.{name}"):
             return error
         homes = dict.fromkeys(__all__, __name__)
-        others = ("codecs", "errors", "events", "maps", "middleware", "streams", "sync", "testing")
+        others = "codecs", "errors", "events", "maps", "middleware", "streams", "sync", "testing"
         for module in others:
             home = f"{__name__}.{module}"
             homes |= {each: home for each in import_module(home).__all__ if each not in homes}
