@@ -86,7 +86,7 @@ def doubled(client: Client, key: str, n: int) -> int:
 def client_of(fleet: Fleet, **options: Any) -> Iterator[Client]:
     options.setdefault("observers", ())
     options.setdefault("settings", PATIENT)
-    with Client(fleet.pool, fleet.url, settings=PATIENT, **options) as client:
+    with Client(fleet.pool, fleet.url, **options) as client:
         yield client
 
 
@@ -264,7 +264,7 @@ async def test_a_call_that_is_given_up_may_be_done(fleet: Fleet) -> None:
     """A line that stands still; and the client goes on when it moves again."""
     await fleet.node(made())
     async with fault_proxy(fleet.url) as proxy:
-        with Client(fleet.pool, proxy.url, observers=()) as client:
+        with Client(fleet.pool, proxy.url, settings=PATIENT, observers=()) as client:
             assert await aside(doubled, client, "k", 1) == 2
             proxy.go_silent()
             with pytest.raises(StoreUnavailable, match=r"no answer within 0\.1 s") as given_up:
@@ -284,6 +284,7 @@ async def test_a_call_that_is_given_up_may_be_done(fleet: Fleet) -> None:
                     break
                 except StoreUnavailable:
                     continue
+            await aside(client.close)  # the proxy is on this loop
 
 
 def test_a_server_that_comes_late_is_joined_by_a_later_call(

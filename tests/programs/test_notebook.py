@@ -58,7 +58,8 @@ import asyncio, os
 asyncio.get_running_loop()
 from pool import Settings
 from pool.sync import Client
-client = Client({place.pool!r}, os.environ["POOL_URL"], settings=Settings(op_timeout_s=30), observers=())
+patient = Settings(op_timeout_s=30)
+client = Client({place.pool!r}, os.environ["POOL_URL"], settings=patient, observers=())
 client.dispatch("invoice", "acme", 17).result(timeout_s=60)
 """
     assert cell(run, first) == "'invoice 17 of acme'"
