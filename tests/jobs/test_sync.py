@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 pytestmark = pytest.mark.anyio
 WAIT_S = 30.0
+PATIENT = Settings(op_timeout_s=WAIT_S)  # of a busy machine
 
 
 def made() -> Handlers:
@@ -84,6 +85,7 @@ def doubled(client: Client, key: str, n: int) -> int:
 @contextmanager
 def client_of(fleet: Fleet, **options: Any) -> Iterator[Client]:
     options.setdefault("observers", ())
+    options.setdefault("settings", PATIENT)
     with Client(fleet.pool, fleet.url, **options) as client:
         yield client
 
@@ -192,7 +194,7 @@ async def test_threads_share_it_also_while_others_wait(fleet: Fleet) -> None:
 
 async def test_what_is_too_large_is_refused_and_what_is_large_passes(fleet: Fleet) -> None:
     await fleet.node(made())
-    settings = Settings(payload_bytes_max=8 * 1024 * 1024)
+    settings = Settings(payload_bytes_max=8 * 1024 * 1024, op_timeout_s=WAIT_S)
 
     def use(client: Client) -> None:
         assert client.dispatch("size", "k", "x" * 4_000_000).result(WAIT_S) == 4_000_000
@@ -262,7 +264,7 @@ async def test_a_call_that_is_given_up_may_be_done(fleet: Fleet) -> None:
     """A line that stands still; and the client goes on when it moves again."""
     await fleet.node(made())
     async with fault_proxy(fleet.url) as proxy:
-        with Client(fleet.pool, proxy.url, observers=()) as client:
+        with Client(fleet.pool, proxy.url, settings=PATIENT, observers=()) as client:
             assert await aside(doubled, client, "k", 1) == 2
             proxy.go_silent()
             with pytest.raises(StoreUnavailable, match=r"no answer within 0\.1 s") as given_up:
@@ -282,6 +284,7 @@ async def test_a_call_that_is_given_up_may_be_done(fleet: Fleet) -> None:
                     break
                 except StoreUnavailable:
                     continue
+            await aside(client.close)  # the proxy is on this loop
 
 
 def test_a_server_that_comes_late_is_joined_by_a_later_call(
@@ -308,7 +311,7 @@ def free_port() -> int:
 
 async def test_closing_answers_who_waits_and_is_for_good(fleet: Fleet) -> None:
     await fleet.node(made())
-    client = Client(fleet.pool, fleet.url, observers=(fleet.events.note,))
+    client = Client(fleet.pool, fleet.url, settings=PATIENT, observers=(fleet.events.note,))
     ref = await aside(client.options(delay_s=60).dispatch, "double", "k", 1)
     reader, answers = client.map("flags"), list[object]()
     assert await aside(reader.get, "x") is None
@@ -349,7 +352,10 @@ async def test_a_call_that_its_loop_never_began_is_answered(
 ) -> None:
     """It came just when the loop ended: what was posted to it is not carried out any more."""
     await fleet.node(made())
-    client, answers = Client(fleet.pool, fleet.url, observers=()), list[BaseException]()
+    client, answers = (
+        Client(fleet.pool, fleet.url, settings=PATIENT, observers=()),
+        list[BaseException](),
+    )
     portal = client._portals.portal()
     monkeypatch.setattr(portal, "_begin", lambda _: None)
 
@@ -380,7 +386,7 @@ async def test_one_that_nobody_holds_leaves(fleet: Fleet) -> None:
     """Its thread holds the node, and not the client."""
 
     def use() -> tuple[weakref.ref[Any], threading.Thread]:
-        client = Client(fleet.pool, fleet.url, observers=(fleet.events.note,))
+        client = Client(fleet.pool, fleet.url, settings=PATIENT, observers=(fleet.events.note,))
         with pytest.raises(NoSuchJob):
             client.status("k")
         return weakref.ref(client._portals), client._portals.portal()._thread
@@ -396,7 +402,7 @@ async def test_one_that_nobody_holds_leaves(fleet: Fleet) -> None:
 async def test_a_node_that_has_failed_is_replaced_by_the_next_call(fleet: Fleet) -> None:
     """A client lives as long as its program: that of a web server is not entered again."""
     await fleet.node(made())
-    settings = Settings(restarts_max=0)
+    settings = Settings(restarts_max=0, op_timeout_s=WAIT_S)
     with client_of(fleet, settings=settings, observers=(fleet.events.note,)) as client:
         ref = await aside(client.dispatch, "double", "k", 2)
         reader = client.map("flags")
@@ -430,7 +436,7 @@ async def test_calls_work_where_a_loop_runs(fleet: Fleet) -> None:
                 told.append(error)
             told.append(len(client._portals.portal().maps))
 
-    client = Client(fleet.pool, fleet.url, observers=(observe,))
+    client = Client(fleet.pool, fleet.url, settings=PATIENT, observers=(observe,))
 
     async def cell() -> int:
         return int(client.dispatch("double", "k", 2).result(timeout_s=WAIT_S))
@@ -476,7 +482,7 @@ def test_an_interrupted_call_is_taken_back_and_the_client_goes_on(
         assert not portal._flying
         assert client.dispatch("double", "k2", 4).result(timeout_s=WAIT_S) == 8
 
-    with Client(pool_name, pool_url, observers=()) as client:
+    with Client(pool_name, pool_url, settings=PATIENT, observers=()) as client:
         _run_with_worker(use, pool_name, pool_url)
 
 
@@ -503,7 +509,7 @@ def test_calls_from_a_signals_handler_within_a_call(
 
     before = signal.signal(signal.SIGUSR1, on_signal)
     try:
-        with Client(pool_name, pool_url, observers=()) as client:
+        with Client(pool_name, pool_url, settings=PATIENT, observers=()) as client:
             _run_with_worker(use, pool_name, pool_url)
     finally:
         signal.signal(signal.SIGUSR1, before)

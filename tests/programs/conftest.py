@@ -23,6 +23,9 @@ from tests.ops.pages import ROOT, blocks
 PATIENCE_S = 60.0  # for what is bound to happen on a busy machine
 LOOK_AGAIN_S = 0.02
 BIN = Path(sys.executable).parent
+# A program of a page waits for its server as long as a busy machine makes it wait.
+_OPENED = re.compile(r'\b(Client|Node)\("shop", ((?:[^()]|\([^()]*\))*)\)')
+_PATIENTLY = ', settings=__import__("pool").Settings(op_timeout_s=30)'
 
 JOBS = """\
 from pool import Handlers, Job
@@ -128,7 +131,8 @@ class Place:
     def file(self, name: str, text: str) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.replace('"shop", ', f'"{self.pool}", '), "utf-8")
+        text = _OPENED.sub(rf'\1("{self.pool}", \2{_PATIENTLY})', text)
+        path.write_text(text, "utf-8")
 
     def start(self, *words: str, **environment: str) -> Program:
         """Start a program of this Python's."""

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 OPENS = """
 import os, sys, threading, time
 from pool.errors import NoSuchJob
+from pool import Settings
 from pool.sync import Client
 
-client = Client({pool!r}, os.environ["POOL_URL"])
+client = Client({pool!r}, os.environ["POOL_URL"], settings=Settings(op_timeout_s=30))
 try:
     client.status("k")
 except NoSuchJob:

@@ -56,8 +56,10 @@ def test_cells_call_although_a_loop_runs(place: Place, kernel: KernelManager, ru
     first = f"""
 import asyncio, os
 asyncio.get_running_loop()
+from pool import Settings
 from pool.sync import Client
-client = Client({place.pool!r}, os.environ["POOL_URL"], observers=())
+patient = Settings(op_timeout_s=30)
+client = Client({place.pool!r}, os.environ["POOL_URL"], settings=patient, observers=())
 client.dispatch("invoice", "acme", 17).result(timeout_s=60)
 """
     assert cell(run, first) == "'invoice 17 of acme'"
@@ -90,8 +92,9 @@ def state_of(place: Place) -> str:
 LOOKS = """
 import os
 from pool.errors import NoSuchJob
+from pool import Settings
 from pool.sync import Client
-client = Client({pool!r}, os.environ["POOL_URL"], observers=())
+client = Client({pool!r}, os.environ["POOL_URL"], settings=Settings(op_timeout_s=30), observers=())
 try:
     print(client.status("s").state)
 except NoSuchJob:
@@ -103,9 +106,10 @@ def test_a_script_that_is_told_to_end_while_it_waits_ends(place: Place) -> None:
     """Ctrl-C ends the wait, and the end of the program the client."""
     place.worker()
     waits = """
+from pool import Settings
 from pool.sync import Client
 import os
-client = Client({pool!r}, os.environ["POOL_URL"])
+client = Client({pool!r}, os.environ["POOL_URL"], settings=Settings(op_timeout_s=30))
 ref = client.dispatch("stays", "s")
 ref.started(timeout_s=60)
 print("waits", flush=True)
