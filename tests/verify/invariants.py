@@ -405,6 +405,13 @@ def one_call_one_job(view: View, _: Bounds, found: Finding) -> None:
     """Whatever the library repeats, one dispatch call leads to one job id."""
     made: dict[str, Event] = {}
     anew = {event.job for event in view.of.get("replayed", ())}  # of dead letters
+    letters: dict[tuple[str, str], Event] = {}
+    for event in view.of.get("replayed", ()):
+        found.judged += 1
+        before = letters.get(letter := (event.key, event.extra["of"]))
+        if before is not None and not view.loses(before.t, event.t, event.key):
+            found.say(f"the letter of {letter[1]} was made {before.job}, too", before, event)
+        letters[letter] = event
     for f in ("dispatch", "start", "effect", "commit"):
         for event in view.of.get(f, ()):
             if event.idem and event.job and event.job not in anew:

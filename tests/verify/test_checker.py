@@ -4155,6 +4155,36 @@ def late(*, begins: float = -1.0, expires_s: float = 1.0, at: float = 1.0, **fau
     return tell
 
 
+def replayed_twice(*, loss: bool) -> Tell:
+    """Return the story of a letter that was made two jobs."""
+
+    def tell(s: Story) -> None:
+        for number, job in enumerate(("j2", "j3")):
+            if number and loss:
+                s.fault("loss")
+            s.at += 1.0
+            s.say("replayed", p="server", job=job, key="k", extra={"of": "j1"})
+            s.commit(job, epoch=11 + number, extra={"word": "parked", "cause": "as planned"})
+        s.final()
+
+    return tell
+
+
+good("I12")(replayed_twice(loss=True))
+bad("I12")(replayed_twice(loss=False))
+
+
+def made_and_gone(s: Story, *, loss: bool = False) -> None:
+    s.say("replayed", p="server", job="j2", key="k", extra={"of": "j1"})
+    if loss:
+        s.at += 0.1
+        s.fault("loss")
+    s.final()
+
+
+bad("I1")(made_and_gone)
+
+
 good("I53")(late())
 good("I53")(late(begins=0.9, at=0.0))
 good("I53")(late(begins=0.9, does="loss"))  # that it had begun was lost

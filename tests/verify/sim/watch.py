@@ -208,10 +208,12 @@ class Watch:
         elif script is REPLAY and isinstance(reply, bytes) and reply[:3] == b"OK ":
             key, letter = args[5].decode(), args[6].decode()
             made = reply[3:].decode()
-            before = self.made_of.setdefault((key, letter), made)
-            if before != made:
+            is_new = made == args[7].decode() and made not in self.remade
+            before = self.made_of.get((key, letter), made)
+            if before != made and not is_new:
                 self.problems.append(f"the letter of {letter} was made {before} and {made}")
-            elif made == args[7].decode() and made not in self.remade:
+            self.made_of[key, letter] = made
+            if is_new:
                 self.remade.add(made)
                 self.key_of[made] = key
                 self._store("replayed", key=key, job=made, extra={"of": letter})
