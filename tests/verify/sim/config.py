@@ -91,7 +91,8 @@ SHAPES: Final = {
     "pages": "whatever is done in pages is done in small ones",
     "lines": "many dispatches are for a few keys, with every policy for those that have a job",
     "keeps": "jobs have steps, and services save what they have heard",
-    "late": "many jobs must begin by some time",
+    "in-time": "many jobs must begin by some time",
+    "letters": "dead letters are replayed, by several nodes at once",
     "maps": "programs write, watch and wait for replicated maps",
     "sinks": "programs add events to streams, which readers and sinks read",
 }
@@ -100,7 +101,8 @@ LINES_SHARE: Final = 0.3  # of seeds
 PROGRAMS: Final = ("maps", "sinks")
 PROGRAMS_SHARE: Final = 0.25  # of seeds, for each of these
 KEEPS_SHARE: Final = 0.4
-LATE_SHARE: Final = 0.3
+IN_TIME_SHARE: Final = 0.3
+LETTERS_SHARE: Final = 0.3
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()
@@ -143,14 +145,8 @@ class Config:
         share = dice.choice((0.0, 0.1, 0.2, 0.4, 1.0))
         edges = tuple(kind for kind in EDGES if dice.random() < share)
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
-        mine = {
-            "crowd",
-            "pages",
-            "lines",
-            "keeps",
-            "late",
-            *PROGRAMS,
-        }  # which have dice of their own
+        # These have dice of their own.
+        mine = {"crowd", "pages", "lines", "keeps", "in-time", "letters", *PROGRAMS}
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
@@ -174,8 +170,10 @@ class Config:
             shapes = (*shapes, "lines")
         if random.Random(f"keeps/{seed}").random() < KEEPS_SHARE:
             shapes = (*shapes, "keeps")
-        if random.Random(f"late/{seed}").random() < LATE_SHARE:
-            shapes = (*shapes, "late")
+        if random.Random(f"in-time/{seed}").random() < IN_TIME_SHARE:
+            shapes = (*shapes, "in-time")
+        if random.Random(f"letters/{seed}").random() < LETTERS_SHARE:
+            shapes = (*shapes, "letters")
         lanes = config.lanes
         if LANES & {*faults}:
             shapes = (*(name for name in shapes if name != "apart"), "apart")
