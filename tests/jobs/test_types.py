@@ -183,8 +183,12 @@ async def test_the_same_arguments_are_the_same_job(fleet: Fleet) -> None:
     assert (await attach.dispatch(tags, "k", {*list(names)[::-1]})).job_id == ref.job_id
     with pytest.raises(ArgumentsDiffer):
         await attach.dispatch(tags, "k", names - {"n3"})
-    page = await node.jobs(payloads=True)
-    assert page.payloads["k", ref.job_id] == ((names,), {})
+
+    async def is_listed() -> bool:
+        page = await node.jobs(payloads=True)
+        return page.payloads.get(("k", ref.job_id)) == ((names,), {})
+
+    await fleet.until(is_listed)  # it may be on its way to its worker
     await ref.stop(timeout_s=10)
 
 
