@@ -32,8 +32,9 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.core.record import Progress
     from pool.errors import PoolError
     from pool.jobs.client.dispatch import Call, Dispatching
-    from pool.jobs.client.ref import JobRef, Status
+    from pool.jobs.client.ref import JobRef, Stage, Status
     from pool.jobs.depends import Depends
+    from pool.jobs.followers import Follower
     from pool.jobs.handlers import Handler, Handlers, Runner
     from pool.jobs.job import Cancel, Job, Park, Retry
     from pool.jobs.keeper import Step
@@ -50,6 +51,7 @@ __all__ = [
     "Cancel",
     "Depends",
     "Dispatching",
+    "Follower",
     "Handler",
     "Handlers",
     "Job",
@@ -63,6 +65,7 @@ __all__ = [
     "Retry",
     "Runner",
     "Settings",
+    "Stage",
     "Status",
     "Step",
     "Stream",
@@ -78,6 +81,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Cancel": "pool.jobs.job",
         "Depends": "pool.jobs.depends",
         "Dispatching": "pool.jobs.client.dispatch",
+        "Follower": "pool.jobs.followers",
         "Handler": "pool.jobs.handlers",
         "Handlers": "pool.jobs.handlers",
         "Job": "pool.jobs.job",
@@ -91,6 +95,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Retry": "pool.jobs.job",
         "Runner": "pool.jobs.handlers",
         "Settings": "pool.settings",
+        "Stage": "pool.jobs.client.ref",
         "Status": "pool.jobs.client.ref",
         "Step": "pool.jobs.keeper",
         "Stream": "pool.streams.stream",

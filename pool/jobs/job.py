@@ -18,7 +18,8 @@ from pool.errors import InvalidOption, PayloadEncodingError
 from pool.jobs.keeper import Keeper, Step
 from pool.redis.commands.talk import InboxPage, Message
 
-if TYPE_CHECKING:  # it makes what makes jobs
+if TYPE_CHECKING:  # they make what makes jobs
+    from pool.jobs.followers import Follower
     from pool.jobs.node import Node
 
 # The job (key and id) whose handler runs in this context; what it starts there inherits it.
@@ -167,6 +168,7 @@ class Job:
     _stop_cause: str = attrs.field(init=False, repr=False, default="")
     _is_listening: bool = attrs.field(init=False, default=False)
     _in_hand: int = attrs.field(init=False, default=0)  # the message that is being handled
+    _followers: bytes = attrs.field(init=False, repr=False, default=b"")
 
     @property
     def state(self) -> Any:
@@ -287,6 +289,21 @@ class Job:
             total = checks.number("total", total, low, high)
         said = Progress(done=done, total=total, note=checks.text("note", note))
         self._keeper().note(said.pack())
+
+    def then(self, *followers: Follower) -> None:
+        """Have jobs follow this one if this run of it succeeds; see `Follower`.
+
+        They are accepted in the step that stores its result.  A run that fails leaves none of its
+        own; those that the dispatcher gave stay.
+
+        Raises:
+            InvalidOption: There are too many, or one after another, or something else is among
+                them.
+            InvalidKey, ConfigError, PayloadEncodingError: One cannot be dispatched.
+            PayloadTooLarge: All that were added are larger than `Settings.payload_bytes_max`.
+            NotRunning: The node has closed.
+        """
+        self._followers = self.node._pack_followers(self, followers, self._followers)
 
     @property
     def stop_cause(self) -> str:

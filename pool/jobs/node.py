@@ -7,7 +7,7 @@ close   workers out of `open`; services handed over, finite jobs end within the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -37,7 +37,9 @@ from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
 from pool.jobs.client.stopping import StopAll, StopReport
 from pool.jobs.context import Context
+from pool.jobs.followers import Follower
 from pool.jobs.handlers import QUEUE_MAX, Handlers
+from pool.jobs.job import Job
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.wiring import Wiring
 from pool.maps.commands import MapLife
@@ -167,6 +169,8 @@ class Node(Dispatching):
         idempotency_key: str | None = None,
         window_s: float = WINDOW_S,
         retention_s: float | None = None,
+        then: Follower | Iterable[Follower] = (),
+        otherwise: Follower | Iterable[Follower] = (),
     ) -> Dispatching:
         """Return this node's dispatching calls with other options.
 
@@ -194,6 +198,9 @@ class Node(Dispatching):
             retention_s: How long the outcome is kept, at most 365 days, if there is room
                 (`Settings.results_bytes_max`); None as its handler says.  Never less than
                 `Settings.retry_window_s`.
+            then: What follows when the job is done; see `Follower`.
+            otherwise: What follows when it is stopped or parked.  A parked one without any keeps
+                `then` for its replay.
 
         Raises:
             InvalidOption: A value is out of bounds, or both `job_id` and `idempotency_key` are
@@ -211,6 +218,8 @@ class Node(Dispatching):
                 idempotency_key=idempotency_key,
                 window_s=window_s,
                 retention_s=retention_s,
+                then=then,
+                otherwise=otherwise,
             ),
         )
 
@@ -752,6 +761,10 @@ class Node(Dispatching):
     def _open_client(self) -> JobClient:
         self._check_open()
         return self._client
+
+    def _pack_followers(self, job: Job, followers: Sequence[Follower], had: bytes) -> bytes:
+        packer = self._open_client().packer()
+        return packer.pack(followers, key=job.key, job_id=job.id, who="run", had=had)
 
 
 @attrs.frozen(eq=False)

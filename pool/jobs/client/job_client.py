@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, get_args
 
 import anyio
@@ -21,9 +22,16 @@ from pool.jobs.client.dispatcher import Dispatcher
 from pool.jobs.client.requests import Requests
 from pool.jobs.client.waiters import Waiters, Waiting
 from pool.jobs.context import Context, Seen
+from pool.jobs.followers import Follower, Packer, several
 from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
 from pool.jobs.roster import WorkerInfo
-from pool.names import check_handler, check_idempotency_key, check_job_id, check_key
+from pool.names import (
+    check_handler,
+    check_idempotency_key,
+    check_job_id,
+    check_key,
+    followers,
+)
 from pool.redis.commands.admission import AS_REGISTERED, Admission
 from pool.redis.commands.talk import Missing
 
@@ -43,6 +51,10 @@ class DispatchOptions:
     idempotency_key: str | None = None
     window_s: float = WINDOW_S
     retention_s: float | None = None
+    then: tuple[Follower, ...] = attrs.field(default=(), converter=partial(several, "then"))
+    otherwise: tuple[Follower, ...] = attrs.field(
+        default=(), converter=partial(several, "otherwise")
+    )
     known: str = attrs.field(init=False, default="")  # the id, if it was given
     is_special: bool = attrs.field(init=False, default=False)  # something goes into its record
     policy: str = attrs.field(init=False, default=AS_REGISTERED)  # what the script is told of it
@@ -65,7 +77,8 @@ class DispatchOptions:
         object.__setattr__(self, "window_s", window_s)
         retention_s = checks.seconds("retention_s", self.retention_s, or_none=True)
         object.__setattr__(self, "retention_s", retention_s)
-        object.__setattr__(self, "is_special", bool(known) or retention_s is not None)
+        is_special = known or retention_s is not None or self.then or self.otherwise
+        object.__setattr__(self, "is_special", bool(is_special))
 
     def told(self) -> dict[str, Any]:
         """Return them as `Node.options` takes them, those that stand as they are left out."""
@@ -101,10 +114,13 @@ def known_id(job_id: object, idempotency_key: object) -> str:
     return id_of(str(idempotency_key))
 
 
-def _more(options: DispatchOptions, known: str, handler: str, payload: bytes) -> str:
+def _more(
+    options: DispatchOptions, known: str, handler: str, payload: bytes, followers: bytes
+) -> str:
     is_known = known or options.known
     return pack_more(
-        digest=digest_of(handler, payload) if is_known else "",
+        digest=digest_of(handler, payload + followers) if is_known else "",
+        followers=len(payload) if followers else "",
         window=_ms(options.window_s) if is_known else "",
         retention=_ms(options.retention_s),
     )
@@ -156,13 +172,20 @@ class JobClient:
             raise no_handler(handler)
         payload = encode_call(args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
-        more = _more(options, known, name, payload) if known or options.is_special else ""
+        job_id, more = known or options.known or context.ids.next(), ""
+        if known or options.is_special:
+            behind = self._followers(options, key, job_id)
+            more = _more(options, known, name, payload, behind)
+            payload += behind
         if options.if_exists == "attach" and (known or options.known):
             must = "another policy beside an id: that names this job, and attaching is to another"
             raise checks.option("if_exists", "attach", must)
+        if options.if_exists == "attach" and (options.then or options.otherwise):
+            must = "another policy beside followers: they follow this job, not the live one"
+            raise checks.option("if_exists", "attach", must)
         admission = Admission(
             key=key,
-            id=known or options.known or context.ids.next(),
+            id=job_id,
             handler=name,
             kind=kind,
             payload=payload,
@@ -174,6 +197,15 @@ class JobClient:
         if more:
             admission.go_by(admission.policy)
         return admission
+
+    def _followers(self, options: DispatchOptions, key: str, job_id: str) -> bytes:
+        if not (options.then or options.otherwise):
+            return b""
+        return self.packer().pack(options.then, options.otherwise, key=key, job_id=job_id)
+
+    def packer(self) -> Packer:
+        """Return what packs followers in this pool."""
+        return Packer(len(self.context.lanes), self.context.settings.payload_bytes_max)
 
     async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
         """Add what only another look tells, in time: names like the one that nobody knows."""
@@ -245,6 +277,13 @@ class JobClient:
         told: bytes | None = await context.pipeline.execute("HGET", name, key)
         job_id, _, text = (told or b"").decode(errors="replace").partition("\t")
         return attempts(text) if job_id == found.id else ()
+
+    async def followers(self, key: str, job_id: str) -> bytes:
+        """Fetch the followers of a job that has not ended, packed."""
+        context = self.context
+        payloads = context.lane_of(key).lane.names.payloads
+        told = await context.pipeline.execute("HGET", payloads, followers(key, job_id))
+        return told or b""
 
     async def look(
         self, key: str, job_id: str, seen: Seen | None = None

@@ -89,6 +89,11 @@ if #payload > INLINE_BYTES_MAX then
   flag(r, 'p', true)
   later('HSET', payloads, key, payload)
 end
+local followers = redis.call('HGET', payloads, '\f' .. pair)
+if followers then
+  redis.call('HDEL', payloads, '\f' .. pair)
+  redis.call('HSET', payloads, '\f' .. pair_of(anew, key), followers)
+end
 local steps = redis.call('HGET', checkpoints, letters_steps(pair))
 if steps then -- of what was edited there are none any more, see letter
   redis.call('HDEL', checkpoints, letters_steps(pair))
