@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.core.record import Progress
     from pool.errors import PoolError
     from pool.jobs.client.dispatch import Call, Dispatching
-    from pool.jobs.client.ref import JobRef, Stage, Status
+    from pool.jobs.client.ref import JobRef, Status
     from pool.jobs.depends import Depends
     from pool.jobs.followers import Follower
     from pool.jobs.handlers import Handler, Handlers, Runner
@@ -65,7 +65,6 @@ __all__ = [
     "Retry",
     "Runner",
     "Settings",
-    "Stage",
     "Status",
     "Step",
     "Stream",
@@ -95,7 +94,6 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Retry": "pool.jobs.job",
         "Runner": "pool.jobs.handlers",
         "Settings": "pool.settings",
-        "Stage": "pool.jobs.client.ref",
         "Status": "pool.jobs.client.ref",
         "Step": "pool.jobs.keeper",
         "Stream": "pool.streams.stream",

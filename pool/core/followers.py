@@ -59,7 +59,7 @@ class Follows:
 
 
 @attrs.frozen(kw_only=True)
-class Told:
+class Followed:
     """One of a packed text, as far as people are told of it."""
 
     when: When
@@ -74,7 +74,7 @@ _HEAD: Final = re.compile(
 )
 
 
-def parse(text: bytes) -> Iterator[Told]:
+def parse(text: bytes) -> Iterator[Followed]:
     """Yield the followers of a packed text, as far as it can be read."""
     at = 0
     while (head := _HEAD.match(text, at)) is not None:
@@ -84,7 +84,7 @@ def parse(text: bytes) -> Iterator[Told]:
             at += int(size)
         key, job_id, handler, more, payload = parts
         size = more_of(more.decode(errors="replace"), "followers")
-        yield Told(
+        yield Followed(
             when=_WHENS[head[1].decode()],
             key=key.decode(errors="replace"),
             id=job_id.decode(errors="replace"),

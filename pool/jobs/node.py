@@ -37,7 +37,7 @@ from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
 from pool.jobs.client.stopping import StopAll, StopReport
 from pool.jobs.context import Context
-from pool.jobs.followers import Follower
+from pool.jobs.followers import Follower, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
 from pool.jobs.job import Job
 from pool.jobs.roster import WorkerInfo
@@ -218,8 +218,8 @@ class Node(Dispatching):
                 idempotency_key=idempotency_key,
                 window_s=window_s,
                 retention_s=retention_s,
-                then=then,
-                otherwise=otherwise,
+                then=several("then", then),
+                otherwise=several("otherwise", otherwise),
             ),
         )
 

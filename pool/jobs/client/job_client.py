@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, get_args
 
 import anyio
@@ -22,7 +21,7 @@ from pool.jobs.client.dispatcher import Dispatcher
 from pool.jobs.client.requests import Requests
 from pool.jobs.client.waiters import Waiters, Waiting
 from pool.jobs.context import Context, Seen
-from pool.jobs.followers import Follower, Packer, several
+from pool.jobs.followers import Follower, Packer
 from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
 from pool.jobs.roster import WorkerInfo
 from pool.names import (
@@ -51,10 +50,8 @@ class DispatchOptions:
     idempotency_key: str | None = None
     window_s: float = WINDOW_S
     retention_s: float | None = None
-    then: tuple[Follower, ...] = attrs.field(default=(), converter=partial(several, "then"))
-    otherwise: tuple[Follower, ...] = attrs.field(
-        default=(), converter=partial(several, "otherwise")
-    )
+    then: tuple[Follower, ...] = ()
+    otherwise: tuple[Follower, ...] = ()
     known: str = attrs.field(init=False, default="")  # the id, if it was given
     is_special: bool = attrs.field(init=False, default=False)  # something goes into its record
     policy: str = attrs.field(init=False, default=AS_REGISTERED)  # what the script is told of it

@@ -1,8 +1,10 @@
 """Carries what one lane has for another over: see `lua/lib/channel.lua`.
 
-    o:B is due in A --sweep--> outgoing (A): the next messages --incoming (B)--> done --> outgoing: forget them, more?
-                                   ^                              |
-                                   +-- anew from where B stands --+ B stands elsewhere: the data of one were lost
+    o:B is due in A --sweep--> outgoing (A) --the next messages--> incoming (B)
+                                 |   ^                               |       |
+                    none: gone --+   +-- forget those, what next? ---+ done  |
+                                     +-- from where B stands, then ----------+ it stands elsewhere:
+                                                                               some data were lost
 
 Whoever sweeps A carries, on a task of its own: a B that hangs keeps nothing of A waiting.  Each
 look puts o:B off by `HOLD_S`; who dies, or fails, is followed then.  Two that carry at once are
@@ -19,7 +21,7 @@ import attrs
 from pool.errors import PoolError, StoreLost
 from pool.events import ChannelApart
 from pool.jobs.context import Context, LaneState
-from pool.redis.commands.channel import Told
+from pool.redis.commands.channel import Outgoing
 from pool.redis.scripts import ScriptCall
 
 HOLD_S: Final = 2.0  # then another one comes for what was told and is still there
@@ -57,7 +59,7 @@ class Carrier:
         clock, was_apart = self.context.io.clock, False
         call = origin.lane.outgoing(to.number, hold_s=HOLD_S)
         while to.lane.generation:  # else it is still being joined
-            told: Told | None = await self._ask(origin, call)
+            told: Outgoing | None = await self._ask(origin, call)
             if told is None or not told.count:
                 return
             messages, expects = told.messages, to.time.expects(clock())

@@ -1,4 +1,4 @@
-"""What one lane has for another: told by the one, carried out by the other; see `lib/channel.lua`."""
+"""What one lane has for another: the one tells, the other carries out; see `lib/channel.lua`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
-UNREADABLE: Final = "malformed"  # id and key of a job that nobody can read; no key has such a result
+UNREADABLE: Final = (
+    "malformed"  # id and key of a job that nobody can read; no key has such a result
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +47,7 @@ _JOB: Final = re.compile(rb"j (\d{1,16}) [js?] (\d{1,9}) (\d{1,9}) \d+ \d+ \d+\n
 
 
 @attrs.frozen(kw_only=True)
-class Told:
+class Outgoing:
     """The next messages of a lane to another, and the name of the one before them."""
 
     root: str
@@ -53,29 +55,27 @@ class Told:
     messages: Sequence[ChannelMessage]
 
 
-def told(reply: Reply) -> Told:
+def outgoing_of(reply: Reply) -> Outgoing:
     """Read the reply of `outgoing`."""
     root, count, *rest = reply
     names = [name.decode() for name in rest[::2]]
     messages = [ChannelMessage.parse(*each) for each in zip(names, rest[1::2], strict=True)]
-    return Told(root=root.decode(), count=number(count), messages=messages)
+    return Outgoing(root=root.decode(), count=number(count), messages=messages)
 
 
 def apart(reply: Reply) -> str:
-    """Read the reply of `incoming`: empty, or where the lane stands instead, and nothing is done."""
-    match reply.decode().split(" "):
-        case ["OK"]:
-            return ""
-        case ["APART", name] if name:
-            return name
+    """Read the reply of `incoming`: empty, or where the lane stands and has done nothing."""
+    word, _, name = reply.decode().partition(" ")
+    if word == "OK" or (word == "APART" and name):
+        return str(name)
     raise ValueError("no status of this script")
 
 
 OUTGOING: Final = Script.load(
     "outgoing",
-    keys="lane due payloads journal",
+    keys="lane jobs due payloads journal",
     args="generation to taken last root anew hold_ms items_max bytes_max",
-    reads=told,
+    reads=outgoing_of,
 )
 INCOMING: Final = Script.load(
     "incoming",
@@ -106,7 +106,7 @@ class ChannelCalls(Calls):
         last = taken[-1].name if taken else ""
         args: list[Word] = [self.generation, to, len(taken), last, root, anew, as_ms(hold_s)]
         args += (pages.carried, pages.carried_bytes)
-        return OUTGOING((n.lane, n.due, n.payloads, n.journal), args)
+        return OUTGOING((n.lane, n.jobs, n.due, n.payloads, n.journal), args)
 
     def incoming(
         self, origin: int, root: str, messages: Sequence[ChannelMessage], *, expects: str = "0"

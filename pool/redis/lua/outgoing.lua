@@ -2,9 +2,10 @@
 outgoing: forget what a lane has carried out, and tell of the next messages to it; see lib/channel.
 
 KEYS[1] lane       hash    counters
-KEYS[2] due        zset    o:B -> when somebody is to come for the messages to lane B
-KEYS[3] payloads   hash    the messages
-KEYS[4] journal    stream  abnormal edges
+KEYS[2] jobs       hash    key -> record; is not touched
+KEYS[3] due        zset    o:B -> when somebody is to come for the messages to lane B
+KEYS[4] payloads   hash    the messages
+KEYS[5] journal    stream  abnormal edges
 ARGV[1] generation  str
 ARGV[2] to          str   lane B
 ARGV[3] taken       int   how many of those that the caller was told of B has carried out
