@@ -7,6 +7,7 @@ fewer jobs, is otherwise the same, so that a failure can be made small.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Collection
@@ -91,6 +92,7 @@ SHAPES: Final = {
     "pages": "whatever is done in pages is done in small ones",
     "lines": "many dispatches are for a few keys, with every policy for those that have a job",
     "keeps": "jobs have steps, and services save what they have heard",
+    "chains": "jobs have others that follow them, and these have",
     "maps": "programs write, watch and wait for replicated maps",
     "sinks": "programs add events to streams, which readers and sinks read",
 }
@@ -99,9 +101,19 @@ LINES_SHARE: Final = 0.3  # of seeds
 PROGRAMS: Final = ("maps", "sinks")
 PROGRAMS_SHARE: Final = 0.25  # of seeds, for each of these
 KEEPS_SHARE: Final = 0.4
+CHAINS_SHARE: Final = 0.3
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()
+
+
+ATTEMPTS_MAX: Final = 4  # of a job
+Plan = dict[str, Any]  # what a job is to do
+
+
+def digest(plan: Plan) -> str:
+    """Return what tells whether a plan has arrived as it was sent."""
+    return hashlib.sha1(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @attrs.frozen(kw_only=True)
@@ -141,7 +153,8 @@ class Config:
         share = dice.choice((0.0, 0.1, 0.2, 0.4, 1.0))
         edges = tuple(kind for kind in EDGES if dice.random() < share)
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
-        mine = {"crowd", "pages", "lines", "keeps", *PROGRAMS}  # which have dice of their own
+        # These have dice of their own.
+        mine = {"crowd", "pages", "lines", "keeps", "chains", *PROGRAMS}
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
@@ -165,6 +178,8 @@ class Config:
             shapes = (*shapes, "lines")
         if random.Random(f"keeps/{seed}").random() < KEEPS_SHARE:
             shapes = (*shapes, "keeps")
+        if random.Random(f"chains/{seed}").random() < CHAINS_SHARE:
+            shapes = (*shapes, "chains")
         lanes = config.lanes
         if LANES & {*faults}:
             shapes = (*(name for name in shapes if name != "apart"), "apart")

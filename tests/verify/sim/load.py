@@ -18,8 +18,9 @@ from pool.errors import (
     StoreLost,
     StoreUnavailable,
 )
-from tests.verify.sim.config import Config
-from tests.verify.sim.fleet import ATTEMPTS_MAX, Boot, Op, Plan, SimFleet, digest
+from tests.verify.sim.chains import Chains
+from tests.verify.sim.config import ATTEMPTS_MAX, Config, Plan, digest
+from tests.verify.sim.fleet import Boot, Op, SimFleet
 from tests.verify.sim.world import World
 from tests.verify.view import TERMINAL_ERRORS
 
@@ -69,6 +70,7 @@ class Load:
         self._tokens = 0
         self._last = world.dice("last calls")
         self._lines = world.dice("lines")
+        self._chains = Chains(world.dice("chains"), config.keys, self._chain_plan)
         fleet.last_calls = self._last_calls
 
     def plan(self) -> None:
@@ -168,6 +170,10 @@ class Load:
 
         self._ask(dice, ask, lambda: self._jobs_again(dice, ask))
 
+    def _chain_plan(self, dice: random.Random) -> Plan:
+        plan = _job_plan(dice, "work", self._config.ttl_s)
+        return {**plan, "s": min(plan["s"], 0.3)}
+
     def _last_calls(self) -> list[Op]:
         """Return what is asked of a node while it leaves, and when it has left."""
         return [self._last_call(at_s) for at_s in self._last.choices(_LAST_S, k=6)]
@@ -200,6 +206,9 @@ class Load:
         batch = self._tokens
         self.asking[batch] = boot
         tokens = [f"t{batch}.{i}" for i in range(len(calls))]
+        if self._is_followed(name, calls, options):
+            more = self._chains.options(boot, batch, tokens[0], calls[0][1])
+            options = {**options, **more}
         delay_s = options.get("delay_s", 0.0)
         kind = "service" if name == "feed" else "job"
         attempts_max = 0 if name == "feed" else ATTEMPTS_MAX
@@ -252,6 +261,12 @@ class Load:
         if is_named and (accepted or is_unknown):
             await self._repeat(via, name, tokens[0], calls[0], accepted)
         return accepted
+
+    def _is_followed(
+        self, name: str, calls: Sequence[tuple[str, Plan]], options: dict[str, Any]
+    ) -> bool:
+        has_chains = "chains" in self._config.shapes and name in ("work", "limited")
+        return has_chains and len(calls) == 1 and options.get("if_exists") != "attach"
 
     def _is_named(
         self, batch: int, calls: Sequence[tuple[str, Plan]], options: dict[str, Any]

@@ -23,9 +23,9 @@ from pool.maps import commands
 from pool.names import lane_of
 from pool.redis.commands.member import RENEW
 from pool.redis.commands.upkeep import RECONCILE
-from tests.verify.sim.config import Config
+from tests.verify.sim.config import Config, Plan, digest
 from tests.verify.sim.faults import Fuse
-from tests.verify.sim.fleet import Boot, Plan, digest
+from tests.verify.sim.fleet import Boot
 from tests.verify.sim.load import stop
 from tests.verify.sim.run import Outcome, Simulation
 from tests.verify.sim.world import Process
