@@ -220,7 +220,7 @@ end
 
 local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, result, unassigned)
   local more, digest, followers = '', nil, nil
-  if #flags > 3 then
+  if #flags > 2 then
     flags, more = string.match(flags, '^([^,]*),?(.*)$')
     digest = more_of(more, 'd')
     local size = more_of(more, 'f')

@@ -79,7 +79,8 @@ redis.call('HDEL', letters, pair)
 local r = new_record(more_of(more, 'k') or 'j', anew, handler)
 local inherited = {}
 for each in string.gmatch(more, '[^,]+') do
-  inherited[#inherited + 1] = string.find(each, '^[drw]') and each or nil
+  -- Of f only what says that there are followers; others have been released, see lib/channel.
+  inherited[#inherited + 1] = (string.find(each, '^[drw]') or string.find(each, '^f%d+$')) and each or nil
 end
 r[MORE] = with_more(table.concat(inherited, ','), 'l', id)
 if not more_of(more, 'e') then
