@@ -764,7 +764,8 @@ class Node(Dispatching):
 
     def _pack_followers(self, job: Job, followers: Sequence[Follower], had: bytes) -> bytes:
         packer = self._open_client().packer()
-        return packer.pack(followers, key=job.key, job_id=job.id, who="run", had=had)
+        then = several("then", followers)
+        return packer.pack(then, key=job.key, job_id=job.id, who="run", had=had)
 
 
 @attrs.frozen(eq=False)
