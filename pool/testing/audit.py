@@ -257,7 +257,7 @@ class _Lane:
                 yield f"{next_ - first} messages to lane {to}, of which `due` says otherwise"
         for message in there ^ {name for name in self.outs if " " in name}:
             yield f"message {message}: {'is gone' if message in there else 'nobody knows of it'}"
-        if (counted := int(self.lane.get("out", "0"))) != len(there):
+        if (counted := int(self.lane.get("outgoing", "0"))) != len(there):
             yield f"counts {counted} messages to lanes, has {len(there)}"
 
     def _of_entry(self, key: str, record: Record) -> Iterator[str]:

@@ -264,7 +264,7 @@ async def test_what_is_lost_of_the_index_is_found_by_the_walk(
     text = b'j 0 j 1 2 4 0 5\nnidnote["w"]'
     fleet.client.hset(names.payloads, f"{out(to)} 0", b"0123456789abcdef" + text)
     fleet.client.hset(names.payloads, out(to), "0 1 - 0123456789abcdef")
-    fleet.client.hset(names.lane, "out", 1)
+    fleet.client.hset(names.lane, "outgoing", 1)
     await diary.has("note", "n", "w")
     assert node.state == "open"
 

@@ -83,7 +83,7 @@ def test_what_follows_is_released_as_its_predecessor_ends(bench: Bench, there: B
     record = put(bench, "k", follows("f"), follows("g", "otherwise"))
     assert bench.audit() == []
     end(bench, "k", x=b'"result"')
-    assert bench.counter("out") == 1
+    assert bench.counter("outgoing") == 1
     assert bench.audit() == []
     [due] = overdue(bench.run(bench.lane.sweep(NODE.name, lock_s=1.0, keys_max=10))).outgoing
     assert due == 1
@@ -483,7 +483,7 @@ def test_jobs_without_followers_have_nothing_of_it(bench: Bench) -> None:
     bench.put("k", "R")
     bench.advance("own", W1.name, bench.edge("d", "k"))
     names = bench.do("HKEYS", bench.names.payloads) + bench.do("HKEYS", bench.names.lane)
-    assert not [name for name in names if name[:1] in b"\r\x0b\x0c" or name == b"out"]
+    assert not [name for name in names if name[:1] in b"\r\x0b\x0c" or name == b"outgoing"]
 
 
 def test_what_is_asked_of_other_data_is_refused(bench: Bench, there: Bench) -> None:

@@ -37,10 +37,11 @@ local function forget(count)
     redis.call('HDEL', payloads, out_message(to, n))
   end
   out.first = out.first + count
-  tally('out', -count)
+  tally('outgoing', -count)
 end
 local before = out.first
-if taken > 0 and taken <= out.next - out.first and string.sub(message_at(out.first + taken - 1) or '', 1, 16) == last then
+local is_there = taken > 0 and taken <= out.next - out.first
+if is_there and string.sub(message_at(out.first + taken - 1) or '', 1, 16) == last then
   forget(taken)
   out.root = last
 elseif anew ~= '' and root == out.root then

@@ -32,7 +32,7 @@ redis.call('HLEN', open)
 redis.call('HLEN', cleanup)
 redis.call('ZCARD', keepalive)
 local records = redis.call('HLEN', jobs)
-local fields = redis.call('HMGET', lane, 'walk', 'astray', 'retried', 'delayed', 'unknown', 'out')
+local fields = redis.call('HMGET', lane, 'walk', 'astray', 'retried', 'delayed', 'unknown', 'outgoing')
 local held_by, held_until, stands = string.match(fields[1] or '', '^(.*)|(%d+)|(%d+)$')
 held_until = whole(held_until)
 -- Later than any hold could end means that the clock went back: then it is nobody's.

@@ -64,7 +64,7 @@ local function send_out(to, content)
   out.tail = string.sub(redis.sha1hex(out.tail .. content), 1, 16)
   later('HSET', payloads, out_message(to, out.next), out.tail .. content)
   out.next = out.next + 1
-  tally('out', 1)
+  tally('outgoing', 1)
 end
 
 local function close_channel()
