@@ -44,12 +44,15 @@ __all__ = [
     "NotRunning",
     "NotStarted",
     "NotStopped",
+    "OutOfMemory",
     "OutcomeExpired",
     "PartEnded",
     "PayloadEncodingError",
     "PayloadTooLarge",
     "PoolError",
     "PoolFull",
+    "ProcessDied",
+    "ProcessFailed",
     "QueueFull",
     "RefusedError",
     "StartFailed",
@@ -165,8 +168,8 @@ class ConfigError(UsageError):
     It comes before anything is sent, from `Settings(...)`, `Node(...)`, an address, or the command
     line. `setting` is what is meant and `problem` says what is wrong with it, often with the
     bounds. Two problems are found only at the server, when the node opens: another `lease_ttl_s`
-    or another number of `lanes` than the pool has. Leave `lease_ttl_s` out to go by the pool's;
-    `pool ttl` changes it for all.
+    or another number of `lanes` than the pool has. Leave both out to go by the pool's; `pool ttl`
+    changes the TTL for all.
     """
 
     code: ClassVar[str] = "POOLCONFIG"
@@ -793,6 +796,56 @@ class StartFailed(HandlerError):
     key: str
     job_id: str
     last_error: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class ProcessFailed(HandlerError):
+    """A function that a handler had called in a process raised.
+
+    `raised` is the name of the exception's type, `problem` its text; a note of this error is the
+    traceback (`error.__notes__`). Nothing else comes over from another process. It also says so
+    if the function cannot be imported there: the process has our `sys.path` and environment, and
+    imports the function's module anew.
+    """
+
+    code: ClassVar[str] = "POOLPROCFAILED"
+    hint: ClassVar[str] = "its traceback stands below, and in the attempt's"
+
+    function: str
+    raised: str
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class ProcessDied(HandlerError):
+    """The process of a function ended before it had an answer.
+
+    `signal` is what ended it, such as SIGSEGV, and empty if it exited by itself, with `exit_code`.
+    SIGKILL is the kernel's, as a rule, where the machine or the container has no memory left:
+    `memory_bytes` lets the function know before that. What it printed last stands in our output.
+    """
+
+    code: ClassVar[str] = "POOLPROCDIED"
+    hint: ClassVar[str] = "look at what it printed; SIGKILL often means that memory ran out"
+
+    function: str
+    exit_code: int  # below 0: minus the signal's number
+    signal: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class OutOfMemory(HandlerError):
+    """A function wanted more memory than its process may have.
+
+    `memory_bytes` of `Job.run_blocking()` limits the address space, Python itself and what
+    libraries reserve included: numpy takes some hundred megabytes before it holds anything.
+    """
+
+    code: ClassVar[str] = "POOLMEMORY"
+    hint: ClassVar[str] = "raise memory_bytes, or give it less to do at a time"
+
+    function: str
+    memory_bytes: int
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

@@ -186,7 +186,7 @@ class WorkerFenced:
 
 @attrs.frozen(kw_only=True)
 class HandlerLeaked:
-    """A plain handler was told to end and goes on: its job does so elsewhere, its slot is lost."""
+    """A handler was told to end, its thread goes on: so does its job elsewhere, a slot is lost."""
 
     event: ClassVar[str] = "handler.leaked"
     level: ClassVar[str] = "error"

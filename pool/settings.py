@@ -32,14 +32,18 @@ def _check(settings: Any, attribute: attrs.Attribute[Any], given: Any) -> None:
 def seconds(default: float | None, doc: str, *, low: float, high: float) -> Any:
     """A duration in seconds, bounded on both sides: nothing is unlimited; None only by default."""
     meta = {"doc": doc, "unit": "s", "low": low, "high": high, "whole": False}
+    return _number(default, meta)
+
+
+def count(default: int | None, doc: str, *, unit: str, low: int, high: int) -> Any:
+    """A whole number of something, bounded on both sides; None only by default."""
+    meta = {"doc": doc, "unit": unit, "low": low, "high": high, "whole": True}
+    return _number(default, meta)
+
+
+def _number(default: float | None, meta: dict[str, Any]) -> Any:
     check = _check if default is not None else attrs.validators.optional(_check)
     return attrs.field(default=default, validator=check, metadata=meta)
-
-
-def count(default: int, doc: str, *, unit: str, low: int, high: int) -> int:
-    """A whole number of something, bounded on both sides."""
-    meta = {"doc": doc, "unit": unit, "low": low, "high": high, "whole": True}
-    return attrs.field(default=default, validator=_check, metadata=meta)
 
 
 def choice(default: str, doc: str, *options: str) -> Any:
@@ -161,9 +165,10 @@ class Settings:
     restarts_max: int = count(
         5, "Restarts of one actor in a minute before the node ends.", unit="", low=0, high=1000
     )
-    lanes: int = count(
-        1,
-        "Groups of keys with a hash tag each; fixed when the pool is made.",
+    lanes: int | None = count(
+        None,
+        "Groups of keys with a hash tag each; fixed when the pool is made.  Who first opens a pool "
+        "without a number gives it 1.",
         unit="lanes",
         low=1,
         high=256,
@@ -179,14 +184,26 @@ class Settings:
     )
 
     def __attrs_post_init__(self) -> None:
-        if self.queued_jobs_max < self.lanes:
+        if self.lanes is not None and self.queued_jobs_max < self.lanes:
             must = f"at least 1 for each of the {self.lanes} lanes: it is divided among them"
             raise checks.setting("queued_jobs_max", self.queued_jobs_max, must)
+
+    # A lane's shares, once it is known of how many: an open node's settings name the number.
 
     @property
     def queued_jobs_of_lane(self) -> int:
         """How many jobs a lane accepts that are not started: its share."""
-        return self.queued_jobs_max // self.lanes
+        return self.queued_jobs_max // (self.lanes or 1)
+
+    @property
+    def results_bytes_of_lane(self) -> int:
+        """How many bytes of outcomes a lane remembers: its share."""
+        return self.results_bytes_max // (self.lanes or 1)
+
+    @property
+    def parked_of_lane(self) -> int:
+        """How many dead letters a lane keeps: its share, at least one."""
+        return max(1, self.parked_max // (self.lanes or 1))
 
     @property
     def known_s(self) -> float:

@@ -48,6 +48,7 @@ HERE = Path(__file__).parent
 # What starts processes, waits for leases to end, or computes for long: not in `make check`.
 SLOW = frozenset(
     (
+        "jobs/test_blocking.py",
         "jobs/test_clock.py",
         "jobs/test_dispatch.py",
         "jobs/test_endings.py",

@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NoReturn, Protocol
 
+from pool.core.shape import DEPTH_MAX, SCALARS, has_text_keys, is_encodable, to_json
 from pool.errors import PayloadEncodingError, PayloadTooLarge, name_of, shown
-
-DEPTH_MAX = 100  # containers within containers; json itself would go as deep as the stack is
 
 _PATH_CHARS_MAX: Final = 200  # to what is wrong in a value
 _BYTES: Final = b"\x00"
@@ -84,7 +83,7 @@ def decode_call(data: bytes, codec: Codec | None = None) -> tuple[tuple[Any, ...
         return (call,), {}
     if isinstance(call, dict) and call.keys() == _CALL:
         args, kwargs = call["args"], call["kwargs"]
-        if isinstance(args, (list, tuple)) and isinstance(kwargs, dict) and _has_text_keys(kwargs):
+        if isinstance(args, (list, tuple)) and isinstance(kwargs, dict) and has_text_keys(kwargs):
             return tuple(args), kwargs
     raise PayloadEncodingError(path="$", problem="not the arguments of a call")
 
@@ -171,13 +170,6 @@ def _codec_fault(error: Exception) -> PayloadEncodingError:
 
 # --- encoding -------------------------------------------------------------------------------
 
-# check_circular is off because what is circular is also too deep, and that we check ourselves.
-_to_json = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
-).encode
-
-_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
-
 
 def _encode_given(value: Any, path: str = "$") -> bytes:
     try:
@@ -191,9 +183,9 @@ def _encode_given(value: Any, path: str = "$") -> bytes:
 
 def _encode_json(value: Any, path: str = "$") -> bytes:
     problem = "cannot be encoded"
-    if type(value) in _SCALARS or _is_encodable(value, DEPTH_MAX):
+    if type(value) in SCALARS or is_encodable(value, DEPTH_MAX):
         try:
-            return _to_json(value).encode()  # into UTF-8: fails for lone surrogates
+            return to_json(value).encode()  # into UTF-8: fails for lone surrogates
         except ValueError as error:  # UnicodeEncodeError is one
             problem = shown(str(error))
     # Looking for the place costs more than encoding, so it is done only now.
@@ -202,33 +194,6 @@ def _encode_json(value: Any, path: str = "$") -> bytes:
         half = _PATH_CHARS_MAX // 2
         path = f"{path[:half]}...{path[-half:]}"
     raise PayloadEncodingError(path=path, problem=problem)
-
-
-def _is_encodable(value: Any, depth_left: int) -> bool:
-    """Say whether the shape is right; json alone would turn the key 1 into "1"."""
-    items: Iterable[Any]
-    if isinstance(value, dict):
-        if not _has_text_keys(value):
-            return False
-        items = value.values()
-    elif isinstance(value, (list, tuple)):
-        items = value
-    else:
-        return isinstance(value, (str, int, float))
-    if depth_left == 0:
-        return False
-    # Plain loops here and below: half the time of `all()` for the few items of a usual call.
-    for item in items:
-        if type(item) not in _SCALARS and not _is_encodable(item, depth_left - 1):
-            return False
-    return True
-
-
-def _has_text_keys(value: dict[Any, Any]) -> bool:
-    for key in value:  # noqa: SIM110
-        if not isinstance(key, str):
-            return False
-    return True
 
 
 # --- decoding -------------------------------------------------------------------------------
@@ -249,7 +214,7 @@ def _decode_json(data: bytes) -> Any:
     if end != len(text):
         _refuse(f"more than one value, at offset {end}")
     # Few brackets cannot nest deeply, and without escapes UTF-8 cannot spell a surrogate.
-    if data.count(b"[") + data.count(b"{") > DEPTH_MAX and not _is_encodable(value, DEPTH_MAX):
+    if data.count(b"[") + data.count(b"{") > DEPTH_MAX and not is_encodable(value, DEPTH_MAX):
         _refuse(f"deeper than {DEPTH_MAX}")
     if b"\\u" in data:
         _encode_json(value)

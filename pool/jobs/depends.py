@@ -48,6 +48,7 @@ import attrs
 
 from pool import checks
 from pool.errors import ConfigError, shown
+from pool.jobs.blocking import in_thread
 from pool.jobs.job import Job
 
 R = TypeVar("R")
@@ -255,22 +256,6 @@ class _InThreads(AbstractAsyncContextManager[Any]):
         traceback: TracebackType | None,
     ) -> None:
         await in_thread(partial(self.inner.__exit__, kind, error, traceback), self.limiter)
-
-
-async def in_thread(fn: Callable[[], Any], limiter: anyio.CapacityLimiter) -> Any:
-    """Call a plain function: not every error can be raised across threads as it is."""
-    failed: list[BaseException] = []
-
-    def call() -> Any:
-        try:
-            return fn()
-        except BaseException as error:  # noqa: BLE001 - raised below
-            failed.append(error)
-
-    value = await anyio.to_thread.run_sync(call, limiter=limiter)
-    if failed:
-        raise failed.pop()
-    return value
 
 
 async def call_with(

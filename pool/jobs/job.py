@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, overload
 
 import anyio
 import attrs
@@ -15,6 +15,7 @@ from pool.core.codec import check_size, decode_value, encode_message
 from pool.core.record import Kind, Progress
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
+from pool.jobs.blocking import Blocking
 from pool.jobs.keeper import Keeper, Step
 from pool.redis.commands.talk import InboxPage, Message
 
@@ -27,6 +28,7 @@ RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
 
 
 R = TypeVar("R")
+A = TypeVarTuple("A")
 PROGRESS_MAX: Final = 10**15  # floats are exact up to here
 
 
@@ -163,6 +165,7 @@ class Job:
     _read_inbox: ReadInbox = attrs.field(repr=False)
     _on_handled: Callable[[int], object] = attrs.field(repr=False)
     _keeper: Callable[[], Keeper] = attrs.field(repr=False)
+    _blocking: Callable[[Job], Blocking] = attrs.field(repr=False)
     _on_unheard: Callable[[Job], object] = attrs.field(repr=False, default=lambda _: None)
     _is_stated: bool = attrs.field(repr=False, default=False)
     _stop_cause: str = attrs.field(init=False, repr=False, default="")
@@ -268,6 +271,53 @@ class Job:
             NotOwner: The job is another's by now; the result was not stored.
         """
         return await self._keeper().once(name, fn)
+
+    async def run_blocking(
+        self,
+        fn: Callable[[*A], R],
+        *args: *A,
+        process: bool = False,
+        memory_bytes: int | None = None,
+    ) -> R:
+        """Call a plain function beside the event loop, in a thread or in a process of its own.
+
+        A worker calls as many at once as it has slots; others wait.  A *thread* cannot be ended.
+        When the handler is told to end, this waits for it; `anyio.from_thread.check_cancelled()`
+        within `fn` raises then.  If it goes on for the stop budget, it is leaked, as that of a
+        plain handler: its job is settled, and what comes of this attempt is nobody's.
+
+        A *process* is killed at once, with all that it has started, when the handler is told to end
+        or this call is cancelled, and ends if ours does.  It is a new one for each call: Python
+        starts, and imports the module of `fn`.  `fn` is imported there by name, from a module; one
+        of the program's own file needs its `if __name__ == "__main__"` there.  Arguments and result
+        travel as those of jobs do: strict JSON, or one `bytes`, up to 256 MiB.  What it prints goes
+        where we print.
+
+        Args:
+            fn: What is called.
+            args: With what; others by `functools.partial`, which only a thread can take.
+            process: In a process.
+            memory_bytes: Of a process, on Linux: how much memory (address space, RLIMIT_AS) it may
+                have, 64 MiB or more; libraries reserve more than they use.
+
+        Raises:
+            InvalidOption: The function is none, or cannot be imported by name; or a number is out
+                of bounds.
+            PayloadEncodingError: An argument or the result of a process cannot be encoded.
+            PayloadTooLarge: The arguments of a process are larger than 256 MiB.
+            ProcessFailed: The function raised in its process.
+            ProcessDied: Its process ended without an answer.
+            OutOfMemory: It wanted more memory than it may have.
+            NotOwner: The job is another's by now.
+        """
+        if not checks.flag("process", process) and memory_bytes is not None:
+            must = "None: a thread has no memory of its own"
+            raise checks.option("memory_bytes", memory_bytes, must)
+        way = self._blocking(self)
+        value: R = await (
+            way.in_process(fn, args, memory_bytes) if process else way.in_thread(fn, args)
+        )
+        return value
 
     async def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Say how far the job is: `status()` tells everybody, also when it has failed or ended.

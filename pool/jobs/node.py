@@ -7,6 +7,7 @@ close   workers out of `open`; services handed over, finite jobs end within the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
@@ -26,6 +27,7 @@ from pool.core.options import IfExists
 from pool.core.placement import WEIGHT_MAX, WEIGHT_MIN
 from pool.core.record import Record
 from pool.errors import (
+    ConfigError,
     NotRunning,
     StoreUnavailable,
 )
@@ -602,6 +604,7 @@ class Node(Dispatching):
     async def __aenter__(self) -> Self:
         if self.state != "new":
             raise NotRunning(state=self.state)
+        _check_main()
         self._state, self._check_loop = "opening", door()
         try:
             self._task_scope = await TaskScope.open(self._io, self.settings, self._emit)
@@ -786,6 +789,19 @@ class LocalWorker:
             NotRunning: A part of the node has ended for good.
         """
         await self._node._remove_worker(self.id, grace_s)
+
+
+def _check_main() -> None:
+    """Refuse to open in a process that was started for a function, and still imports the program.
+
+    It would take jobs there, and each of them might start another one.
+    """
+    found = sys.modules.get("multiprocessing.process")
+    if found is not None and getattr(found.current_process(), "_inheriting", False):
+        problem = (
+            'a node opens while the file is imported: have it below `if __name__ == "__main__":`'
+        )
+        raise ConfigError(setting="__main__", problem=problem)
 
 
 def _handlers_of(given: object) -> Handlers:

@@ -24,7 +24,8 @@ from pool.core.record import Start
 from pool.core.run import Life, Phase, Why
 from pool.errors import PayloadEncodingError
 from pool.jobs.around import run_through
-from pool.jobs.depends import call_with, in_thread
+from pool.jobs.blocking import NO_BLOCKING, in_thread
+from pool.jobs.depends import call_with
 from pool.jobs.handlers import Handler
 from pool.jobs.job import RUNNING, Inbox, Job
 from pool.jobs.keeper import NO_KEEPER
@@ -56,7 +57,9 @@ class Run(Life):
     refusals = 0  # in a row, of what it has to fetch before it begins
     fetches = 0  # of that, answered with what cannot be it
     turn = NO_TURN  # to fetch it
-    is_leaked = False  # it has been settled, and its plain handler goes on in its thread
+    is_leaked = False  # it has been settled, and a thread of its handler goes on
+    may_leak = False  # its handler is a plain one, or calls such functions
+    blocking = NO_BLOCKING  # what it calls beside the event loop
     steps = b""  # what its steps stored before it began
     keeper = NO_KEEPER
     # When its handler said last how far it is.

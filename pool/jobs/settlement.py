@@ -37,9 +37,9 @@ def keeps_of(settings: Settings) -> Keeps:
     """Return what lanes remember of jobs that are over."""
     return Keeps(
         brief_s=settings.known_s,
-        results_bytes_max=settings.results_bytes_max // settings.lanes,
+        results_bytes_max=settings.results_bytes_of_lane,
         parked_s=settings.parked_ttl_s,
-        parked_max=max(1, settings.parked_max // settings.lanes),
+        parked_max=settings.parked_of_lane,
     )
 
 

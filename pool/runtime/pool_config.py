@@ -57,20 +57,24 @@ from pool.redis.commands.opening import (
     new_generation,
 )
 from pool.runtime.session import Session
+from pool.settings import Settings
 
 
 async def open_pool(session: Session, *, any_lanes: bool = False) -> PoolConfig:
     """Make the pool, or learn how it was made; `any_lanes` if the caller uses none.
 
+    From then on the session's settings name the number of lanes: an open node has it for life.
+
     Raises:
-        ConfigError: It was made with another number of lanes.
+        ConfigError: It was made with another number of lanes than the settings name, or with more
+            than can share what they allow the pool.
         UnsupportedServer: It was made by an incompatible version of this library.
         StoreUnavailable: The server does not answer; or `config` is gone, and no lane answers.
         AuthError, StoreFault: `config` is gone, and who opens may not ask the lanes, see `_kept`.
     """
     made = await _open_pool(session)
     if not made.generation or not Timing.is_ttl(made.ttl_ms):
-        lanes = lanes_of_pool(session.generation) or session.settings.lanes
+        lanes = lanes_of_pool(session.generation) or session.settings.lanes or 1
         kept = await _kept(session, lanes)
         if kept is None:
             generation, ttl_ms = new_generation(session.ids.next("i"), lanes), 0
@@ -87,13 +91,19 @@ async def open_pool(session: Session, *, any_lanes: bool = False) -> PoolConfig:
         raise UnsupportedServer(
             problem=f"pool {session.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
         )
-    if made.lanes != session.settings.lanes and not any_lanes:
-        raise ConfigError(
-            setting="lanes",
-            problem=f"pool {session.pool!r} was made with {made.lanes}, "
-            f"not {session.settings.lanes}",
-        )
+    if not any_lanes:
+        session.settings = _of_lanes(session, made.lanes)
     return made
+
+
+def _of_lanes(session: Session, lanes: int) -> Settings:
+    named = session.settings.lanes
+    if named is None:
+        return attrs.evolve(session.settings, lanes=lanes)
+    if named != lanes:
+        problem = f"pool {session.pool!r} was made with {lanes}, not {named}: name none, or {lanes}"
+        raise ConfigError(setting="lanes", problem=problem)
+    return session.settings
 
 
 def check_ttl(session: Session, ttl_ms: int) -> None:

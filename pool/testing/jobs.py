@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import anyio
+
 from pool.core.codec import encode_value
 from pool.core.record import Kind
 from pool.core.timing import Timing
+from pool.jobs.blocking import Blocking
 from pool.jobs.job import Inbox, Job
 from pool.jobs.keeper import Keeper
 from pool.jobs.node import Node
@@ -72,6 +75,7 @@ def make_job(
         send=store,
         results={name: encode_value(result) for name, result in (steps or {}).items()},
     )
+    blocking = Blocking(anyio.CapacityLimiter(1))
     return Job(
         key=key,
         id="test-1",
@@ -90,5 +94,6 @@ def make_job(
         read_inbox=read_inbox,
         on_handled=lambda _: None,
         keeper=lambda: keeper,
+        blocking=lambda _: blocking,
         is_recovered=is_recovered,
     )

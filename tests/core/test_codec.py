@@ -17,13 +17,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pool.core.codec import (
-    DEPTH_MAX,
     check_size,
     decode_call,
     decode_value,
     encode_call,
     encode_value,
 )
+from pool.core.shape import DEPTH_MAX
 from pool.errors import PayloadEncodingError, PayloadTooLarge
 
 TOO_LONG = 10**4300  # 4301 digits

@@ -20,6 +20,7 @@ MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "
 CALLS = {"eval", "exec", "compile", "__import__", "import_module", "system", "popen"}
 MAY_CALL = {
     ("pool/__init__.py", "import_module"): "the home of a public name, from a table beside it",
+    ("pool/jobs/child.py", "import_module"): "the module of a function that the parent has there",
     ("pool/redis/scripts.py", "KEYS"): "the table of that name in a script's header",
     ("pool/ops/cli/__init__.py", "import_module"): "one of our own commands, chosen by argparse",
     ("pool/ops/cli/run.py", "import_module"): "what the operator named on the command line",

@@ -79,6 +79,8 @@ NEVER = {
 EXCEPT = {
     "redis/io/loops.py": {"asyncio", "trio"},  # what is spelled differently on the two
     "redis/io/system.py": {"time", "random"},  # the one clock and dice
+    "jobs/process.py": {"socket", "subprocess"},  # a function in a process of its own
+    "jobs/child.py": {"threading"},  # which is that process
     "redis/embedded/server.py": {"time"},  # a child process is awaited beside any clock of ours
 }
 # Packages beyond the core dependencies, and the floors that may use them.

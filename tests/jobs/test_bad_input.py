@@ -843,9 +843,11 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
 
 
 @pytest.mark.anyio
-async def test_several_lanes_accept_no_more_than_one(fleet: Fleet) -> None:
+@pytest.mark.parametrize("named", [4, None])
+async def test_several_lanes_accept_no_more_than_one(fleet: Fleet, named: int | None) -> None:
     """C6: divided by lanes, but at least one each; and the error told of the whole pool."""
-    node = await fleet.node(lanes=4, queued_jobs_max=11)
+    await fleet.node(lanes=4)
+    node = await fleet.node(lanes=named, queued_jobs_max=11)
     many = node.options(delay_s=60, allow_unknown=True)
     answers = await many.dispatch_many("echo", [f"k{n}" for n in range(60)])
     assert sum(isinstance(answer, JobRef) for answer in answers) == 8

@@ -302,7 +302,7 @@ def setting(field: attrs.Attribute[Any]) -> Takes:
     meta = field.metadata
     if "low" not in meta:
         return taking(field.default)
-    takes = within(meta["low"], meta["high"], whole=type(field.default) is int)
+    takes = within(meta["low"], meta["high"], whole=meta["whole"])
     return takes.or_none() if field.default is None else takes
 
 
@@ -520,6 +520,12 @@ CALLS: dict[str, dict[str, Takes]] = {
     "Job.save": {"state": JSON.but("64 KiB")},
     "Job.save_soon": {"state": JSON.but("64 KiB")},
     "Job.once": {"name": NAME.called("step"), "fn": FUNCTION.also("hostile function")},
+    "Job.run_blocking": {
+        "fn": taking(plain, "function", "type", "hostile function"),
+        "args": ANY,
+        "process": FLAG,
+        "memory_bytes": taking(None, "None"),
+    },
     "Job.progress": {
         "done": within(0, 10**15),
         "total": within(0, 10**15).or_none(),
@@ -689,7 +695,9 @@ def bound(
             continue
         if each.kind is each.VAR_KEYWORD:
             kwargs["extra"] = value
-        elif each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL) or in_order:
+        elif each.kind is not each.KEYWORD_ONLY and (
+            each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL) or in_order
+        ):
             args.append(value)
         else:
             kwargs[each.name] = value

@@ -17,7 +17,7 @@ from pool.events import WorkerReaped
 from pool.jobs.roster import WorkerEntry
 from pool.jobs.worker.messages import Ticked
 from pool.maps.deltas import Set
-from pool.names import Names, lane_of
+from pool.names import Control, Names, lane_of
 from pool.ops import inspect
 from pool.redis.commands.change import Pulled
 
@@ -129,11 +129,45 @@ async def test_the_number_of_lanes_is_fixed_when_the_pool_is_made(fleet: Fleet) 
         await fleet.node(lanes=LANES + 1)
 
 
+async def test_who_names_no_number_joins_a_pool_of_any(fleet: Fleet, diary: Diary) -> None:
+    """Client and worker find the keys where those who named it have them."""
+    first = await fleet.node(lanes=LANES)
+    second = await fleet.node(made(diary))
+    third = await fleet.node()
+    keys = [f"k{n}" for n in range(12)]
+    assert {lane_of(key, LANES) for key in keys} == set(range(LANES))
+    assert [len(fleet.wiring(node).context.lanes) for node in (first, second, third)] == [3, 3, 3]
+    for n, key in enumerate(keys):
+        ref = await (first, third)[n % 2].dispatch("double", key, n)
+        assert await ref.result(timeout_s=10) == 2 * n
+    assert second.settings.lanes is None  # as it was given
+
+
+async def test_who_names_no_number_founds_a_pool_of_one_lane(fleet: Fleet) -> None:
+    node = await fleet.node()
+    assert len(fleet.wiring(node).context.lanes) == 1
+    with pytest.raises(ConfigError, match="was made with 1, not 2: name none, or 1") as refused:
+        await fleet.node(lanes=2)
+    assert refused.value.setting == "lanes"
+
+
+async def test_more_lanes_than_its_settings_can_be_shared_by_are_refused(fleet: Fleet) -> None:
+    """As they are where both numbers stand in the settings."""
+    await fleet.node(lanes=LANES)
+    with pytest.raises(ConfigError, match="1 for each of the 3 lanes") as refused:
+        await fleet.node(queued_jobs_max=LANES - 1)
+    assert refused.value.setting == "queued_jobs_max"
+    await fleet.node(queued_jobs_max=LANES)
+
+
+@pytest.mark.parametrize("named", [LANES, None])
 async def test_a_pool_that_lost_its_data_is_joined_anew_in_all_lanes(
-    fleet: Fleet, diary: Diary
+    fleet: Fleet, diary: Diary, named: int | None
 ) -> None:
-    """New work is served again, in each lane."""
-    node = await fleet.node(made(diary), lanes=LANES, lease_ttl_s=1.0)
+    """New work is served again, in each lane: it is made again as it was."""
+    founder = await fleet.node(lanes=LANES, lease_ttl_s=1.0)
+    node = await fleet.node(made(diary), lanes=named, lease_ttl_s=None)
+    await fleet.leave(founder)
     for key in fleet.client.scan_iter(match=f"pool:{{{fleet.pool}*", count=1000):
         fleet.client.delete(key)
 
@@ -146,6 +180,7 @@ async def test_a_pool_that_lost_its_data_is_joined_anew_in_all_lanes(
 
     for key in ("k0", "k1", "k2", "k3", "k4", "k5"):
         await fleet.until(partial(serves, key))
+    assert fleet.client.hget(Control(fleet.pool).config, "lanes") == b"%d" % LANES
 
 
 async def test_an_orphan_is_found_in_whichever_lane_it_is(fleet: Fleet) -> None:

@@ -27,6 +27,7 @@ from pool.core.record import Record, parse_steps, state_of, steps_name
 from pool.core.retry import RESEND_S, refused_delay
 from pool.errors import PartEnded, PoolError, StoreUnavailable
 from pool.events import RunDisturbed
+from pool.jobs.blocking import NO_BLOCKING
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.raised import Raised
@@ -119,9 +120,11 @@ class Executor:
     pace: Pace = attrs.field(init=False)
     _launched_s: float = 0.0
     _limiter: anyio.CapacityLimiter = attrs.field(init=False)
+    blocking: anyio.CapacityLimiter = attrs.field(init=False)  # of what handlers call beside that
 
     def __attrs_post_init__(self) -> None:
         self._limiter = anyio.CapacityLimiter(self.capacity)
+        self.blocking = anyio.CapacityLimiter(self.capacity)
         self.pace = Pace(self.capacity)
 
     def wants_more(self) -> bool:
@@ -193,6 +196,7 @@ class Executor:
         run.scope, run.job, run.began_s, run.is_called = None, None, 0.0, False
         run.progressed_s = 0.0
         run.cancelled_s, run.has_overrun = 0.0, False
+        run.blocking, run.may_leak = NO_BLOCKING, False
         if run.is_limited:
             run.is_limited, run.has_old_limit = False, True
         self.free(run)

@@ -29,7 +29,7 @@ from pool.core.record import Start, more_of, parse_steps
 from pool.core.retry import refused_delay
 from pool.core.run import Effect, Event
 from pool.core.settlement import after_timeout
-from pool.errors import Gone, PoolError, StoreFault, StoreLost, StoreUnavailable
+from pool.errors import Gone, NotOwner, PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.events import (
     CommitRefused,
     HandlerLeaked,
@@ -38,6 +38,7 @@ from pool.events import (
     WorkerFenced,
 )
 from pool.jobs.around import HOOKS_MAX, Happened, Happening, Hook, failed, tell_hooks
+from pool.jobs.blocking import Blocking
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Inbox, Job
@@ -607,6 +608,7 @@ class Worker(Actor[Told]):
             on_handled=partial(self._on_handled, run),
             keeper=partial(self._keeper, run),
             on_unheard=self._on_unheard,
+            blocking=self._blocking,
             is_recovered="r" in start.flags,
         )
         if run.has_old_limit:
@@ -618,9 +620,7 @@ class Worker(Actor[Told]):
                 self._tell_hooks(run, "recovered")
             self._tell_hooks(run, "started")
         if run.handler is not None and not run.handler._is_async:
-            limit_s = run.handler._options.limit_s
-            if limit_s is not None:
-                self._watch_leak(run, limit_s)
+            self._watch_threads(run)
 
     def _on_trial(self, run: Run, for_s: float) -> None:
         self.context.loop.later(for_s, partial(self._tell_trial, _TrialOver(run)))
@@ -655,7 +655,7 @@ class Worker(Actor[Told]):
         if effect in ("end", "lose"):
             if run.scope is not None:
                 run.scope.cancel()
-                if run.handler is not None and not run.handler._is_async:
+                if run.may_leak:
                     self._watch_leak(run)
             run.cancelled_s = run.cancelled_s or self.context.io.clock()
             if effect == "lose":
@@ -669,8 +669,28 @@ class Worker(Actor[Told]):
         elif effect != "give_up":
             self._perform(run, effect)
 
+    def _blocking(self, job: Job) -> Blocking:
+        """Return what a run calls beside the event loop; few call anything."""
+        self.context.pipeline.check_loop()
+        run = self.runs.get(job.key)
+        if run is None or run.job is not job or run.phase != "running":
+            raise NotOwner(key=job.key, job_id=job.id, epoch=job.epoch)
+        if run.blocking is None:
+            run.blocking = Blocking(self._executor.blocking)
+            if not run.may_leak:
+                self._watch_threads(run)
+        return run.blocking
+
+    def _watch_threads(self, run: Run) -> None:
+        """Note that a thread may go on when it was told to end, for whatever reason."""
+        run.may_leak = True
+        assert run.handler is not None
+        ends_s, now_s = run.ends_s(run.handler._options), self.context.io.clock()
+        if run.cancelled_s or ends_s < math.inf:
+            self._watch_leak(run, 0.0 if run.cancelled_s else max(0.0, ends_s - now_s))
+
     def _watch_leak(self, run: Run, in_s: float = 0.0) -> None:
-        """Look, when its stop budget is over, whether a plain handler has ended."""
+        """Look, when its stop budget is over, whether a handler that has threads has ended."""
         in_s += self.context.timing.stop_budget_s
         self.context.loop.later(in_s, partial(self.put, _LeakDue(run)))
 
@@ -678,14 +698,18 @@ class Worker(Actor[Told]):
         """Settle a run whose thread goes on, for it cannot be ended; its slot stays taken.
 
         So does its key, for this process.  Where its lease is what it was to end for, nothing can
-        be settled, and `on_overrun` says what happens.
+        be settled, and `on_overrun` says what happens.  One that has no thread now may have again.
         """
         if self.runs.get(run.key) is not run or run.phase != "running" or run.scope is None:
             return
         assert run.handler is not None
         if not run.scope.cancel_called:  # its time has begun anew
             left_s = run.ends_s(run.handler._options) - self.context.io.clock()
-            self._watch_leak(run, max(0.0, left_s))
+            if left_s < math.inf:
+                self._watch_leak(run, max(0.0, left_s))
+            return
+        if run.handler._is_async and not (run.blocking is not None and run.blocking.threads):
+            self._watch_leak(run)
             return
         if run.why in ("", "timeout", "stop", "release"):
             run.step("deadline")

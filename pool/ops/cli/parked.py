@@ -76,8 +76,8 @@ def _json(args: argparse.Namespace) -> tuple[tuple[Any, ...], dict[str, Any]]:
 async def _run(
     args: argparse.Namespace, url: Url, given: tuple[tuple[Any, ...], dict[str, Any]]
 ) -> _Said:
-    settings = await _settings_of(args.pool, url)
-    async with Node(args.pool, url.credentials.text, settings=settings, observers=()) as node:
+    await _check_there(args.pool, url)
+    async with Node(args.pool, url.credentials.text, observers=()) as node:
         parked = node.parked
         wanted: dict[str, Any] = {}
         if hasattr(args, "prefix"):
@@ -117,8 +117,8 @@ async def _run(
         return _Said({"count": 1}, ["1 letter discarded"])
 
 
-async def _settings_of(pool: str, url: Url) -> Settings:
-    """Return settings with which this pool can be joined.
+async def _check_there(pool: str, url: Url) -> None:
+    """See to it that a pool is not founded by looking at it.
 
     Raises:
         ConfigError: There is no such pool.
@@ -131,7 +131,6 @@ async def _settings_of(pool: str, url: Url) -> Settings:
     if found is None:
         problem = f"this server has no pool {pool!r}: no node has ever joined it"
         raise ConfigError(setting="pool", problem=problem)
-    return Settings(lanes=found.lanes)
 
 
 def _many(many: ManyReplayed, *, is_dry: bool) -> _Said:
