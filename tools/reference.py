@@ -62,6 +62,7 @@ API: Final = {
             "Cancel",
             "Park",
             "Call",
+            "Follower",
         ),
         *("Dispatching", "JobRef", "Status", "Progress", "LocalWorker", "WorkerInfo"),
         *pool.letters.__all__,

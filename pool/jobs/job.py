@@ -171,7 +171,8 @@ class Job:
     _stop_cause: str = attrs.field(init=False, repr=False, default="")
     _is_listening: bool = attrs.field(init=False, default=False)
     _in_hand: int = attrs.field(init=False, default=0)  # the message that is being handled
-    _followers: bytes = attrs.field(init=False, repr=False, default=b"")
+    followers: tuple[Follower, ...] = attrs.field(init=False, repr=False, default=())  # `then()`'s
+    _packed: bytes = attrs.field(init=False, repr=False, default=b"")  # the same
 
     @property
     def state(self) -> Any:
@@ -353,7 +354,8 @@ class Job:
             PayloadTooLarge: All that were added are larger than `Settings.payload_bytes_max`.
             NotRunning: The node has closed.
         """
-        self._followers = self.node._pack_followers(self, followers, self._followers)
+        self._packed = self.node._pack_followers(self, followers, self._packed)
+        self.followers = (*self.followers, *followers)
 
     @property
     def stop_cause(self) -> str:

@@ -39,7 +39,7 @@ from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
 from pool.jobs.client.stopping import StopAll, StopReport
 from pool.jobs.context import Context
-from pool.jobs.followers import Follower, several
+from pool.jobs.followers import Follower, Packer, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
 from pool.jobs.job import Job
 from pool.jobs.roster import WorkerInfo
@@ -766,7 +766,10 @@ class Node(Dispatching):
         return self._client
 
     def _pack_followers(self, job: Job, followers: Sequence[Follower], had: bytes) -> bytes:
-        packer = self._open_client().packer()
+        if self._wiring is None:  # of `make_job`: it has no pool
+            packer = Packer(1, self.settings.payload_bytes_max)
+        else:
+            packer = self._open_client().packer()
         then = several("then", followers)
         return packer.pack(then, key=job.key, job_id=job.id, who="run", had=had)
 
