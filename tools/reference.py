@@ -228,8 +228,14 @@ KINDS: Final = {
     "handlers": ("hash", "name -> options, of every handler ever registered here"),
     "jobs": ("hash", "key -> record"),
     "pending": ("zset", "key -> by when its start must be acknowledged"),
-    "due": ("zset", "key -> when its delay, retry or time limit is over"),
-    "payloads": ("hash", "key -> arguments, where no start in a stream holds them"),
+    "due": (
+        "zset",
+        "key -> when its delay, retry or time limit is over; lane -> when to carry what is for it",
+    ),
+    "payloads": (
+        "hash",
+        "key -> arguments, where no start in a stream holds them; followers, what is for lanes",
+    ),
     "cleanup": ("hash", "worker or node -> who takes over from it; a field here is what fences"),
     "parked": ("zset", "job id and key -> when it was parked"),
     "letters": ("hash", "job id and key -> dead letter"),
