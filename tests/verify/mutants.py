@@ -2739,7 +2739,10 @@ MUTANTS: Final = (
         path="pool/jobs/fleet/carrier.py",
         old="            if stands is None:\n                return",
         new='            stands = stands or ""',
-        needs=("chains", "lossy-requests", "partition"),
+        by=(
+            "tests/jobs/test_islands.py::"
+            "test_followers_for_a_lane_that_hangs_wait_for_it_and_keep_nobody_waiting",
+        ),
     ),
     Mutant(
         name="followers that nobody knows",
