@@ -12,7 +12,7 @@ import pytest
 from pool.core.followers import Follows, released
 from pool.core.record import Record, pack_more
 from pool.names import followers, out, pair, queued
-from pool.redis.commands.channel import ChannelMessage, Outgoing, apart, outgoing_of
+from pool.redis.commands.channel import ChannelMessage, OutgoingPage, apart, outgoing_of
 from pool.redis.commands.letters import Made, replayed
 from pool.redis.commands.recovery import overdue
 from pool.redis.commands.upkeep import expired
@@ -54,11 +54,11 @@ def end(bench: Bench, key: str, letter: str = "d", **words: Any) -> None:
     assert bench.advance("own" if source else "free", source, edge) == ["OK - 0"]
 
 
-def tell(bench: Bench, to: int = 1, **options: Any) -> Outgoing:
+def tell(bench: Bench, to: int = 1, **options: Any) -> OutgoingPage:
     return outgoing_of(bench.run(bench.lane.outgoing(to, hold_s=5.0, **options)))
 
 
-def take(bench: Bench, told: Outgoing, origin: int = 0) -> str:
+def take(bench: Bench, told: OutgoingPage, origin: int = 0) -> str:
     return apart(bench.run(bench.lane.incoming(origin, told.root, told.messages)))
 
 

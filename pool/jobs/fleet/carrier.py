@@ -21,7 +21,7 @@ import attrs
 from pool.errors import PoolError, StoreLost
 from pool.events import ChannelApart
 from pool.jobs.context import Context, LaneState
-from pool.redis.commands.channel import Outgoing
+from pool.redis.commands.channel import OutgoingPage
 from pool.redis.scripts import ScriptCall
 
 HOLD_S: Final = 2.0  # then another one comes for what was told and is still there
@@ -59,7 +59,7 @@ class Carrier:
         clock, was_apart = self.context.io.clock, False
         call = origin.lane.outgoing(to.number, hold_s=HOLD_S)
         while to.lane.generation:  # else it is still being joined
-            told: Outgoing | None = await self._ask(origin, call)
+            told: OutgoingPage | None = await self._ask(origin, call)
             if told is None or not told.count:
                 return
             messages, expects = told.messages, to.time.expects(clock())

@@ -47,7 +47,7 @@ _JOB: Final = re.compile(rb"j (\d{1,16}) [js?] (\d{1,9}) (\d{1,9}) \d+ \d+ \d+\n
 
 
 @attrs.frozen(kw_only=True)
-class Outgoing:
+class OutgoingPage:
     """The next messages of a lane to another, and the name of the one before them."""
 
     root: str
@@ -55,12 +55,12 @@ class Outgoing:
     messages: Sequence[ChannelMessage]
 
 
-def outgoing_of(reply: Reply) -> Outgoing:
+def outgoing_of(reply: Reply) -> OutgoingPage:
     """Read the reply of `outgoing`."""
     root, count, *rest = reply
     names = [name.decode() for name in rest[::2]]
     messages = [ChannelMessage.parse(*each) for each in zip(names, rest[1::2], strict=True)]
-    return Outgoing(root=root.decode(), count=number(count), messages=messages)
+    return OutgoingPage(root=root.decode(), count=number(count), messages=messages)
 
 
 def apart(reply: Reply) -> str:
