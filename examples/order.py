@@ -20,24 +20,24 @@ ENDED = {"done", "parked", "cancelled"}
 
 
 @handlers.job("charge")
-async def charge(job: Job, cents: int) -> int:
+async def charge(_: Job, cents: int) -> int:
     return cents  # here the provider is asked, with job.once()
 
 
 @handlers.job("ship", attempts_max=1)
-async def ship(job: Job, paid: int, order: str) -> str:
+async def ship(_: Job, paid: int, order: str) -> str:
     if paid > 1000:
         raise ValueError("out of stock")
     return f"parcel of {order}"
 
 
 @handlers.job("tell")
-async def tell(job: Job, parcel: str, order: str) -> None:
+async def tell(_: Job, parcel: str, order: str) -> None:
     said.append(f"told {order}: {parcel}")
 
 
 @handlers.job("refund")
-async def refund(job: Job, why: str, order: str) -> None:
+async def refund(_: Job, why: str, order: str) -> None:
     said.append(f"refunded {order}: {why}")
 
 

@@ -6,9 +6,9 @@ What becomes of it is decided by a machine: `core/run.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import Context as LogContext
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from types import coroutine
 from typing import Any, Final, TypeAlias
@@ -184,17 +184,26 @@ def _apart(
             step, value = coro.throw, error
 
 
+def _variables(*names: str) -> Iterator[ContextVar[Any]]:
+    """Return structlog's variables of these names; to look them up for each job costs twice."""
+    tokens = LogContext().run(bind_contextvars, **dict.fromkeys(names))
+    return (tokens[name].var for name in names)
+
+
+_POOL, _HANDLER, _KEY, _ID, _ATTEMPT, _EPOCH = _variables(
+    "pool", "handler", "key", "job_id", "attempt", "epoch"
+)
+
+
 def _enter(job: Job, of: str) -> None:
     """Note in a handler's own context whose it is; log lines carry it from there."""
     RUNNING.set(of)
-    bind_contextvars(
-        pool=job.node.pool,
-        handler=job.handler,
-        key=job.key,
-        job_id=job.id,
-        attempt=job.attempt,
-        epoch=job.epoch,
-    )
+    _POOL.set(job.node.pool)
+    _HANDLER.set(job.handler)
+    _KEY.set(job.key)
+    _ID.set(job.id)
+    _ATTEMPT.set(job.attempt)
+    _EPOCH.set(job.epoch)
 
 
 async def _given(

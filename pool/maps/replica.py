@@ -45,7 +45,7 @@ from pool.maps.deltas import (
     Value,
     WriteResult,
 )
-from pool.maps.follower import MapFollower, HistoryLost, News, Rejoined
+from pool.maps.follower import HistoryLost, MapFollower, News, Rejoined
 from pool.redis.pipeline import Pipeline
 from pool.runtime.actor import Actor
 

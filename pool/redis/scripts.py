@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Final, TypeAlias
 
 import attrs
+
+from pool.redis.lua_source import joined
 
 Word: TypeAlias = str | bytes | int | float
 
@@ -17,8 +20,6 @@ Word: TypeAlias = str | bytes | int | float
 _SLOT = re.compile(r"^(KEYS|ARGV)\[(\d+|\.\.\.)\] +(\w+)", re.MULTILINE)
 _TYPED = re.compile(r"^(KEYS|ARGV)\[(\d+)\] +(\w+) +(\w+)", re.MULTILINE)
 _USES = re.compile(r"^Uses +(.+)$", re.MULTILINE)
-
-_HEADER = re.compile(r"^--\[\[.*?\]\]\n", re.DOTALL)
 
 # Around a script's text.  An error that a command raised in it has no number.  What is told has it
 # in front of a text, behind a list's parts, else beside it: each list costs the server 1 us.
@@ -50,25 +51,41 @@ class Script:
     """
 
     name: str
-    source: str = attrs.field(repr=False)
-    sha: str
+    parts: tuple[tuple[str, str], ...] = attrs.field(repr=False)  # name and text of each
     keys: tuple[str, ...]
     args: tuple[str, ...]
     reads: Reads = attrs.field(default=_as_it_is, repr=False)  # what callers get of a reply
     behind: Script | None = attrs.field(default=None, repr=False)  # whose calls it never overtakes
     is_text_too: bool = attrs.field(default=False, repr=False)  # its parts may come as one text
-    # The same, but its last argument is a number that comes back with what it returns.
-    numbered: str = attrs.field(init=False, repr=False)
-    numbered_sha: str = attrs.field(init=False, repr=False)
     _keys_fit: tuple[int, bool] = attrs.field(init=False, repr=False)
     _args_fit: tuple[int, bool] = attrs.field(init=False, repr=False)
 
-    @numbered.default
-    def _(self) -> str:
+    # Made when they are first asked for: a process uses a dozen of all scripts.
+
+    @cached_property
+    def source(self) -> str:
+        """What the server runs."""
+        texts, numbers = {}, []
+        for table, index, slot, kind in _TYPED.findall(self.parts[-1][1]):
+            if kind == "int":
+                numbers.append(f"local {slot} = tonumber({table}[{index}])")
+            else:
+                texts[slot] = f"{table}[{index}]"
+        return joined(self.parts, texts, " ".join(numbers))
+
+    @cached_property
+    def sha(self) -> str:
+        """What the server knows it by."""
+        return _sha(self.source)
+
+    @cached_property
+    def numbered(self) -> str:
+        """The same, but its last argument is a number that comes back with what it returns."""
         return NUMBERED_HEAD + self.source + NUMBERED_TAIL
 
-    @numbered_sha.default
-    def _(self) -> str:
+    @cached_property
+    def numbered_sha(self) -> str:
+        """What the server knows that by."""
         return _sha(self.numbered)
 
     @_keys_fit.default
@@ -94,10 +111,10 @@ class Script:
     ) -> Script:
         """Read `lua/{name}.lua` and the parts that its header's `Uses` names.
 
-        `keys` and `args` are the names that the header has, with spaces between; each is a local of
-        that name, an `int` as a number.  The parts come next, in the order named, each from `made`
-        or else from `lua/lib`; then the script's own text; the sha is that of the whole.  An
-        AssertionError says where header and Python differ: that is a bug of ours.
+        `keys` and `args` are the names that the header has, with spaces between; an `int` is a
+        number.  The parts come in the order named, each from `made` or else from `lua/lib`, then
+        the script's own text: `lua_source.py` makes one of them.  An AssertionError says where
+        header and Python differ: that is a bug of ours.
         """
         directory = directory or files("pool.redis") / "lua"
         text = (directory / f"{name}.lua").read_text("utf-8")
@@ -106,10 +123,10 @@ class Script:
         assert found == named, f"{name}.lua: header says {found}, Python {named}"
         used = [part for line in _USES.findall(header) for part in re.split(r"[ ,]+", line.strip())]
         library, made = directory / "lib", made or {}
-        texts = [made.get(p) or (library / f"{p}.lua").read_text("utf-8") for p in used] + [text]
-        # Without their headers, which the server would read too.
-        source = "\n".join([_locals(header), *(_HEADER.sub("", each) for each in texts)])
-        return cls(name, source, _sha(source), *found, reads, behind, is_text_too)
+        parts = [
+            (p, made.get(p) or (library / f"{p.strip('()')}.lua").read_text("utf-8")) for p in used
+        ]
+        return cls(name, (*parts, (name, text)), *found, reads, behind, is_text_too)
 
     def __call__(
         self, keys: Sequence[str], args: Sequence[Word], parts: int | None = None
@@ -161,15 +178,6 @@ def _fit(slots: tuple[str, ...]) -> tuple[int, bool]:
     """Return how many there must be, and whether there may be more."""
     has_more = any(slot.startswith("*") for slot in slots[-1:])
     return len(slots) - has_more, has_more
-
-
-def _locals(header: str) -> str:
-    """Return one line of Lua that gives the header's names to KEYS and ARGV."""
-    lines = []
-    for table, index, slot, kind in _TYPED.findall(header):
-        value = f"{table}[{index}]"
-        lines.append(f"local {slot} = {f'tonumber({value})' if kind == 'int' else value}")
-    return " ".join(lines)
 
 
 def _slots(name: str, header: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -118,7 +118,7 @@ def test_a_script_gives_its_parts_what_they_need(name: str) -> None:
     there = set(re.findall(r"^(?:KEYS|ARGV)\[\d+\] +(\w+)", header, re.MULTILINE))
     line = re.search(r"^Uses +(.+)$", header, re.MULTILINE)
     before: list[str] = []
-    for part in line[1].split(", ") if line else ():
+    for part in re.sub(r"[()]", "", line[1]).split(", ") if line else ():
         parts, names = needs(part)
         assert names <= there, part
         assert parts <= {*before}, part

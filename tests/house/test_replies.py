@@ -64,7 +64,7 @@ def test_what_a_script_says_in_words_is_read_where_it_is_called() -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_a_script_has_a_reader(script: Script) -> None:
-    assert script.reads is not Script("", "", "", (), ()).reads
+    assert script.reads is not Script("", (), (), ()).reads
 
 
 def test_each_plain_command_has_a_reader() -> None:

@@ -536,7 +536,7 @@ async def test_lanes_have_clocks_of_their_own(
     assert await serves(node, LAST)
 
 
-async def test_followers_for_a_lane_that_hangs_wait_for_it_and_keep_nobody_waiting(
+async def test_followers_for_a_lane_that_hangs_wait_for_it(
     islands: Fleet, cluster: Cluster, diary: Diary
 ) -> None:
     """G-01, G-05: hundreds for one that hangs; the others' come at once, and these once each."""

@@ -230,7 +230,8 @@ def test_the_bench_notices_a_key_that_was_not_declared(bench: Bench) -> None:
     """The check that all these tests rely on: only the call's own KEYS may be touched."""
     source = f"return redis.call('HGET', '{bench.names.jobs}', 'k')"
     call = bench.renew_call({"w1.1": 1})
-    rogue = Script("rogue", source, bench.do("SCRIPT", "LOAD", source), call.script.keys, ())
+    rogue = Script("rogue", (("rogue", source),), call.script.keys, ())
+    bench.do("SCRIPT", "LOAD", rogue.source)
     with pytest.raises(redis.ResponseError, match=r"No permissions|can't access"):
         bench.run(ScriptCall(rogue, call.keys, (), None))
 

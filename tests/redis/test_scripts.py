@@ -54,12 +54,6 @@ def test_a_part_may_be_made_of_what_python_has(directory: Path) -> None:
     assert "local first = 1" not in script.source
 
 
-def test_names_of_the_header_are_locals_and_ints_are_numbers(directory: Path) -> None:
-    script = load(directory, ("total", "*parts"), ("unit", "limit"))
-    first, *_ = script.source.splitlines()
-    assert first == "local total = KEYS[1] local unit = ARGV[1] local limit = tonumber(ARGV[2])"
-
-
 @pytest.mark.parametrize(
     ("keys", "args"),
     [

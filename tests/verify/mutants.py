@@ -2739,17 +2739,14 @@ MUTANTS: Final = (
         path="pool/jobs/fleet/carrier.py",
         old="            if stands is None:\n                return",
         new='            stands = stands or ""',
-        by=(
-            "tests/jobs/test_islands.py::"
-            "test_followers_for_a_lane_that_hangs_wait_for_it_and_keep_nobody_waiting",
-        ),
+        by=("tests/jobs/test_islands.py::test_followers_for_a_lane_that_hangs_wait_for_it",),
     ),
     Mutant(
         name="followers that nobody knows",
         breaks="which messages there are is not written by the step that writes them",
-        path="pool/redis/lua/advance.lua",
-        old="write_batch()\nclose_channel()\nclose_kept()",
-        new="write_batch()\nclose_kept()",
+        path="pool/redis/lua/lib/channel.lua",
+        old="  later('HSET', payloads, '\\r' .. to, out_head(out))",
+        new="",
         needs=("chains",),
     ),
     Mutant(

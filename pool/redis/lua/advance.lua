@@ -56,7 +56,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, place, queue, keep, steps, channel, finish, hung, says
+Uses     life, lane, expected, record, batch, place, (queue), keep, (steps), (channel), finish, (hung), says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
          has ended, and something is due: the next one of its key has its turn, or it has followers) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
@@ -127,6 +127,7 @@ if guard == 'reap' then
   redis.call('ZADD', keepalive, now + reap_ms, source)
 end
 
+-- late rare
 local function settled(epoch, result)
   local outcome = redis.pcall('GET', result) -- as a call it would raise on another type
   local word, by_epoch, by = string.match(type(outcome) == 'string' and outcome or '', OUTCOME)
@@ -213,6 +214,7 @@ local function is_stranded(key, r)
   local by = r[STATE] == 'P' and is_hung(source) and redis.call('ZSCORE', pending, key)
   return by and tonumber(by) <= now
 end
+-- end rare
 
 local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   local text = record_of(key)
@@ -375,7 +377,6 @@ for a = arg, #ARGV, 8 do
   k = k + TAKES[edge]
 end
 write_batch()
-close_channel()
 close_kept()
 close_lane()
 answers[1] = whole(lane_had[3]) + (tallies['unassigned'] or 0)

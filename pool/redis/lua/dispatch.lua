@@ -26,7 +26,7 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          that its id was given to it, and may be given again; `f`, how long the payload is: what stands
                          behind that are its followers, see lib/channel
 
-Uses     lane, expected, record, batch, place, queue, keep
+Uses     lane, expected, record, batch, place, (queue), (keep)
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) |
          REPLAYED <job id> <handler> (likewise, and that one was made from its dead letter) |
@@ -72,15 +72,27 @@ local known = {}
 local answers = {}
 local refused = {} -- result:ID KEY -> (job id, key), what stands there
 
+local function may(flags, letter)
+  return string.find(flags, letter, 1, true) ~= nil
+end
+
+-- The handler as it is registered, and the job's kind.
+local function looked_up(handler, kind)
+  if known[handler] == nil then
+    known[handler] = redis.call('HGET', handlers, handler)
+  end
+  if kind == '?' then
+    kind = string.match(known[handler] or '', '^[js]') or 'j'
+  end
+  return known[handler], kind
+end
+
+-- late meeting
 local function refuse(answer, result, id, key)
   if refused_ms > 0 then
     refused[result] = { pair_of(id, key), REFUSED .. answer }
   end
   return answer
-end
-
-local function may(flags, letter)
-  return string.find(flags, letter, 1, true) ~= nil
 end
 
 -- Whether a job is not the one that this id was given to before.  One that was given none has no digest: who names
@@ -98,17 +110,6 @@ local function ended(text, digest, handler)
   local its_handler, anew = more_of(more, 'h'), more_of(more, 'y')
   local differs = conflict(digest, handler, more, its_handler)
   return differs or (anew and 'REPLAYED ' .. anew .. ' ' .. its_handler) or 'ENDED'
-end
-
--- The handler as it is registered, and the job's kind.
-local function looked_up(handler, kind)
-  if known[handler] == nil then
-    known[handler] = redis.call('HGET', handlers, handler)
-  end
-  if kind == '?' then
-    kind = string.match(known[handler] or '', '^[js]') or 'j'
-  end
-  return known[handler], kind
 end
 
 -- Whether the live job is of the same handler and payload; nil: that is to be read elsewhere.
@@ -168,9 +169,7 @@ local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
 end
 
 local function keep_followers(key, id, text)
-  if text then
-    later('HSET', payloads, '\f' .. pair_of(id, key), text)
-  end
+  later('HSET', payloads, '\f' .. pair_of(id, key), text)
 end
 
 -- What is said of a job whose key has a live one.
@@ -214,9 +213,12 @@ local function meet(key, live, id, handler, kind, flags, delay_ms, payload, dige
   if string.sub(answer, 1, 1) ~= 'Q' then
     return answer
   end
-  keep_followers(key, id, followers)
+  if followers then
+    keep_followers(key, id, followers)
+  end
   return answer, true
 end
+-- end meeting
 
 local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, result, unassigned)
   local more, digest, followers = '', nil, nil
@@ -274,7 +276,9 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     flag(r, 'p', true)
     later('HSET', payloads, key, payload)
   end
-  keep_followers(key, id, followers)
+  if followers then
+    keep_followers(key, id, followers)
+  end
   queued = queued + 1
   tally('dispatched', 1)
   if not known[handler] then
@@ -301,9 +305,11 @@ for a = arg, #ARGV, 8 do
   k = k + 2
 end
 write_batch()
-for result, answer in pairs(refused) do
-  remember(result, answer[1], answer[2], refused_ms)
+if next(refused) then
+  for result, answer in pairs(refused) do
+    remember(result, answer[1], answer[2], refused_ms)
+  end
+  close_kept()
 end
-close_kept()
 close_lane()
 return answers

@@ -64,7 +64,7 @@ for n = out.first, math.min(out.next, out.first + items_max) - 1 do
 end
 answers[1], answers[2] = out.root, text_of(out.next - out.first)
 if out.first ~= before or answers[1] == anew then
-  write_out(to, out)
+  redis.call('HSET', payloads, '\r' .. to, out_head(out))
 end
 if out.first == out.next then
   redis.call('ZREM', due, 'o:' .. to)

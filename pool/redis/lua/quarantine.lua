@@ -20,7 +20,7 @@ ARGV[3] text         bytes  what the record was when it was seen
 ARGV[4] after        str    entry behind which its start is looked for; -: from the first one
 ARGV[5] looked_max   int    > 0; how many entries are looked at
 
-Uses     lane, record, batch, queue, channel
+Uses     lane, record, batch, queue, (channel)
 Returns  OK | MOVED_ON (it is another record by now) | LOOKED <entry> (nothing was done: it may stand behind this)
 Errors   POOLDATALOST <lane>
 Cost     O(looked_max); 24 commands, 9 more if somebody is queued behind it, 4 for each of its followers
@@ -64,7 +64,8 @@ local its_id = string.match(text, '^[^|]*|[^|]*|([^|]+)|')
 if its_id and redis.call('HEXISTS', payloads, '\f' .. its_id .. ' ' .. of) == 1 then
   local r = new_record('j', its_id, '-') -- whoever follows it does so now: there is no job to replay
   r[MORE] = 'f0'
-  release(its_id .. ' ' .. of, r, 'cancelled', '"parked: malformed"', '')
+  release(its_id .. ' ' .. of, r, 'parked', 'malformed', '', '')
+  redis.call('HDEL', payloads, '\f' .. its_id .. ' ' .. of)
 end
 redis.call('HDEL', jobs, key)
 redis.call('HDEL', payloads, key)
@@ -86,6 +87,5 @@ else
   promote(key)
 end
 write_batch()
-close_channel()
 close_lane()
 return 'OK'

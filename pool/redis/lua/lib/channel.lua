@@ -2,8 +2,8 @@
 channel: what a step in this lane is to cause in a lane, this one too, is written here in that very step.
 
 Needs  lane, record, batch; keys due, payloads.
-Gives  read_out(to), write_out(to, out), out_message(to, n), release(pair, r, word, value, more_text): whether something
-is to be carried over; close_channel().
+Gives  read_out(to), out_head(out), out_message(to, n), release(pair, r, word, detail, body, more_text): whether something is
+to be carried over.
 
 No script touches two lanes.  What is for lane B stands in A's `payloads`, under names that no key can be, as keys
 hold no control characters: so no script has a key more for it.
@@ -46,9 +46,8 @@ local function read_out(to)
   return { first = whole(first), next = whole(next_), root = root or '-', tail = tail or '-' }
 end
 
-local function write_out(to, out)
-  redis.call('HSET', payloads, '\r' .. to,
-    table.concat({ text_of(out.first), text_of(out.next), out.root, out.tail }, ' '))
+local function out_head(out)
+  return table.concat({ text_of(out.first), text_of(out.next), out.root, out.tail }, ' ')
 end
 
 local function out_message(to, n)
@@ -64,13 +63,8 @@ local function send_out(to, content)
   out.tail = string.sub(redis.sha1hex(out.tail .. content), 1, 16)
   later('HSET', payloads, out_message(to, out.next), out.tail .. content)
   out.next = out.next + 1
+  later('HSET', payloads, '\r' .. to, out_head(out))
   tally('outgoing', 1)
-end
-
-local function close_channel()
-  for to, out in pairs(outs) do
-    write_out(to, out)
-  end
 end
 
 -- A call with what the predecessor has to say.  Bytes are a call's only argument, or none of it.
@@ -82,9 +76,17 @@ local function with_value(call, place, value)
   return before .. value .. behind
 end
 
--- word: how it ended; value: what it returned, or why it ended, as JSON; more_text: of further followers.
+-- Why a job was not done, as JSON.
+local function reason_of(word, detail, body)
+  local failed = word == 'parked' and string.match(body, '^[^\n]*') or ''
+  local text = word .. (detail ~= '' and ': ' .. detail or '') .. (failed ~= '' and ': ' .. failed or '')
+  return '"' .. string.gsub(text, '[\\"]', '\\%0') .. '"'
+end
+
+-- How it ended, as `finish` has it; more_text: of further followers.
 -- What is parked, and nobody follows that, keeps those who will follow its replay.
-local function release(pair, r, word, value, more_text)
+local function release(pair, r, word, detail, body, more_text)
+  local value = word == 'done' and body or reason_of(word, detail, body)
   local has_text = more_of(r[MORE], 'f')
   local text = (has_text and redis.call('HGET', payloads, '\f' .. pair) or '') .. more_text
   local at, names = 1, {}

@@ -39,10 +39,12 @@ local function lift(key, r, unassigned)
   end
 end
 
+-- late journal
 local function journal_add(edge, key, r, detail)
   redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', edge, 'key', key, 'id', r[ID],
     'owner', r[OWNER], 'epoch', r[EPOCH], 'attempt', r[ATTEMPT], 'detail', detail)
 end
+-- end journal
 
 -- How long before now it was accepted and began (what was never acknowledged, and has begun, did so just now),
 -- what its marks weigh, in halves, and how far it said it was; what is none is left empty, or out at the end.
@@ -58,6 +60,7 @@ local function history_of(r, has_begun)
     .. (halves > 0 and text_of(halves) or '') .. (progress and ',' .. progress or '')
 end
 
+-- late kept
 -- What `more` of an outcome has: of whom the id is known before it is dispatched, who follows, and of dead letters, also what
 -- it was: h handler, k kind.
 local function more_kept(r, word)
@@ -105,16 +108,11 @@ local function kept_ms(r, text, ttl_ms)
   end
   return text_of(math.max(asked, known))
 end
-
--- Why a job was not done, for who follows it, as JSON.
-local function reason_of(word, detail, body)
-  local failed = word == 'parked' and string.match(body, '^[^\n]*') or ''
-  local text = word .. (detail ~= '' and ': ' .. detail or '') .. (failed ~= '' and ': ' .. failed or '')
-  return '"' .. string.gsub(text, '[\\"]', '\\%0') .. '"'
-end
+-- end kept
 
 -- word: done | parked | cancelled; followers: further ones of what is done.  Returns OK[ <waiters or -> <unheard>], the
--- latter where something is due now: the next one of its key has its turn, or it has followers.  Outcome: word|epoch|owner|attempt|ended ms,history|more|detail, newline, body.
+-- latter where something is due now: the next one of its key has its turn, or it has followers.
+-- Outcome: word|epoch|owner|attempt|ended ms,history|more|detail, newline, body.
 -- The body of what is parked is two lines, its error and its attempts; a dead letter is that, newline, payload.
 local OUTCOME = '^(%l+)|(%d+)|([^|]*)|' -- word, epoch, owner; whole it is read in core/record.py
 local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassigned, has_begun, followers)
@@ -126,7 +124,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   local is_queued = r[STATE] == 'Q'
   local pair = is_queued and string.sub(key, 2) or pair_of(r[ID], key)
   local has_next = (followers or more_of(r[MORE], 'f'))
-    and release(pair, r, word, word == 'done' and body or reason_of(word, detail, body), followers or '')
+    and release(pair, r, word, detail, body, followers or '')
   local history = history_of(r, has_begun)
   local text = table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
     r[MORE] == '' and word ~= 'parked' and '' or more_kept(r, word), detail }, '|') .. '\n' .. body

@@ -38,6 +38,7 @@ local function first_with_room(ranked)
   end
 end
 
+-- late numbers
 local function last_number(stream)
   local facts = redis.call('XINFO', 'STREAM', stream)
   for i = 1, #facts, 2 do
@@ -47,6 +48,7 @@ local function last_number(stream)
   end
   return 0
 end
+-- end numbers
 
 -- The payload is in hand or, with flag p, in `payloads` where it stays.
 local function grant(key, r, target, payload)
@@ -74,6 +76,7 @@ local function grant(key, r, target, payload)
   later('HSET', jobs, key, pack(r))
 end
 
+-- late line
 local function unassign(key, r, payload, unassigned)
   local first = r[EPOCH] == '0'
   local accepted = accepted_of(r)
@@ -113,6 +116,7 @@ local function give_head(target, unassigned)
     end
   end
 end
+-- end line
 
 -- Returns whether it has an owner now.  What had one, or is suspected and has been scattered, waits in no line.
 local function place(key, r, target, payload, unassigned, is_ahead)
