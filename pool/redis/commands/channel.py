@@ -73,7 +73,7 @@ def apart(reply: Reply) -> str:
 
 OUTGOING: Final = Script.load(
     "outgoing",
-    keys="lane jobs due payloads journal",
+    keys="lane due payloads journal",
     args="generation to taken last root anew hold_ms items_max bytes_max",
     reads=outgoing_of,
 )
@@ -106,7 +106,7 @@ class ChannelCalls(Calls):
         last = taken[-1].name if taken else ""
         args: list[Word] = [self.generation, to, len(taken), last, root, anew, as_ms(hold_s)]
         args += (pages.carried, pages.carried_bytes)
-        return OUTGOING((n.lane, n.jobs, n.due, n.payloads, n.journal), args)
+        return OUTGOING((n.lane, n.due, n.payloads, n.journal), args)
 
     def incoming(
         self, origin: int, root: str, messages: Sequence[ChannelMessage], *, expects: str = "0"

@@ -2,10 +2,9 @@
 outgoing: forget what a lane has carried out, and tell of the next messages to it; see lib/channel.
 
 KEYS[1] lane       hash    counters
-KEYS[2] jobs       hash    key -> record; is not touched
-KEYS[3] due        zset    o:B -> when somebody is to come for the messages to lane B
-KEYS[4] payloads   hash    the messages
-KEYS[5] journal    stream  abnormal edges
+KEYS[2] due        zset    o:B -> when somebody is to come for the messages to lane B
+KEYS[3] payloads   hash    the messages
+KEYS[4] journal    stream  abnormal edges
 ARGV[1] generation  str
 ARGV[2] to          str   lane B
 ARGV[3] taken       int   how many of those that the caller was told of B has carried out
@@ -16,7 +15,7 @@ ARGV[7] hold_ms     int   > 0; by then the next one comes for what is left
 ARGV[8] items_max   int   > 0; how many are told of
 ARGV[9] bytes_max   int   > 0; of what they say; one alone may be larger
 
-Uses     lane, record, batch, channel
+Uses     lane, out
 Returns  name of the message before the first, how many there are, then name, what it says of each
 Errors   POOLDATALOST <lane>
 Cost     O(items_max); 1 command each, 8 a call

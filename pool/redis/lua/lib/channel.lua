@@ -1,9 +1,8 @@
 --[[
 channel: what a step in this lane is to cause in a lane, this one too, is written here in that very step.
 
-Needs  lane, record, batch; keys due, payloads.
-Gives  read_out(to), out_head(out), out_message(to, n), release(pair, r, word, detail, body, more_text): whether something is
-to be carried over.
+Needs  lane, record, batch, out; keys due, payloads.
+Gives  release(pair, r, word, detail, body, more_text): whether something is to be carried over.
 
 No script touches two lanes.  What is for lane B stands in A's `payloads`, under names that no key can be, as keys
 hold no control characters: so no script has a key more for it.
@@ -39,20 +38,6 @@ length of the call, and later, in outcomes, the NAMEs of those that were release
 ]]
 local FOLLOWER = '^([to]) (%d+) (%d+) (-?%d+) ([js?]) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+)\n()'
 local outs = {} -- lane -> what stands under its name
-
-local function read_out(to)
-  local first, next_, root, tail =
-    string.match(redis.call('HGET', payloads, '\r' .. to) or '', '^(%d+) (%d+) (%S+) (%S+)$')
-  return { first = whole(first), next = whole(next_), root = root or '-', tail = tail or '-' }
-end
-
-local function out_head(out)
-  return table.concat({ text_of(out.first), text_of(out.next), out.root, out.tail }, ' ')
-end
-
-local function out_message(to, n)
-  return '\r' .. to .. ' ' .. text_of(n)
-end
 
 local function send_out(to, content)
   local out = outs[to] or read_out(to)
