@@ -161,9 +161,10 @@ async def test_stages_that_are_to_come_are_told_from_any_node(
         ("o1/refund", "refund", "otherwise", 1, "expected"),
     ]
     await other.stop()
-    first, *others = await settled(other)
+    first, last = await other.stages()
     assert (first.key, first.state) == ("o1", "cancelled")
-    assert [(stage.key, stage.when) for stage in others] == [("o1/refund", "otherwise")]
+    assert (last.key, last.when) == ("o1/refund", "otherwise")
+    assert last.state in ("released", "waiting", "unassigned")  # nobody has its handler
 
 
 async def test_a_run_adds_followers_and_one_that_fails_leaves_none(

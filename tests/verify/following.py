@@ -23,6 +23,7 @@ def followers_are_released(view: View, _: Bounds, found: Finding) -> None:
     followed = {event.idem: event for event in reversed(view.of.get("follow", ()))}
     told = {run.start.idem: run.start for run in view.runs if "told" in run.start.extra}
     for token, follow in followed.items():
+        found.judged += 1
         before, mine = accepted.get(follow.extra["of"]), accepted.get(token)
         if before is None:
             asked = view.invoked.get(follow.extra["of"])
@@ -34,7 +35,6 @@ def followers_are_released(view: View, _: Bounds, found: Finding) -> None:
             if mine is not None and not _is_lost(view, before, mine):
                 found.say(f"{token} was released before {before.job} had ended", before, mine)
             continue
-        found.judged += 1
         first, wanted = commits[0], {(c.word == "done") == _is_then(follow) for c in commits}
         if mine is None and wanted == {True} and not _is_lost(view, first.event, view.final):
             found.say(f"{token} was never released by {before.job}", first.event, follow)
