@@ -2,10 +2,10 @@
 
 It prints:
 
-    lobby: opened
+    lobby: opened, about the weather
     lobby: ann says hello
     lobby: bob says hi
-    lobby: closed
+    lobby: closed after 2 lines
 """
 
 from __future__ import annotations
@@ -14,44 +14,53 @@ from typing import Any
 
 import anyio
 
-from pool import Handlers, Job, Node
+from pool import Depends, Handlers, Job, Node
+
+handlers = Handlers()
+quiet: list[anyio.Event] = []
 
 
-class Rooms:
-    """Chat rooms, one per key.  Many keys share the object; pool calls it on the event loop."""
+def bell() -> anyio.Event:
+    """Rings when all has been said."""
+    return quiet[0]
 
-    def __init__(self) -> None:
-        self.lines: dict[str, list[str]] = {}
-        self.is_quiet = anyio.Event()
 
-    async def start(self, job: Job) -> None:
+class Room:
+    """A chat room, one for each key, made with what it depends on."""
+
+    def __init__(self, bell: anyio.Event = Depends(bell)) -> None:
+        self.bell = bell
+        self.lines: list[str] = []
+
+    async def start(self, job: Job, topic: str) -> None:
         """Open the room, and return: it is open until `stop`."""
-        self.lines[job.key] = []
-        print(f"{job.key}: opened")
+        self.lines = job.state or []
+        print(f"{job.key}: opened, about {topic}")
 
-    async def stop(self, key: str) -> None:
-        """Close it: it was stopped, or goes to another worker."""
-        del self.lines[key]
-        print(f"{key}: closed")
-
-    async def notify(self, key: str, payload: Any) -> None:
+    async def notify(self, job: Job, line: Any) -> None:
         """Take one message; the next one comes when this returns."""
-        if payload is None:
-            self.is_quiet.set()
+        if line is None:
+            self.bell.set()
         else:
-            self.lines[key].append(payload)
-            print(f"{key}: {payload}")
+            self.lines.append(line)
+            print(f"{job.key}: {line}")
+
+    async def stop(self, job: Job) -> None:
+        """Close it: it was stopped, or goes to another worker, who finds this state."""
+        job.state = self.lines
+        print(f"{job.key}: closed after {len(self.lines)} lines")
+
+
+room = handlers.service("room")(Room)
 
 
 async def main() -> None:
-    rooms = Rooms()
-    handlers = Handlers()
-    room = handlers.runner("room", rooms)
+    quiet.append(anyio.Event())
     async with Node("chat", "embedded://", handlers=handlers) as node:
-        ref = await node.dispatch(room, "lobby")
+        ref = await node.dispatch(room, "lobby", "the weather")
         for line in ("ann says hello", "bob says hi", None):
             await node.notify("lobby", line)
-        await rooms.is_quiet.wait()
+        await quiet[0].wait()
         await ref.stop(cause="the evening is over", timeout_s=10)
 
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.jobs.client.ref import JobRef, Status
     from pool.jobs.depends import Depends
     from pool.jobs.followers import Follower
-    from pool.jobs.handlers import Handler, Handlers, Runner
+    from pool.jobs.forms import Result, Runner
+    from pool.jobs.handlers import Handler, Handlers
     from pool.jobs.job import Cancel, Job, Park, Retry
     from pool.jobs.keeper import Step
     from pool.jobs.node import LocalWorker, Node
@@ -62,6 +63,7 @@ __all__ = [
     "PoolError",
     "Progress",
     "ReplicatedMap",
+    "Result",
     "Retry",
     "Runner",
     "Settings",
@@ -91,8 +93,9 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "PoolError": "pool.errors",
         "Progress": "pool.core.record",
         "ReplicatedMap": "pool.maps.map",
+        "Result": "pool.jobs.forms",
         "Retry": "pool.jobs.job",
-        "Runner": "pool.jobs.handlers",
+        "Runner": "pool.jobs.forms",
         "Settings": "pool.settings",
         "Status": "pool.jobs.client.ref",
         "Step": "pool.jobs.keeper",

@@ -894,3 +894,11 @@ class JobSuperseded(JobCancelled):
     hint: ClassVar[str] = "wait for the job that took its place"
 
     by: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class JobExpired(JobCancelled):
+    """It was not started within its `expires_s`, so it never was, and never will be."""
+
+    code: ClassVar[str] = "POOLTOOLATE"
+    hint: ClassVar[str] = "dispatch it again if it is still wanted; see if it lacks workers"

@@ -40,6 +40,7 @@ ARROWS: Final = (
     Arrow("waiting", "pending", "M 230 338 V 248", "due", (222, 298)),
     Arrow("pending", "waiting", "M 270 242 V 332", "retry", (280, 298)),
     Arrow("waiting", "unassigned", "M 188 352 C 120 330 120 110 182 88", "no room", (146, 268)),
+    Arrow("unassigned", "waiting", "M 188 98 C 160 140 160 300 182 342", "late", (172, 176)),
     Arrow("pending", "running", "M 312 210 H 452", "acknowledge", (340, 202)),
     Arrow("running", "pending", "M 458 230 H 318", "new owner", (346, 248)),
     Arrow("running", "unassigned", "M 490 198 C 470 130 400 90 318 82", "no room", (448, 118)),

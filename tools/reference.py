@@ -55,6 +55,7 @@ API: Final = {
             "Handlers",
             "Handler",
             "Runner",
+            "Result",
             "Job",
             "Depends",
             "Step",

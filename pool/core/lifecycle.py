@@ -55,6 +55,7 @@ TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
     ("unassigned", CANCEL): ("cancelled",),
     ("queued", CANCEL): ("cancelled",),
     ("unassigned", PARK): ("parked",),
+    ("unassigned", WAIT): ("waiting", "cancelled"),  # no worker had begun it in time
     ("unassigned", GRANT): ("pending", "unassigned", "cancelled"),
 }
 

@@ -14,7 +14,8 @@ import attrs
 from pool.core.digits import number
 from pool.core.record import KIND_LETTERS, KINDS, Kind
 
-Limit: TypeAlias = Literal["timeout", "progress"]  # `timeout_s`, `progress_timeout_s`
+# `timeout_s`, `progress_timeout_s`, `start_timeout_s`
+Limit: TypeAlias = Literal["timeout", "progress", "start"]
 LIMITS: Final[tuple[Limit, ...]] = get_args(Limit)
 
 
@@ -54,9 +55,17 @@ class Options:
     retention_s: float | None = None
     progress_timeout_s: float | None = None
     park_on: frozenset[Limit] = frozenset()  # limits after which an attempt is the last one
+    expires_s: float | None = None
+    start_timeout_s: float | None = None
     policy: str = ""  # where the key has a live job, see `policy_of`
+    # Whether a job must have begun by some time, see `core/lapse.py`.
+    is_timed: bool = attrs.field(init=False)
     # The first limit that a run without any progress comes to; None: it has none.
     limit_s: float | None = attrs.field(init=False)
+
+    @is_timed.default
+    def _has_to_begin(self) -> bool:
+        return self.expires_s is not None or self.start_timeout_s is not None
 
     @limit_s.default
     def _first_limit_s(self) -> float | None:
@@ -73,7 +82,10 @@ class Options:
             _limit_ms(self.timeout_s),
             round(self.healthy_s * 1000),
         )
-        rare = (_limit_ms(self.retention_s), _limit_ms(self.progress_timeout_s), mask)
+        rare = (
+            *(_limit_ms(self.retention_s), _limit_ms(self.progress_timeout_s), mask),
+            *(_limit_ms(self.expires_s), _limit_ms(self.start_timeout_s)),
+        )
         words = [KIND_LETTERS[self.kind], *map(str, numbers)]
         words += [str(number) if number else "" for number in rare]
         return "|".join([*words, self.policy]).rstrip("|")
@@ -84,8 +96,8 @@ class Options:
         fields = text.decode(errors="replace").split("|")
         try:
             attempts, base, cap, timeout, healthy = map(number, fields[1:6])
-            rare = [number(text) if text else 0 for text in fields[6:9]]
-            retention, progress, mask = (*rare, 0, 0, 0)[:3]
+            rare = [number(text) if text else 0 for text in fields[6:11]]
+            retention, progress, mask, expires, start = (*rare, 0, 0, 0, 0, 0)[:5]
         except ValueError:
             return cls()
         if fields[0] not in KINDS:
@@ -100,6 +112,8 @@ class Options:
             retention_s=retention / 1000 if retention else None,
             progress_timeout_s=progress / 1000 if progress else None,
             park_on=frozenset(limit for at, limit in enumerate(LIMITS) if mask >> at & 1),
+            expires_s=expires / 1000 if expires else None,
+            start_timeout_s=start / 1000 if start else None,
             policy=fields[-1] if re.fullmatch(_POLICY, fields[-1], re.ASCII) else "",
         )
 

@@ -104,7 +104,8 @@ _MARKS_TEXT: Final = rf"[0-9A-Za-z.,-]{{0,{MARKS_CHARS_MAX}}}"
 # In `more` of a record and of its start: a letter and its value each, with commas between.
 MORE: Final = {
     "digest": "d",  # of handler and payload, where its id was given to it
-    "expires": "x",  # ms: not started by then, never started
+    "expires": "x",  # ms[/by]: for so long it may begin, see `core/lapse.py`
+    "start": "s",  # ms[/by]: so long it may wait for a worker, likewise
     "retention": "r",  # ms for which its outcome is kept, whatever its handler says
     "window": "w",  # ms for which its id is known at least, once it has ended
     "progress": "p",  # ms/done/total/note: how far it is, as it said; see `Progress`

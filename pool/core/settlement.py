@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from pool.core.digits import number_or
+from pool.core.lapse import NOT_IN_TIME, lapsed
 from pool.core.lifecycle import OWNED
 from pool.core.options import Limit, Options
 from pool.core.record import ERROR_CHARS_MAX, NO_MARKS, Marks, Record, one_line
@@ -16,6 +17,7 @@ from pool.core.retry import Dice, full_jitter, requeue_delay
 TOO_LONG: Final[dict[Limit, str]] = {
     "timeout": "ran longer than timeout_s",
     "progress": "made no progress for progress_timeout_s",
+    "start": "was not started within start_timeout_s",
 }
 AT_ONCE_MS: Final = 1000  # what its worker outlived by this, as is known, does not kill at once
 
@@ -121,11 +123,13 @@ def recover(
     judgement: Judgement,
     death: Death | None = None,
     is_most: bool = False,
+    now_ms: int = 0,
 ) -> Decision:
     """Decide what becomes of a job whose owner is gone, or whose time has come (G-05).
 
     From its record and the death of its owner; `death` is None when nobody died.  `is_most` says
-    that it was aboard at more deaths than any other job of that owner (see `Lineup`).
+    that it was aboard at more deaths than any other job of that owner (see `Lineup`); `now_ms` is
+    pool time, where somebody has come because it may be too late (see `lapse`).
 
         the job was                          its marks
         running, longer than the window      are cleared
@@ -151,9 +155,14 @@ def recover(
     if record.intent.startswith("s"):
         return CancelJob(record.intent[1:])
     if record.state == "queued":  # nothing else brings it here
-        return CancelJob("not started in time")
+        return CancelJob(NOT_IN_TIME)
     if record.intent.startswith("t"):
         return after_timeout(record.attempt, options, dice)
+    match lapsed(record, now_ms) if record.more else "":
+        case "expires":
+            return CancelJob(NOT_IN_TIME)
+        case "start":
+            return after_timeout(record.attempt, options, dice, "start")
     if death is None or record.state not in OWNED:
         return _come_due(record, judgement)
     marks, letters = _marked(record, death, judgement)

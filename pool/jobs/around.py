@@ -68,7 +68,7 @@ class Outgoing:
 
 Around: TypeAlias = Callable[[Job, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 AroundDispatch: TypeAlias = Callable[
-    [Outgoing, "Callable[[Outgoing], Awaitable[JobRef[Any]]]"], "Awaitable[JobRef[Any]]"
+    [Outgoing, Callable[[Outgoing], Awaitable["JobRef[Any]"]]], Awaitable["JobRef[Any]"]
 ]
 Hook: TypeAlias = Callable[[Happened], Any]
 

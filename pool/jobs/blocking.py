@@ -32,11 +32,16 @@ class Blocking:
     limiter: anyio.CapacityLimiter
     threads: int = 0  # under way: they cannot be ended
 
-    async def in_thread(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    async def in_thread(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        limiter: anyio.CapacityLimiter | None = None,
+    ) -> Any:
         """Call a function in a thread; however its caller is cancelled, that is waited for."""
         checks.plain_function("fn", fn)
         is_within = _WITHIN.get() is self.limiter
-        limiter = anyio.CapacityLimiter(1) if is_within else self.limiter
+        limiter = limiter or (anyio.CapacityLimiter(1) if is_within else self.limiter)
         token = _WITHIN.set(self.limiter)
         self.threads += 1
         try:

@@ -136,7 +136,7 @@ def plan_of(
     Raises:
         ConfigError: Dependencies need each other in a circle, or what nobody gives them.
     """
-    gives = {each.name: found.fn for each, found in _needs(name, fn) if found is not None}
+    gives = {each.name: found.fn for each, found in needs_of(name, fn) if found is not None}
     if not gives:
         return None
     making = _Making(name, lifespan, overrides)
@@ -163,11 +163,11 @@ class _Making:
             way = " -> ".join(_name(each) for each in (*path, wanted))
             raise _refused(self.name, f"its dependencies need each other: {way}")
         needs, jobs = dict[str, Function](), list[str]()
-        for parameter, found in _needs(self.name, fn):
+        for parameter, found in needs_of(self.name, fn):
             if found is not None:
                 needs[parameter.name] = found.fn
                 self.add(found.fn, (*path, wanted))
-            elif _is_job(parameter, fn):
+            elif takes_job(parameter, fn):
                 jobs.append(parameter.name)
             elif parameter.default is parameter.empty and parameter.kind not in _ANY_NUMBER:
                 what = f"nothing gives its dependency {_name(fn)} the parameter {parameter.name!r}"
@@ -187,7 +187,7 @@ def _maker(fn: Function, needs: Mapping[str, Function], jobs: tuple[str, ...]) -
     return Maker(fn, "async" if checks.is_async(fn) else "plain", needs, jobs)
 
 
-def _needs(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends | None]]:
+def needs_of(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends | None]]:
     """Return the parameters of a function, with what each depends on."""
     try:
         parameters = inspect.signature(fn).parameters.values()
@@ -197,7 +197,7 @@ def _needs(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends | 
     for each in parameters:
         depends = each.default if type(each.default) is _Depends else None
         if depends is None:
-            hint = _hint(each, fn)
+            hint = hint_of(each.annotation, fn)
             if isinstance(hint, str) and "Depends(" in hint:
                 raise _refused(name, f"its annotation cannot be read: {shown(hint)}")
             marks = getattr(hint, "__metadata__", ())
@@ -208,9 +208,8 @@ def _needs(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends | 
     return found
 
 
-def _hint(parameter: inspect.Parameter, fn: Function) -> Any:
-    """Return an annotation; its text, if that names what is not there at run time."""
-    hint = parameter.annotation
+def hint_of(hint: Any, fn: Function) -> Any:
+    """Return an annotation of a function; its text, if that names what is not there at run time."""
     if type(hint) is not str:
         return hint
     alone = SimpleNamespace(__annotations__={"it": hint})  # others may not be there at run time
@@ -221,8 +220,9 @@ def _hint(parameter: inspect.Parameter, fn: Function) -> Any:
         return hint
 
 
-def _is_job(parameter: inspect.Parameter, fn: Function) -> bool:
-    hint = _hint(parameter, fn)
+def takes_job(parameter: inspect.Parameter, fn: Function) -> bool:
+    """Say whether it is the job that a parameter is annotated for."""
+    hint = hint_of(parameter.annotation, fn)
     return hint is Job or hint == "Job" or (get_origin(hint) is not None and Job in get_args(hint))
 
 

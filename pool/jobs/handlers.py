@@ -6,7 +6,15 @@ Names are explicit because they are stored with jobs: renaming a function must n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+)
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import FunctionType
 from typing import (
@@ -27,10 +35,12 @@ from typing import (
 import attrs
 
 from pool import checks
+from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
-from pool.errors import ConfigError, DuplicateHandler, name_of, shown
+from pool.errors import ConfigError, DuplicateHandler, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
 from pool.jobs.depends import Plan, plan_of
+from pool.jobs.forms import Result, Runner, Said, function_of, object_function, refused
 from pool.jobs.job import Job
 from pool.names import check_handler
 
@@ -41,6 +51,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", bound=Hook)
 A = TypeVar("A")
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -63,7 +74,7 @@ SECONDS_MIN: Final = 0.001  # of a time limit or a backoff
 
 @attrs.frozen(eq=False)
 class Handler(Generic[P, R]):
-    """A registered function.  Calling it runs the function itself, as in a unit test."""
+    """A registered handler.  Calling it runs the function itself, as in a unit test."""
 
     name: str
     fn: Callable[..., Any]
@@ -79,21 +90,6 @@ class Handler(Generic[P, R]):
 
     def __call__(self, job: Job, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.fn(job, *args, **kwargs)
-
-
-class Runner(Protocol):
-    """The object form, for people who manage start and stop themselves.
-
-    `start` returns once what it started runs; it then runs until `stop`.  Both may be plain or
-    async.  An optional `notify(key, payload)` takes the notifications, one after another; without
-    it they are dropped, and `message.unheard` says so.
-    """
-
-    def start(self, job: Job) -> Any:
-        """Start working on `job.key`; raising counts as a failed attempt."""
-
-    def stop(self, key: str) -> Any:
-        """Stop working on the key; called exactly once for each start that returned."""
 
 
 class Handlers:
@@ -114,6 +110,8 @@ class Handlers:
         retention_s: float | None = None,
         if_exists: IfExists = "reject",
         queue_max: int = QUEUE_MAX,
+        expires_s: float | None = None,
+        start_timeout_s: float | None = None,
     ) -> None:
         """Begin with none; all but the first two are what `job()` and `service()` go by.
 
@@ -132,6 +130,8 @@ class Handlers:
             retention_s: Likewise.
             if_exists: Likewise.
             queue_max: Likewise.
+            expires_s: As for `job()`.
+            start_timeout_s: Likewise.
 
         Raises:
             ConfigError: The lifespan is none.
@@ -157,6 +157,8 @@ class Handlers:
             "retention_s": retention_s,
             "if_exists": if_exists,
             "queue_max": queue_max,
+            "expires_s": expires_s,
+            "start_timeout_s": start_timeout_s,
         }
         self._parent: tuple[Handlers, str] | None = None  # that includes these, and their prefix
         self._around: list[Around] = []
@@ -184,6 +186,8 @@ class Handlers:
         retention_s: float | None = USUAL,
         if_exists: IfExists = USUAL,
         queue_max: int = USUAL,
+        expires_s: float | None = USUAL,
+        start_timeout_s: float | None = USUAL,
     ) -> _Decorator:
         """Register a function whose jobs end with a result.
 
@@ -194,7 +198,7 @@ class Handlers:
             name: What the jobs are stored under: 1 to 128 of `A-Z a-z 0-9 _ . : -`.
             timeout_s: Longest run of one attempt, 0.001 s to 365 days; None is without limit.
             progress_timeout_s: Longest time without a `Job.progress()`, likewise.
-            park_on: Limits after which there is no other attempt: "timeout", "progress", both.
+            park_on: Limits after which there is no other attempt: "timeout", "progress", "start".
             attempts_max: After so many failed attempts the job is parked, 1 to 1000.
             backoff_s: The first retry waits up to this, 0.001 s to 365 days, each later one up to
                 twice as much (full jitter).
@@ -204,6 +208,10 @@ class Handlers:
             if_exists: What a dispatch does whose key has a live job, unless it says otherwise; see
                 `Node.options()`.
             queue_max: How many may be queued behind one then, 1 to 1000.
+            expires_s: A job that has not begun within this, from its dispatch on, never does:
+                `JobExpired`.  0.01 s to 365 days; None is without limit.
+            start_timeout_s: How long each attempt may wait for a worker to begin it, likewise; then
+                it has failed.
 
         Raises:
             ConfigError: The name or the function cannot be used.
@@ -212,6 +220,9 @@ class Handlers:
         """
         self._check_name("job", name)
         base_s, cap_s = self._backoff(backoff_s, backoff_max_s)
+        expires, start = begin_limits(
+            self._or("expires_s", expires_s), self._or("start_timeout_s", start_timeout_s)
+        )
         return _Decorator(
             self,
             name,
@@ -227,6 +238,8 @@ class Handlers:
                 policy=_policy(self._or("if_exists", if_exists), self._or("queue_max", queue_max)),
                 progress_timeout_s=self._limit("progress_timeout_s", progress_timeout_s),
                 park_on=_limits(self._or("park_on", park_on)),
+                expires_s=expires,
+                start_timeout_s=start,
             ),
         )
 
@@ -277,21 +290,46 @@ class Handlers:
         )
 
     def runner(
-        self, name: str, runner: Runner, *, backoff_s: float = USUAL, backoff_max_s: float = USUAL
-    ) -> Handler[[], None]:
-        """Register an object with `start(job)` and `stop(key)` as a service; see `Runner`.
+        self,
+        name: str,
+        runner: Runner[P],
+        *,
+        backoff_s: float = USUAL,
+        backoff_max_s: float = USUAL,
+        healthy_s: float = USUAL,
+        retention_s: float | None = USUAL,
+        if_exists: IfExists = USUAL,
+        queue_max: int = USUAL,
+    ) -> Handler[P, None]:
+        """Register an object that starts and stops things as a service, one for all its keys.
+
+        For an object for each, apply `service()` to its class; see `Runner`.
+
+        Args:
+            name: As for `job()`.
+            runner: It has `start(job, ...)` and `stop(job)`, and maybe `notify(job, message)`.
+            backoff_s: As for `service()`; likewise all that follow.
+            backoff_max_s: Likewise.
+            healthy_s: Likewise.
+            retention_s: Likewise.
+            if_exists: Likewise.
+            queue_max: Likewise.
 
         Raises:
             ConfigError: The name cannot be used, or the object lacks one of the two.
+            InvalidOption: A number is out of bounds.
             DuplicateHandler: The name is taken.
         """
-        registered = self.service(name, backoff_s=backoff_s, backoff_max_s=backoff_max_s)
-        for method in ("start", "stop"):
-            if not _has_method(runner, method):
-                raise ConfigError(
-                    setting="handler", problem=f"{name}: {shown(runner)} has no {method}()"
-                )
-        return cast(Handler[[], None], registered(_as_service(runner)))
+        registered = self.service(
+            name,
+            backoff_s=backoff_s,
+            backoff_max_s=backoff_max_s,
+            healthy_s=healthy_s,
+            retention_s=retention_s,
+            if_exists=if_exists,
+            queue_max=queue_max,
+        )
+        return cast(Handler[P, None], registered(_looked_at(name, object_function, runner)))
 
     def override(
         self, dependency: Callable[..., Any], by: Callable[..., Any]
@@ -479,6 +517,7 @@ class Handlers:
         check_handler(name)
 
     def _add(self, name: str, options: Options, fn: Callable[..., Any]) -> Handler[..., Any]:
+        fn = _looked_at(name, function_of, fn, options.kind)
         _check_function(name, fn)
         root, whole = self._root(name)
         if name in self._by_name or whole in root._by_name:
@@ -504,6 +543,17 @@ class Handlers:
         self._names_bytes = names_bytes
 
 
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _RunsAsync(Protocol[P, R_co]):
+    def run(self, job: Job, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+
+
+class _Runs(Protocol[P, R_co]):
+    def run(self, job: Job, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
 @attrs.frozen
 class _Decorator:
     """Registers the function it is applied to; keeps its parameters for the type checker."""
@@ -517,56 +567,51 @@ class _Decorator:
         self, fn: Callable[Concatenate[Job, P], Coroutine[Any, Any, R]]
     ) -> Handler[P, R]: ...
     @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], AsyncIterator[Said]]
+    ) -> Handler[P, None]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], AsyncIterator[Said | Result[R]]]
+    ) -> Handler[P, R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], Generator[Said, Any, R]]
+    ) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Job, P], Iterator[Said]]) -> Handler[P, Any]: ...
+    @overload
+    def __call__(self, fn: type[Runner[P]]) -> Handler[P, None]: ...
+    @overload
+    def __call__(self, fn: type[_RunsAsync[P, R]]) -> Handler[P, R]: ...
+    @overload
+    def __call__(self, fn: type[_Runs[P, R]]) -> Handler[P, R]: ...
+    @overload
     def __call__(self, fn: Callable[Concatenate[Job, P], R]) -> Handler[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Handler[..., Any]:
         return self.handlers._add(self.name, self.options, fn)
 
 
-def _as_service(runner: Runner) -> Callable[[Job], Awaitable[None]]:
-    async def run(job: Job) -> None:
-        await _called(runner.start, job)
-        try:
-            notify = getattr(runner, "notify", None)
-            async for payload in job.notifications():
-                if notify is not None:
-                    await _called(notify, job.key, payload)
-                else:
-                    job._note_unheard()
-        finally:
-            with job.ending():
-                await _called(runner.stop, job.key)
-
-    return run
-
-
-async def _called(fn: Callable[..., Any], *args: Any) -> None:
-    answer = fn(*args)
-    if inspect.isawaitable(answer):
-        await answer
-
-
-def _has_method(runner: object, method: str) -> bool:
-    try:
-        return callable(getattr(runner, method, None))
-    except Exception:  # noqa: BLE001 - of the caller's own code
-        return False
-
-
 def _check_function(name: str, fn: object) -> None:
-    try:
-        problem = _problem(fn)
-    except Exception as error:  # of the caller's own code
-        problem = f"{shown(fn)} cannot be looked at: {name_of(type(error))} was raised by it"
-        raise ConfigError(setting="handler", problem=f"{name}: {problem}") from error
+    problem = _looked_at(name, lambda _, given: _problem(given), fn)
     if problem:
-        raise ConfigError(setting="handler", problem=f"{name}: {problem}")
+        raise refused(name, problem)
+
+
+def _looked_at(name: str, look: Callable[..., T], fn: object, *more: object) -> T:
+    """Return what is found out about a handler; what it is asked is the caller's own code."""
+    try:
+        return look(name, fn, *more)
+    except PoolError:
+        raise
+    except Exception as error:
+        problem = f"{shown(fn)} cannot be looked at: {name_of(type(error))} was raised by it"
+        raise refused(name, problem) from error
 
 
 def _problem(fn: object) -> str:
     if not callable(fn):
         return f"{shown(fn)} is not callable"
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        return "is a generator; a handler is called, not iterated"
     try:
         inspect.signature(fn).bind_partial(None)
     except TypeError:

@@ -30,6 +30,7 @@ RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
 R = TypeVar("R")
 A = TypeVarTuple("A")
 PROGRESS_MAX: Final = 10**15  # floats are exact up to here
+PROGRESS_PARTS: Final = 3  # how much is done, of how much, and a note
 
 
 class Retry(Exception):
@@ -334,12 +335,25 @@ class Job:
         Raises:
             InvalidOption: A number is out of bounds, or the note is no text.
         """
+        self._note(done, total, note)
+
+    def _note(self, done: float, total: float | None = None, note: str = "") -> None:
         low, high = 0, PROGRESS_MAX
         done = checks.number("done", done, low, high)
         if total is not None:
             total = checks.number("total", total, low, high)
         said = Progress(done=done, total=total, note=checks.text("note", note))
         self._keeper().note(said.pack())
+
+    def _say(self, said: Any) -> None:
+        """Note how far it is in the words of a generator."""
+        kind = type(said)
+        if kind is tuple and 1 <= len(said) <= PROGRESS_PARTS:
+            self._note(*said)
+        elif kind is Progress:
+            self._note(said.done, said.total, said.note)
+        elif said is not None:
+            self._note(said)
 
     def then(self, *followers: Follower) -> None:
         """Have jobs follow this one if this run of it succeeds; see `Follower`.

@@ -171,6 +171,8 @@ class Node(Dispatching):
         idempotency_key: str | None = None,
         window_s: float = WINDOW_S,
         retention_s: float | None = None,
+        expires_s: float | None = None,
+        start_timeout_s: float | None = None,
         then: Follower | Iterable[Follower] = (),
         otherwise: Follower | Iterable[Follower] = (),
     ) -> Dispatching:
@@ -200,13 +202,17 @@ class Node(Dispatching):
             retention_s: How long the outcome is kept, at most 365 days, if there is room
                 (`Settings.results_bytes_max`); None as its handler says.  Never less than
                 `Settings.retry_window_s`.
+            expires_s: A job that has not begun within this, from its dispatch on, never does:
+                `JobExpired`.  0.01 s to 365 days, more than `delay_s`; None as its handler says.
+            start_timeout_s: How long each attempt may wait for a worker to begin it, at most
+                `expires_s`; then it has failed.  None as its handler says.
             then: What follows when the job is done; see `Follower`.
             otherwise: What follows when it is stopped or parked.  A parked one without any keeps
                 `then` for its replay.
 
         Raises:
             InvalidOption: A value is out of bounds, or both `job_id` and `idempotency_key` are
-                given.
+                given.  So says `dispatch()` of the last two for a service.
         """
         return Dispatching(
             self._open_client,
@@ -220,6 +226,8 @@ class Node(Dispatching):
                 idempotency_key=idempotency_key,
                 window_s=window_s,
                 retention_s=retention_s,
+                expires_s=expires_s,
+                start_timeout_s=start_timeout_s,
                 then=several("then", then),
                 otherwise=several("otherwise", otherwise),
             ),

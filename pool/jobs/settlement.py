@@ -7,9 +7,11 @@ from typing import TypeAlias
 
 import attrs
 
+from pool.core.lapse import Lapse, lapsed
 from pool.core.options import Options
 from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Record, Start, one_line, pack_attempt
 from pool.core.settlement import (
+    TOO_LONG,
     CancelJob,
     Death,
     Decision,
@@ -20,7 +22,7 @@ from pool.core.settlement import (
     recover,
 )
 from pool.core.timing import Timing
-from pool.events import MessagesDropped
+from pool.events import AttemptFailed, MessagesDropped
 from pool.jobs.context import Context, LaneState, Ranks
 from pool.names import key_of, pair
 from pool.redis.commands.admission import ranking
@@ -125,6 +127,7 @@ class Recovery:
     state: LaneState
     judgement: Judgement
     _edges: list[Edge] = attrs.field(factory=list)
+    _late: list[tuple[int, AttemptFailed]] = attrs.field(factory=list)  # of which edges, and what
     _ranks: Ranks = attrs.field(factory=Ranks)
 
     def add(
@@ -136,11 +139,22 @@ class Recovery:
         *,
         death: Death | None = None,
         is_most: bool = False,
+        now_ms: int = 0,
     ) -> None:
         """Decide about a job; `targets` says who may have it, if it is granted at once."""
         dice, judgement = self.context.io.dice, self.judgement
-        decision = recover(record, options, dice, judgement=judgement, death=death, is_most=is_most)
+        decision = recover(
+            record,
+            options,
+            dice,
+            judgement=judgement,
+            death=death,
+            is_most=is_most,
+            now_ms=now_ms,
+        )
         edge = edge_of(key, record, decision, self.context.settings, options=options)
+        if record.more and (late := lapsed(record, now_ms)):
+            self._late.append((len(self._edges), _failure(key, record, decision, late)))
         if isinstance(decision, Grant) and isinstance(edge, GrantEdge):
             edge.ranked = ranking(self._ranks.of(targets(key, record, decision)))
         self._edges.append(edge)
@@ -164,4 +178,22 @@ class Recovery:
         )
         # Repeatable: an edge that was carried out is answered FENCED, its epoch has moved on.
         advanced: Advanced = await self.context.pipeline.call(call, repeatable=True)
+        for at, event in self._late:
+            if advanced.told[at].status is EdgeStatus.DONE:
+                self.context.emit(event)
         return tell_all(self.context, tell_waiters, self.state.number, self._edges, advanced.told)
+
+
+def _failure(key: str, record: Record, decision: Decision, late: Lapse) -> AttemptFailed:
+    match decision:
+        case Wait(delay_s, attempt):
+            follows = f"attempt {attempt} in {delay_s:.3f} s"
+        case _:
+            follows = "parked" if isinstance(decision, ParkJob) else "it never will be"
+    return AttemptFailed(
+        key=key_of(key),
+        handler=record.handler,
+        attempt=record.attempt,
+        error="was not started within expires_s" if late == "expires" else TOO_LONG["start"],
+        follows=follows,
+    )

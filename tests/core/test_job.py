@@ -339,12 +339,15 @@ def test_every_state_can_end() -> None:
 
 
 def test_of_what_nobody_owns_nothing_is_heard() -> None:
-    """G-05: it can be stopped, given up and granted; all else is said by its owner alone."""
+    """G-05: it can be stopped, given up and granted; it waits again where no worker began it;
+    all else is said by its owner alone.
+    """
     assert {"pending", "running"} == lifecycle.OWNED
     for state in {*STATES.values()} - lifecycle.OWNED:
         edges = {edge for at, edge in lifecycle.TABLE if at == state}
         is_queued = state == "queued"  # granted by way of `waiting`
         others = set() if is_queued else {lifecycle.PARK, lifecycle.GRANT}
+        others |= {lifecycle.WAIT} if state == "unassigned" else set()
         assert edges == {lifecycle.CANCEL} | others
 
 

@@ -32,6 +32,11 @@ def sleep(noted: str, with_child: bool = False) -> None:
     time.sleep(600)  # noqa: TID251 - what cannot be told anything
 
 
+def leave_behind() -> int:
+    """Start a process, and do not wait for it."""
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
+
+
 def hold_the_gil(noted: str) -> None:
     """Likewise, in C that lets no other thread run."""
     path = Path(noted)

@@ -522,6 +522,10 @@ async def test_a_process_is_killed_with_what_it_started_when_its_handler_is_told
     assert fleet.all_seen(HandlerLeaked) == []
 
 
+async def test_what_a_function_left_behind_ends_with_its_process() -> None:
+    await ended([await make_job("k").run_blocking(work.leave_behind, process=True)])
+
+
 async def test_whoever_cancels_the_call_alone_goes_on_without_the_process(tmp_path: Path) -> None:
     job, path = make_job("k"), tmp_path / "pids"
     async with anyio.create_task_group() as tasks:

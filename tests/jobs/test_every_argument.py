@@ -75,7 +75,7 @@ MADE_HERE = words(
     "Change Counted Event EventSource Handler Job JobRef LocalWorker Parked Position Reader "
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
-    "Progress JobPage StopReport Stage"
+    "Progress JobPage StopReport Result Stage"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
 PYTHONS_OWN = words(
@@ -410,6 +410,8 @@ CALLS: dict[str, dict[str, Takes]] = {
         "idempotency_key": NAME.or_none(),
         "window_s": within(0.0, YEAR_S),
         "retention_s": within(0.0, YEAR_S).or_none(),
+        "expires_s": within(0.01, YEAR_S).or_none(),
+        "start_timeout_s": within(0.01, YEAR_S).or_none(),
         "then": FOLLOWERS,
         "otherwise": FOLLOWERS,
     },
@@ -473,6 +475,8 @@ CALLS: dict[str, dict[str, Takes]] = {
         "retention_s": within(0.001, YEAR_S).or_none(),
         "if_exists": taking("reject"),
         "queue_max": within(1, 1000, whole=True),
+        "expires_s": within(0.01, YEAR_S).or_none(),
+        "start_timeout_s": within(0.01, YEAR_S).or_none(),
     },
     "Handlers.override": {"dependency": HOSTILE_TOO, "by": HOSTILE_TOO},
     "Handlers.include": {
@@ -493,6 +497,8 @@ CALLS: dict[str, dict[str, Takes]] = {
         "retention_s": within(0.001, YEAR_S).or_none(),
         "if_exists": taking("reject"),
         "queue_max": within(1, 1000, whole=True),
+        "expires_s": within(0.01, YEAR_S).or_none(),
+        "start_timeout_s": within(0.01, YEAR_S).or_none(),
     },
     "Handlers.service": {
         "name": NAME.called("handler"),
@@ -508,8 +514,12 @@ CALLS: dict[str, dict[str, Takes]] = {
         "runner": Takes(lambda o: o.runner, said="handler"),
         "backoff_s": BACKOFF,
         "backoff_max_s": within(1.0, YEAR_S, good=60.0),
+        "healthy_s": within(0.0, YEAR_S),
+        "retention_s": within(0.001, YEAR_S).or_none(),
+        "if_exists": taking("reject"),
+        "queue_max": within(1, 1000, whole=True),
     },
-    "_Decorator.__call__": {"fn": FUNCTION.called("handler")},
+    "_Decorator.__call__": {"fn": FUNCTION.but("type").called("handler")},
     "Settings.__init__": {field.name: setting(field) for field in attrs.fields(Settings)},
     "Retry.__init__": {
         "after_s": within(0.0, YEAR_S).or_none(),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.from_thread
+import anyio.lowlevel
 import pytest
 
-from pool import Handlers, Job
+from pool import Depends, Handlers, Job
 from pool.errors import ConfigError, DuplicateHandler, JobCancelled
-from pool.events import AttemptFailed, MessageUnheard
+from pool.events import AttemptFailed, HandlerLeaked, MessageUnheard
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -18,19 +22,22 @@ pytestmark = pytest.mark.anyio
 
 
 class Plain:
-    """Plain functions."""
+    """Plain functions, which are called in threads."""
 
     def __init__(self, diary: Diary) -> None:
         self.diary = diary
 
+    def note(self, *words: Any) -> None:
+        anyio.from_thread.run_sync(self.diary.note, *words)
+
     def start(self, job: Job) -> None:
-        self.diary.note("start", job.key)
+        self.note("start", job.key)
 
-    def stop(self, key: str) -> None:
-        self.diary.note("stop", key)
+    def stop(self, job: Job) -> None:
+        self.note("stop", job.key)
 
-    def notify(self, key: str, payload: Any) -> None:
-        self.diary.note("notify", key, payload)
+    def notify(self, job: Job, message: Any) -> None:
+        self.note("notify", job.key, message)
 
 
 class Async:
@@ -43,13 +50,13 @@ class Async:
         await anyio.lowlevel.checkpoint()
         self.diary.note("start", job.key)
 
-    async def stop(self, key: str) -> None:
+    async def stop(self, job: Job) -> None:
         await anyio.lowlevel.checkpoint()
-        self.diary.note("stop", key)
+        self.diary.note("stop", job.key)
 
-    async def notify(self, key: str, payload: Any) -> None:
+    async def notify(self, job: Job, message: Any) -> None:
         await anyio.lowlevel.checkpoint()
-        self.diary.note("notify", key, payload)
+        self.diary.note("notify", job.key, message)
 
 
 class Deaf:
@@ -58,7 +65,7 @@ class Deaf:
     def start(self, job: Job) -> None:
         pass
 
-    def stop(self, key: str) -> None:
+    def stop(self, job: Job) -> None:
         pass
 
 
@@ -180,11 +187,11 @@ async def test_a_notify_that_raises_stops_the_thing_and_starts_it_again(
     class Shaky(Plain):
         failed = False
 
-        def notify(self, key: str, payload: Any) -> None:
-            super().notify(key, payload)
-            if payload == "bad" and not self.failed:
+        def notify(self, job: Job, message: Any) -> None:
+            super().notify(job, message)
+            if message == "bad" and not self.failed:
                 self.failed = True
-                raise ValueError(payload)
+                raise ValueError(message)
 
     handlers = Handlers()
     handlers.runner("thing", Shaky(diary), backoff_s=0.001, backoff_max_s=0.002)
@@ -202,9 +209,9 @@ async def test_an_async_stop_may_wait_although_the_job_is_cancelled(
     fleet: Fleet, diary: Diary
 ) -> None:
     class Slow(Async):
-        async def stop(self, key: str) -> None:
+        async def stop(self, job: Job) -> None:
             await anyio.lowlevel.checkpoint()
-            await super().stop(key)
+            await super().stop(job)
 
     handlers = Handlers()
     handlers.runner("thing", Slow(diary))
@@ -220,11 +227,11 @@ async def test_an_object_without_notify_keeps_running_when_notified(
     fleet: Fleet, diary: Diary
 ) -> None:
     class Deaf:
-        def start(self, job: Job) -> None:
+        async def start(self, job: Job) -> None:
             diary.note("start", job.key)
 
-        def stop(self, key: str) -> None:
-            diary.note("stop", key)
+        async def stop(self, job: Job) -> None:
+            diary.note("stop", job.key)
 
     handlers = Handlers()
     handlers.runner("thing", Deaf())
@@ -257,3 +264,158 @@ def test_an_object_under_a_taken_name_is_refused(diary: Diary) -> None:
     handlers.runner("thing", Plain(diary))
     with pytest.raises(DuplicateHandler):
         handlers.runner("thing", Plain(diary))
+
+
+# --- an object for each key -----------------------------------------------------------------------
+
+
+def prefix() -> str:
+    return "room"
+
+
+async def test_a_class_is_made_for_each_key_and_hands_its_state_over(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """It starts with what it was dispatched with, and what it depends on, wherever it goes."""
+
+    def handlers() -> Handlers:
+        made = Handlers()
+
+        @made.service("room")
+        class Room:
+            def __init__(self, prefix: str = Depends(prefix)) -> None:
+                self.prefix, self.lines = prefix, list[str]()
+
+            async def start(self, job: Job, topic: str, *, size: int = 3) -> None:
+                self.lines = job.state or []
+                diary.note("start", job.key, self.prefix, topic, size)
+
+            async def notify(self, job: Job, line: str) -> None:
+                self.lines.append(line)
+                diary.note(job.key, line)
+
+            async def stop(self, job: Job) -> None:
+                job.state = self.lines
+                diary.note("stop", job.key, *self.lines)
+
+        return made
+
+    first = await fleet.node(handlers())
+    client = await fleet.node()
+    for key in ("a", "b"):
+        await client.dispatch("room", key, f"about {key}", size=4)
+        await diary.has("start", key, "room", f"about {key}", 4)
+        await client.notify(key, f"hello {key}")
+        await diary.has(key, f"hello {key}")
+    second = await fleet.node(handlers(), settle_delay_s=60.0)
+    await fleet.leave(first)
+    for key in ("a", "b"):
+        await diary.has("stop", key, f"hello {key}")
+        await diary.has("start", key, "room", f"about {key}", 4, times=2)
+        await client.notify(key, "again")
+        await diary.has(key, "again")
+    await fleet.leave(second)
+    assert ("stop", "a", "hello a", "again") in diary.entries
+
+
+async def test_a_start_that_hangs_is_cancelled_and_never_stopped(
+    fleet: Fleet, diary: Diary
+) -> None:
+    handlers = Handlers()
+
+    class Hangs:
+        async def start(self, job: Job) -> None:
+            diary.note("start", job.key)
+            await anyio.sleep_forever()
+
+        async def stop(self, job: Job) -> None:
+            diary.note("stop", job.key)
+
+    hangs = handlers.service("hangs")(Hangs)
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(hangs, "k")
+    await diary.has("start", "k")
+    await ref.stop(timeout_s=20)
+    assert diary.entries == [("start", "k")]
+
+
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+async def test_a_stop_that_fails_holds_nothing_up(fleet: Fleet, diary: Diary, how: str) -> None:
+    """The job goes on elsewhere; one that hangs is cancelled after the stop budget."""
+
+    def handlers() -> Handlers:
+        made = Handlers()
+
+        @made.service("bad")
+        class Bad:
+            async def start(self, job: Job) -> None:
+                diary.note("start", job.node_id)
+
+            async def stop(self, job: Job) -> None:
+                diary.note("stop", job.node_id)
+                if how == "raises":
+                    raise OSError("it is gone already")
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    diary.note("cancelled", job.node_id)
+
+        return made
+
+    first = await fleet.node(handlers(), lease_ttl_s=1.0)
+    client = await fleet.node(lease_ttl_s=1.0)
+    ref = await client.dispatch("bad", "k")
+    await diary.has("start", first.id)
+    second = await fleet.node(handlers(), lease_ttl_s=1.0, settle_delay_s=60.0)
+    await fleet.leave(first)
+    await diary.has("start", second.id)
+    await ref.stop(timeout_s=20)
+    with pytest.raises(JobCancelled):
+        await ref.result(timeout_s=5)
+    assert diary.entries.count(("stop", first.id)) == 1
+    assert fleet.all_seen(AttemptFailed) == []
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Yield what threads wait for; whatever happens, they end."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+async def test_a_plain_stop_that_hangs_is_leaked(
+    fleet: Fleet, diary: Diary, gate: threading.Event
+) -> None:
+    """As a plain handler: the stop is confirmed, and its slot is withheld."""
+
+    class Hangs(Plain):
+        def stop(self, job: Job) -> None:
+            super().stop(job)
+            gate.wait()
+
+    handlers = Handlers()
+    handlers.runner("hangs", Hangs(diary))
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    ref = await node.dispatch("hangs", "k")
+    await diary.has("start", "k")
+    await ref.stop(timeout_s=20)
+    assert (await fleet.seen(HandlerLeaked)).why == "stop"
+    (worker,) = fleet.workers(node)
+    assert worker.takes(0) == worker.capacity - 1
+    gate.set()
+    await fleet.until(lambda: worker.takes(0) == worker.capacity)
+
+
+async def test_an_object_may_take_arguments_and_all_options(fleet: Fleet, diary: Diary) -> None:
+    class Room(Async):
+        async def start(self, job: Job, topic: str = "none") -> None:
+            self.diary.note("start", job.key, topic)
+
+    handlers = Handlers()
+    room = handlers.runner("room", Room(diary), retention_s=1, if_exists="attach", queue_max=1)
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(room, "k", "weather")
+    await diary.has("start", "k", "weather")
+    assert (await node.dispatch(room, "k", "weather")).job_id == ref.job_id
+    await ref.stop(timeout_s=20)

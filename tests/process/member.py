@@ -223,9 +223,9 @@ class Obedient:
         except PoolError as error:
             self.ledger.write("reply", ask=ask, value=f"!{error.code}")
 
-    async def dispatch(self, handler: str, calls: list[list[Any]], delay_s: float) -> list[str]:
+    async def dispatch(self, handler: str, calls: list[list[Any]], **options: Any) -> list[str]:
         wanted = [Call(key, *args) for key, *args in calls]
-        refs = await self.node.options(delay_s=delay_s).dispatch_many(handler, wanted)
+        refs = await self.node.options(**options).dispatch_many(handler, wanted)
         self._refs.update({ref.job_id: ref for ref in refs if isinstance(ref, JobRef)})
         return [ref.job_id if isinstance(ref, JobRef) else f"!{ref.code}" for ref in refs]
 

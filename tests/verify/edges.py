@@ -15,6 +15,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
+from pool.core.lapse import NOT_IN_TIME
 from tests.verify.history import MOVED_S, Event
 from tests.verify.invariants import AT_ONCE_S, Finding, due_by, invariant
 from tests.verify.view import DISTURBS, LOOP_HANGS, Bounds, Commit, Run, View
@@ -63,8 +64,8 @@ def causes(view: View, bounds: Bounds, found: Finding) -> None:
         if commit.word == "cancelled":
             found.judged += 1
             own = any(run.end is not None and run.end.err == "cancel" for run in runs)
-            if _was_displaced(view, commit):
-                continue
+            if commit.cause == NOT_IN_TIME or _was_displaced(view, commit):
+                continue  # the first is for I53
             if not own and not _was_asked(asked[commit.job], commit.order + bounds.slack_s):
                 why = "was refused" if asked[commit.job] else "nobody had asked"
                 shown = (commit.event, *asked[commit.job][-1:])
@@ -102,10 +103,16 @@ def _judge_limit(
 ) -> None:
     of_it = [run.start for run in runs if run.start.attempt == commit.attempt]
     limit = next((s.extra["timeout_s"] for s in of_it if s.extra.get("timeout_s")), 0.0)
-    first = min(of_it, key=lambda start: start.t, default=None)
-    since = math.inf if first is None else first.t
+    tried = view.accepted.get(commit.job)
+    if of_it:
+        first = min(of_it, key=lambda start: start.t)
+    elif tried is not None:  # no worker had begun it in time
+        first, limit = view.invoked.get(tried.idem, tried), tried.extra.get("start_s", 0.0)
+    else:
+        return
+    since = first.t
     # The handler's first line may have waited for a processor since its limit was set.
-    waited_s = 0.0 if first is None else view.waited_s(first.p, since, commit.order)
+    waited_s = view.waited_s(first.p, since, commit.order)
     if limit and commit.order >= since + limit - 0.002 - waited_s:
         return
     if view.hurts({"loss"}, since - limit, commit.order, (), view.lane_of(commit.key)):
@@ -217,6 +224,8 @@ def begins_in_time(view: View, bounds: Bounds, found: Finding) -> None:
         runs = view.by_job.get(job, ())
         delay_s = dispatch.extra.get("delay_s", 0.0)
         due = max(dispatch.t, asked.t + delay_s, view.turn(job, dispatch))
+        if runs and runs[0].start.attempt > 1 and dispatch.extra.get("start_s"):
+            continue  # it had waited for so long before, and failed
         found.judged += 1
         _judge_wait(view, bounds, found, dispatch, due, runs[0].start if runs else None)
         for run, after in pairwise(runs):
@@ -301,7 +310,7 @@ def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
     begun: dict[tuple[object, ...], list[tuple[float, float, Event, Event]]] = defaultdict(list)
     for job, accepted in view.accepted.items():
         asked, runs = view.invoked.get(accepted.idem, accepted), view.by_job.get(job, ())
-        if not runs or asked.extra.get("delay_s"):
+        if not runs or asked.extra.get("delay_s") or runs[0].start.attempt > 1:
             continue
         start = runs[0].start
         if not in_peace(asked.t, start):

@@ -924,6 +924,7 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
         for before, after in pairwise(runs):
             nodes = {before.start.node, after.start.node}
             is_skipped = after.start.attempt > before.start.attempt + 1
+            is_skipped = is_skipped and not (dispatch and dispatch.extra.get("start_s"))
             if is_skipped and not view.hurts(DISTURBS, before.start.t, after.start.t, nodes):
                 found.say(f"{job}: an attempt is missing", before.start, after.start)
             wait = before.end.extra.get("after_s", 0.0) if before.end else 0.0

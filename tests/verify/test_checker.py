@@ -4231,6 +4231,74 @@ def a_reader_never_hears_of_the_last_event(s: Story) -> None:
     s.final()
 
 
+def late(*, begins: float = -1.0, expires_s: float = 1.0, at: float = 1.0, **fault: Any) -> Tell:
+    """Return the story of a job that has expired, or that has begun."""
+
+    def tell(s: Story) -> None:
+        s.dispatch("j1", expires_s=expires_s)
+        if begins >= 0.0:
+            s.at += begins
+            s.say("ack", p="a/1", nonce="Wa.1", job="j1", key="k", epoch=10)
+            s.start("j1")
+        if fault:
+            s.fault(**fault)
+        if at:
+            s.at = at
+            cause = {"word": "cancelled", "cause": "not started in time"}
+            s.say("commit", job="j1", key="k", epoch=10, result="first", extra=cause)
+
+    return tell
+
+
+good("I53")(late())
+good("I53")(late(begins=0.9, at=0.0))
+good("I53")(late(begins=0.9, does="loss"))  # that it had begun was lost
+good("I53")(late(begins=2.5, at=0.0, does="step", step_s=-2.0))
+bad("I53")(late(at=0.9))
+bad("I53")(late(begins=0.9))
+bad("I53")(late(begins=1.1, at=0.0))
+bad("I53")(late(expires_s=0.0))
+
+
+def after_an_outage(*, again: float) -> Tell:
+    """Return the story of a step that one who was answered once may tell of then."""
+
+    def tell(s: Story) -> None:
+        for at in (1.0, again):
+            if at == 1.0:
+                s.fault("clock", step_s=-9.0)
+            s.at = at
+            s.say("renew", p="a/1", nonce="Wa.1@", extra={"asked": s.at})
+        s.at = 9.0
+        s.dispatch("j1", expires_s=1.0)
+        s.at = 9.9
+        cause = {"word": "cancelled", "cause": "not started in time"}
+        s.say("commit", job="j1", key="k", epoch=10, result="first", extra=cause)
+
+    return tell
+
+
+good("I53")(after_an_outage(again=8.9))
+bad("I53")(after_an_outage(again=1.4))
+
+
+def not_begun(start_s: float, at: float = 1.0) -> Tell:
+    """Return the story of a job that is given up because no worker had begun it."""
+
+    def tell(s: Story) -> None:
+        s.dispatch("j1", start_s=start_s)
+        s.at = at
+        cause = {"word": "parked", "cause": "timed out"}
+        s.say("commit", job="j1", key="k", epoch=10, result="first", extra=cause)
+
+    return tell
+
+
+good("I31")(not_begun(1.0))
+bad("I31")(not_begun(0.0))
+bad("I31")(not_begun(1.1))
+
+
 # --- the tests -------------------------------------------------------------------------------
 
 

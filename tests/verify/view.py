@@ -16,7 +16,7 @@ from tests.verify.history import Event
 
 STARVED_S: Final = 0.25  # waited between two looks, which are half a second apart
 APART_S: Final = 0.75  # two waits with more between them do not belong together
-TERMINAL_ERRORS: Final = frozenset({"POOLPARKED", "POOLCANCELLED", "POOLSUPERSEDED"})
+TERMINAL_ERRORS: Final = frozenset({"POOLPARKED", "POOLCANCELLED", "POOLSUPERSEDED", "POOLTOOLATE"})
 EXPIRED: Final = "POOLEXPIRED"  # says that a job has ended only where that may be forgotten
 LOST: Final = "POOLJOBLOST"  # ... or has been lost, and then only this is to be said
 STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock", "loss"})

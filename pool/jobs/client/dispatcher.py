@@ -31,6 +31,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from pool import checks
+from pool.core.lapse import limits_s
 from pool.core.record import more_of
 from pool.core.retry import DISPATCH_RETRY_S, refused_delay
 from pool.errors import (
@@ -449,11 +451,18 @@ class Dispatcher(Actor[Message]):
         self.context.on_data_lost(number)
         return StoreLost(pool=self.context.pool)
 
+    def _come_in_time(self, item: Admission) -> None:
+        """Come for one that must begin sooner than renewals tell of it."""
+        for in_s in limits_s(item.more) if item.more else ():
+            if in_s < self.context.timing.renew_s:
+                self.context.on_due(self.context.lane_of(item.key).number, in_s)
+
     def _read(self, item: Admission, said: Admitted, seen: Seen) -> Accepted | PoolError:
         match said:
             case Said.ACCEPTED:
                 if item.delay_s:
                     self.context.on_due(self.context.lane_of(item.key).number, item.delay_s)
+                self._come_in_time(item)
                 return Accepted(item.key, item.id, item.handler, seen)
             case Said.ENDED:
                 return Accepted(item.key, item.id, item.handler, None)
@@ -479,6 +488,7 @@ class Dispatcher(Actor[Message]):
                     self.context.on_due(number, 0.0)
                 if item.delay_s:  # its turn may have come by then
                     self.context.on_due(number, item.delay_s)
+                self._come_in_time(item)
                 return Accepted(item.key, item.id, item.handler, seen)
             case LineFull(line_max):
                 return QueueFull(key=item.key, queue_max=line_max)
@@ -488,6 +498,9 @@ class Dispatcher(Actor[Message]):
                 return ArgumentsDiffer(key=item.key, job_id=job_id, handler=handler)
             case Said.UNKNOWN:
                 return UnknownHandler(handler=item.handler)
+            case Said.SERVICE:
+                name = "expires_s" if more_of(item.more, "expires") else "start_timeout_s"
+                return checks.option(name, "given", f"None: {item.handler!r} is a service")
             case _:
                 problem = f"the record of {item.key!r} cannot be read"
                 return StoreFault(problem=problem, maybe_done=False)

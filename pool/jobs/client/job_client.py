@@ -13,7 +13,8 @@ import attrs
 from pool import checks
 from pool.core.codec import check_size, encode_call
 from pool.core.ids import id_of
-from pool.core.options import LINE_MAX, IfExists, policy_of
+from pool.core.lapse import begin_limits
+from pool.core.options import LINE_MAX, IfExists, Options, policy_of
 from pool.core.record import MORE, Attempt, Outcome, Record, attempts, digest_of, pack_more
 from pool.errors import JobLost, NoSuchJob, PoolError, StoreLost, UnknownHandler, UsageError, again
 from pool.jobs.around import AroundDispatch
@@ -52,6 +53,8 @@ class DispatchOptions:
     retention_s: float | None = None
     then: tuple[Follower, ...] = ()
     otherwise: tuple[Follower, ...] = ()
+    expires_s: float | None = None
+    start_timeout_s: float | None = None
     known: str = attrs.field(init=False, default="")  # the id, if it was given
     is_special: bool = attrs.field(init=False, default=False)  # something goes into its record
     policy: str = attrs.field(init=False, default=AS_REGISTERED)  # what the script is told of it
@@ -74,8 +77,12 @@ class DispatchOptions:
         object.__setattr__(self, "window_s", window_s)
         retention_s = checks.seconds("retention_s", self.retention_s, or_none=True)
         object.__setattr__(self, "retention_s", retention_s)
-        is_special = known or retention_s is not None or self.then or self.otherwise
-        object.__setattr__(self, "is_special", bool(is_special))
+        limits = begin_limits(self.expires_s, self.start_timeout_s, delay_s)
+        object.__setattr__(self, "expires_s", limits[0])
+        object.__setattr__(self, "start_timeout_s", limits[1])
+        given = (retention_s, *limits)
+        is_special = bool(known or self.then or self.otherwise) or given != (None, None, None)
+        object.__setattr__(self, "is_special", is_special)
 
     def told(self) -> dict[str, Any]:
         """Return them as `Node.options` takes them, those that stand as they are left out."""
@@ -111,11 +118,32 @@ def known_id(job_id: object, idempotency_key: object) -> str:
     return id_of(str(idempotency_key))
 
 
+def _begin(options: DispatchOptions, usual: Options | None) -> tuple[float | None, float | None]:
+    """Return the same for one dispatch, also as its handler says, if we know it."""
+    if usual is None:
+        return options.expires_s, options.start_timeout_s
+    expires_s, start_s = options.expires_s, options.start_timeout_s
+    expires_s = usual.expires_s if expires_s is None else expires_s
+    start_s = usual.start_timeout_s if start_s is None else start_s
+    if usual.kind == "service" and (expires_s, start_s) != (None, None):
+        name = "start_timeout_s" if expires_s is None else "expires_s"
+        raise checks.option(name, expires_s or start_s, "None: it is a service")
+    return begin_limits(expires_s, start_s, options.delay_s)
+
+
 def _more(
-    options: DispatchOptions, known: str, handler: str, payload: bytes, followers: bytes
+    options: DispatchOptions,
+    known: str,
+    handler: str,
+    payload: bytes,
+    followers: bytes,
+    usual: Options | None,
 ) -> str:
     is_known = known or options.known
+    expires_s, start_s = _begin(options, usual)
     return pack_more(
+        expires=_ms(expires_s),
+        start=_ms(start_s),
         digest=digest_of(handler, payload + followers) if is_known else "",
         followers=len(payload) if followers else "",
         window=_ms(options.window_s) if is_known else "",
@@ -170,9 +198,10 @@ class JobClient:
         payload = encode_call(args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
         job_id, more = known or options.known or context.ids.next(), ""
-        if known or options.is_special:
+        usual = mine._options if mine is not None else None
+        if known or options.is_special or (usual is not None and usual.is_timed):
             behind = self._followers(options, key, job_id)
-            more = _more(options, known, name, payload, behind)
+            more = _more(options, known, name, payload, behind, usual)
             payload += behind
         if options.if_exists == "attach" and (known or options.known):
             must = "another policy beside an id: that names this job, and attaching is to another"

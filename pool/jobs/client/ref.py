@@ -10,10 +10,12 @@ import attrs
 from pool import checks
 from pool.core.codec import decode_value
 from pool.core.followers import When, parse, released
+from pool.core.lapse import NOT_IN_TIME, begin_by_ms
 from pool.core.record import SUPERSEDED, Attempt, Outcome, Progress, Record, more_of
 from pool.errors import (
     DeadlockRisk,
     JobCancelled,
+    JobExpired,
     JobParked,
     JobSuperseded,
     NoSuchJob,
@@ -49,9 +51,9 @@ class Status:
     1 where it was the last suspect to begin, 1/2 where others may have done it as well.
     `history` are the last eight of its attempts that failed, and of the deaths of its workers.
     `why` says what a job that has not begun waits for, and `waits_until_ms` until when, if that is
-    known.  `progress` is what its handler said last of how far it is, also of one that failed or
-    was stopped.  `replayed_as` is the job that was made from its dead letter, `replay_of` the one
-    from whose letter it was made.
+    known; `begin_by_ms` is by when it must have begun, if that is limited.  `progress` is what its
+    handler said last of how far it is, also of one that failed or was stopped.  `replayed_as` is
+    the job that was made from its dead letter, `replay_of` the one from whose letter it was made.
     """
 
     key: str
@@ -69,6 +71,7 @@ class Status:
     history: tuple[Attempt, ...] = ()
     worker: WorkerInfo | None = None
     waits_until_ms: int = 0
+    begin_by_ms: int = 0
     replayed_as: str = ""
     replay_of: str = ""
     accepted_us: int = 0
@@ -125,6 +128,7 @@ def status_of(
         error=found.error,
         why=client.why_waits(found),
         waits_until_ms=found.since_ms if found.state == "waiting" else 0,
+        begin_by_ms=begin_by_ms(found.more),
         replay_of=more_of(found.more, "lineage"),
         history=history,
         worker=client.worker(found.owner),
@@ -175,7 +179,7 @@ class JobRef(Generic[R]):
                 told before.
             NotStarted: Not within `timeout_s`; `why` says what it waits for.
             JobParked: It was given up, whether or not it had begun.
-            JobCancelled: It was stopped, likewise.
+            JobCancelled: It was stopped, likewise; `JobExpired` if it was not started in time.
             JobLost: It was there, and the store has lost it.
             OutcomeExpired: It ended so long ago that nothing is known of it, or was lost.
             StoreLost: The pool's data were lost.
@@ -201,7 +205,8 @@ class JobRef(Generic[R]):
                 behind it, or its handler for its result, also over others and on other nodes.
                 That is told at once or within some seconds.
             JobParked: It was given up: its attempts were used up, or its handler parked it.
-            JobCancelled: It was stopped, or its handler cancelled it.
+            JobCancelled: It was stopped, or its handler cancelled it; `JobExpired` if it was not
+                started in time, `JobSuperseded` if another one took its place.
             JobLost: It was there, and the store has lost it.
             OutcomeExpired: It ended longer than `Settings.result_ttl_s` ago, or was lost.
             TimeoutError: It has not ended within `timeout_s`; it goes on.  It says what was waited
@@ -231,6 +236,8 @@ class JobRef(Generic[R]):
             case Outcome(cause=cause) if cause.startswith(SUPERSEDED):
                 by = cause.removeprefix(SUPERSEDED)
                 raise JobSuperseded(key=self.key, job_id=self.job_id, cause=cause, by=by)
+            case Outcome(cause=cause) if cause == NOT_IN_TIME:
+                raise JobExpired(key=self.key, job_id=self.job_id, cause=cause)
             case Outcome() as outcome:
                 raise JobCancelled(key=self.key, job_id=self.job_id, cause=outcome.cause)
             case StoreLost() as lost:

@@ -7,6 +7,7 @@
     pending, owner gone      requeue with backoff
     pending, owner hangs     give it to another one: what it has begun it acknowledged (see hang)
     due, waiting             grant: a delay or a retry is over
+    due, not yet begun       it is too late: it ends, or waits for its next attempt (lib/lapse.lua)
     due, has an intent       signal its owner again
     due, messages to a lane  carry them over, see `Carrier`
     due, running             its run-time limit is over: write the intent "timed out", signal
@@ -198,8 +199,9 @@ class Sweeper(Actor[Deadline]):
             if record is None:
                 done += await quarantine(self.context, state, each.key, each.text)
                 continue
+            is_late = each.index == "due" and record.state == "pending" and not record.intent
             is_stranded = each.index == "pending" and each.owner in ("gone", "hung")
-            if each.owner == "none" or is_stranded:
+            if each.owner == "none" or is_stranded or is_late:
                 moves[record.owner].append((each, record))
             else:
                 reminders.append((each, record))
@@ -251,5 +253,5 @@ class Sweeper(Actor[Deadline]):
             # What else is known of that death only its reaper knows, who may hold and park.
             is_dead = each.owner == "gone"
             death = Death(identity=owner, alive_ms=0, culprit=-1) if is_dead else None
-            recovery.add(each.key, record, each.options, targets, death=death)
+            recovery.add(each.key, record, each.options, targets, death=death, now_ms=each.now_ms)
         return await recovery.carry_out("free", owner, self.tell_waiters)

@@ -854,7 +854,8 @@ class Worker(Actor[Told]):
             self._cancel(run, "stopped", changed.facts)
             return
         if changed.status is not EdgeStatus.DONE:
-            self._refused(run.key, run.start.epoch, str(changed))
+            if changed.status is not EdgeStatus.LATE:
+                self._refused(run.key, run.start.epoch, str(changed))
             self._cancel(run, "lost", changed.facts)
             return
         run.is_acknowledged = True

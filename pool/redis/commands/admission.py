@@ -67,6 +67,7 @@ class Said(Enum):
     UNKNOWN = b"UNKNOWN"  # its handler
     NO_ROOM = b"NOROOM"  # at the targets named, and it may not wait unassigned
     UNREADABLE = b"MALFORMED"  # what its key has
+    SERVICE = b"SERVICE"  # it must begin by some time, and is one
 
 
 @attrs.frozen

@@ -24,6 +24,7 @@ class EdgeStatus(Enum):
 
     DONE = "OK"  # who waits, and what was left unheard; of an acknowledgement: flags, and who waits
     STOPPED = "STOPPED"  # the cause: it must not begin
+    LATE = "LATE"  # likewise; whoever sweeps ends it
     GRANTED = "GRANTED"  # owner and epoch
     UNASSIGNED = "UNASSIGNED"
     REPEAT = "REPEAT"  # the outcome that stands is this writer's own

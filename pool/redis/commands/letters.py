@@ -131,7 +131,7 @@ LETTER: Final = Script.load(
 REPLAY: Final = Script.load(
     "replay",
     keys="lane open jobs pending payloads handlers kept parked letters result unassigned "
-    "checkpoints *rest",
+    "checkpoints due *rest",
     args="generation pending_ms queued_jobs_max known_ms expects key id anew handler ranked "
     "target_count *items",
     reads=replayed,
@@ -184,7 +184,8 @@ class LetterCalls(Calls):
         """Make a job of one, which is given to the first of these workers with room."""
         n = self.names
         keys = [n.lane, n.open, n.jobs, n.pending, n.payloads, n.handlers, n.kept, n.parked]
-        keys += (n.letters, n.result(key, job_id), n.unassigned(handler), n.checkpoints)
+        keys += (n.letters, n.result(key, job_id), n.unassigned(handler))
+        keys += (n.checkpoints, n.due)
         args: list[Word] = [self.generation, as_ms(pending_s), queued_jobs_max]
         args += (as_ms(self.keeps.parked_s), expects, key, job_id, anew, handler)
         args.append(ranking(range(1, len(targets) + 1)))

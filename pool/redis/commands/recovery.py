@@ -43,6 +43,7 @@ class Overdue:
     record: Record | None
     owner: Literal["none", "live", "hung", "gone"]
     options: Options
+    now_ms: int = 0  # pool time, as it was listed
 
 
 @attrs.frozen(kw_only=True)
@@ -154,6 +155,7 @@ def overdue(reply: Reply) -> Swept:
                 record=read(key, text),
                 owner=_OWNERS[owner],
                 options=Options.parse(options),
+                now_ms=int(now),
             )
         )
     return Swept(

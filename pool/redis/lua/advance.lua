@@ -22,8 +22,8 @@ KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes: s
                    c x w g these and unassigned:H
 ARGV[1] generation  str
 ARGV[2] guard        str   own: the source asks for itself; reap: the holder of its claim asks;
-                           free: nobody owns it, or its owner is fenced or unregistered, or hangs and has not
-                           acknowledged the start by its time
+                           free: nobody owns it, or its owner is fenced or unregistered, or has not acknowledged
+                           the start by its time, and hangs or comes too late: see lib/lapse.lua
 ARGV[3] source       str   identity that must stand as the owner; empty for none
 ARGV[4] claim        str   holder|fence, for reap
 ARGV[5] pending_ms   int   > 0
@@ -56,10 +56,11 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, place, (queue), keep, (steps), (out), (channel), finish, (hung), says
+Uses     life, lane, expected, record, batch, (lapse), (wait), place, (queue), keep, (steps), (out), (channel), finish, (hung), says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
          has ended, and something is due: the next one of its key has its turn, or it has followers) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
+         LATE (acknowledge: it is too late to begin it; whoever sweeps ends it) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
          SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
          MORE (some of the messages are taken out) | FULL (no memory for a state: it was not saved, no message removed) |
@@ -101,7 +102,7 @@ for a = arg, #ARGV, 8 do
   if edge == 's' or edge == 'v' then
     check(KEYS[checked], 'list')
     saves = saves or edge == 'v'
-  elseif edge == 'c' or edge == 'x' or edge == 'g' then
+  elseif edge == 'c' or edge == 'x' or edge == 'g' or (edge == 'w' and guard == 'free') then
     check(KEYS[checked + 2], 'zset')
   end
   begins = begins or edge == 'a' or edge == 'o'
@@ -209,10 +210,39 @@ local function store(edge, key, r, x, y, z, inbox)
 end
 
 -- Its worker says that its loop hangs, and begins nothing more that it has not acknowledged before: see
--- runtime/hang.py.
+-- runtime/hang.py.  Or it will be told that it is too late.
 local function is_stranded(key, r)
-  local by = r[STATE] == 'P' and is_hung(source) and redis.call('ZSCORE', pending, key)
+  if r[STATE] ~= 'P' then
+    return false
+  end
+  local late = has(r, 'a') and begin_by(r)
+  local by = late and late <= now and late or (is_hung(source) and redis.call('ZSCORE', pending, key))
   return by and tonumber(by) <= now
+end
+
+-- Whether one that is acknowledged may begin; then it is too late no more.
+local function begin_in_time(key, r)
+  local by = begin_by(r)
+  if by and by <= now then
+    return false
+  elseif by then
+    r[MORE] = string.sub(string.gsub(',' .. r[MORE], '(,[sx]%d+)/%d+', '%1'), 2)
+    if r[INTENT] == '' then
+      later('ZREM', due, 'k:' .. key)
+      flag(r, 'd', false)
+    end
+  end
+  return true
+end
+
+-- Of one that waits until then, and not for a worker any more: when somebody has to come for it.
+local function await_turn(r, at)
+  local ms, by = string.match(more_of(r[MORE], 's') or '', '^(%d+)(/?)')
+  if by == '/' then
+    r[MORE] = with_more(r[MORE], 's', ms)
+    flag(r, 'a', r[MARKS] ~= '') -- who is suspected asks in any case
+  end
+  return due_of(r, at)
 end
 -- end rare
 
@@ -260,6 +290,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
       return 'STOPPED ' .. string.sub(r[INTENT], 2)
     end
     if r[STATE] == 'P' then
+      if r[MORE] ~= '' and not begin_in_time(key, r) then
+        return 'LATE'
+      end
       local payload = payload_of(key, r)
       later('XDEL', source_stream, epoch .. '-0')
       later('ZREM', pending, key)
@@ -333,13 +366,14 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
     r[ATTEMPT], r[INTENT], r[ERROR] = string.match(y, '^%d+') or r[ATTEMPT], '', plain(failed)
     flag(r, 'r', has_begun or has(r, 'r'))
+    local ends = r[MORE] ~= '' and await_turn(r, at) or at
     take_mark(r, mark)
     flag(r, 'd', true)
     if payload then
       later('HSET', payloads, key, payload)
     end
     later('HSET', jobs, key, pack(r))
-    later('ZADD', due, at, 'k:' .. key)
+    later('ZADD', due, ends, 'k:' .. key)
     tally('waiting', 1)
     tally('retried', 1)
     journal_add('retried', key, r, failed)
@@ -360,6 +394,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   end
   if was == 'P' or was == 'R' then
     journal_add('released', key, r, guard)
+  end
+  if r[MORE] ~= '' then
+    await_worker(key, r)
   end
   local target = first_with_room(x)
   if not place(key, r, target, payload, unassigned, was == 'R' or r[MARKS] ~= '') then

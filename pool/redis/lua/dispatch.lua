@@ -26,11 +26,12 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          that its id was given to it, and may be given again; `f`, how long the payload is: what stands
                          behind that are its followers, see lib/channel
 
-Uses     lane, expected, record, batch, place, (queue), (keep)
+Uses     lane, expected, record, batch, (lapse), (wait), place, (queue), (keep)
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) |
          REPLAYED <job id> <handler> (likewise, and that one was made from its dead letter) |
          CONFLICT <handler> <digest> (the id is that of a job with another handler or payload) | FULL <queued> | UNKNOWN | NOROOM
+         | SERVICE (it must begin by some time, and services are not told when)
          | QUEUED <due: 1 if there is work for a sweeper, else 0> | LINE <N> | STOPPING <job id> | DIFFERS <job id> <handler>
          | POLICY <q<N>, r, c, a or b> (h was asked: come again with this)
          | ELSEWHERE <worker id> <number> (its payload is in the stream of a worker that was not passed as a target)
@@ -68,7 +69,9 @@ for i = 1, #results, ARGS_MAX do
   has_ended = redis.call('EXISTS', unpack(results, i, math.min(i + ARGS_MAX - 1, #results))) > 0 or has_ended
 end
 read_records(arg, 8)
-local known = {}
+-- Of a handler's options the two that say when its jobs must begin; it does not match where neither is given.
+local OPTIONS = '^j|%d*|%d*|%d*|%d*|%d*|%d*|%d*|%d*|(%d*)|?(%d*)'
+local known, limited = {}, {} -- handlers; of those whose callers do not know them, whether jobs must begin in time
 local answers = {}
 local refused = {} -- result:ID KEY -> (job id, key), what stands there
 
@@ -82,6 +85,9 @@ local function looked_up(handler, kind)
     known[handler] = redis.call('HGET', handlers, handler)
   end
   if kind == '?' then
+    if limited[handler] == nil then
+      limited[handler] = string.find(known[handler] or '', OPTIONS) ~= nil
+    end
     kind = string.match(known[handler] or '', '^[js]') or 'j'
   end
   return known[handler], kind
@@ -110,6 +116,23 @@ local function ended(text, digest, handler)
   local its_handler, anew = more_of(more, 'h'), more_of(more, 'y')
   local differs = conflict(digest, handler, more, its_handler)
   return differs or (anew and 'REPLAYED ' .. anew .. ' ' .. its_handler) or 'ENDED'
+end
+
+-- What its caller says of a job and, where that does not know its handler, what those options say of when it must
+-- begin; false: services are not told.
+local function take_more(r, more, options)
+  local limits = { string.match(options or '', OPTIONS) }
+  for n, ms in ipairs(limits) do
+    local letter = n == 1 and 'x' or 's'
+    if ms ~= '' and not more_of(more, letter) then
+      more = with_more(more, letter, ms)
+    end
+  end
+  if r[KIND] == 's' and (more_of(more, 'x') or more_of(more, 's')) then
+    return false
+  end
+  r[MORE] = more ~= '' and from_now(more) or ''
+  return true
 end
 
 -- Whether the live job is of the same handler and payload; nil: that is to be read elsewhere.
@@ -202,12 +225,14 @@ local function meet(key, live, id, handler, kind, flags, delay_ms, payload, dige
     end
     return same and 'ATTACHED ' .. facts or 'DIFFERS ' .. live[ID] .. ' ' .. live[HANDLER]
   end
-  local registered, kind_known = looked_up(handler, kind)
+  local registered, its_kind = looked_up(handler, kind)
   if not registered and not may(flags, 'k') then
     return 'UNKNOWN'
   end
-  local r = new_record(kind_known, id, handler)
-  r[MORE] = more
+  local r = new_record(its_kind, id, handler)
+  if not take_more(r, more, kind == '?' and registered) then
+    return 'SERVICE'
+  end
   flag(r, 'p', #payload > INLINE_BYTES_MAX)
   local answer = enqueue(key, live, r, delay_ms, policy, tonumber(line_max) or 0, payload)
   if string.sub(answer, 1, 1) ~= 'Q' then
@@ -261,13 +286,15 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   if queued >= queued_jobs_max then
     return refuse('FULL ' .. queued, result, id, key)
   end
-  local registered
-  registered, kind = looked_up(handler, kind)
+  local registered, its_kind = looked_up(handler, kind)
   if not registered and not may(flags, 'k') then
     return refuse('UNKNOWN', result, id, key)
   end
-  local r = new_record(kind, id, handler)
-  r[MORE] = more
+  local r = new_record(its_kind, id, handler)
+  if (more ~= '' or limited[handler]) and not take_more(r, more, kind == '?' and registered) then
+    return refuse('SERVICE', result, id, key)
+  end
+  more = r[MORE]
   local target = delay_ms == 0 and first_with_room(ranked)
   if delay_ms == 0 and not target and not queues[unassigned] and not may(flags, 'u') then
     return 'NOROOM'
@@ -291,10 +318,13 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
       later('HSET', payloads, key, payload)
     end
     later('HSET', jobs, key, pack(r))
-    later('ZADD', due, r[SINCE], 'k:' .. key)
+    later('ZADD', due, more ~= '' and due_of(r, r[SINCE]) or r[SINCE], 'k:' .. key)
     tally('waiting', 1)
     tally('delayed', 1)
     return 'OK -'
+  end
+  if more ~= '' then
+    await_worker(key, r)
   end
   return place(key, r, target, payload, unassigned) and 'OK ' .. target.name or 'OK unassigned'
 end

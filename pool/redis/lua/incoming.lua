@@ -16,7 +16,7 @@ ARGV[3] root        str   name of the message before the first
 ARGV[4] expects     str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[...] items           name, what it says each
 
-Uses     lane, expected, record, batch, queue
+Uses     lane, expected, record, batch, lapse, queue
 Returns  OK | APART <name> (that is the last one from A that was carried out, and not among these: nothing is done)
 Errors   POOLDATALOST <lane>
 Cost     O(items); 12 commands each, 9 a call

@@ -20,7 +20,7 @@ ARGV[3] text         bytes  what the record was when it was seen
 ARGV[4] after        str    entry behind which its start is looked for; -: from the first one
 ARGV[5] looked_max   int    > 0; how many entries are looked at
 
-Uses     lane, record, batch, queue, (out), (channel)
+Uses     lane, record, batch, lapse, queue, (out), (channel)
 Returns  OK | MOVED_ON (it is another record by now) | LOOKED <entry> (nothing was done: it may stand behind this)
 Errors   POOLDATALOST <lane>
 Cost     O(looked_max); 24 commands, 9 more if somebody is queued behind it, 4 for each of its followers

@@ -13,6 +13,7 @@ KEYS[9] letters    hash    (job id, key) -> dead letter
 KEYS[10] result    str     result:ID KEY of the letter
 KEYS[11] unassigned zset   unassigned:H of its handler
 KEYS[12] checkpoints hash   the results of its steps, see lib/steps
+KEYS[13] due       zset    k:KEY -> when
 KEYS[...] rest             targets: stream:W, owned:W each
 ARGV[1] generation  str
 ARGV[2] pending_ms       int   > 0
@@ -27,7 +28,7 @@ ARGV[10] ranked     str   targets, by their places
 ARGV[11] target_count int how many targets
 ARGV[...] items           (worker id, number) of each
 
-Uses     lane, expected, record, batch, place, keep, steps
+Uses     lane, expected, record, batch, lapse, wait, place, keep, steps
 Returns  OK <job id> (again: the id that was made of it first) | EXISTS <state> <owner> <job id> <handler> |
          FULL <queued> | UNKNOWN (its handler was never registered) | NOLETTER | MOVED_ON <handler> |
          MALFORMED (the letter, or the record of its key, cannot be read, or unassigned:H is something else)
@@ -37,11 +38,13 @@ Why Lua  a crash between the job and the end of its letter would leave both, or 
          outcome finds what the first one did.
 
     letter, no job --> job (pending, or unassigned) with a new id, whose lineage is the letter's;
+                       and what it may take to begin counts from now on;
                        what is remembered of the old id names the new one, and no letter any more
 ]]
-local arg, k = read_targets(11, 13)
+local arg, k = read_targets(11, 14)
 redis.call('ZCARD', parked)
 redis.call('HLEN', payloads)
+redis.call('ZCARD', due)
 redis.call('HLEN', checkpoints)
 local queued = redis.call('ZCARD', pending) + whole(lane_had[3]) + whole(lane_had[4])
 local is_fit, is_there = fits(unassigned, 'zset')
@@ -80,9 +83,9 @@ local r = new_record(more_of(more, 'k') or 'j', anew, handler)
 local inherited = {}
 for each in string.gmatch(more, '[^,]+') do
   -- Of f only what says that there are followers; others have been released, see lib/channel.
-  inherited[#inherited + 1] = (string.find(each, '^[drw]') or string.find(each, '^f%d+$')) and each or nil
+  inherited[#inherited + 1] = (string.find(each, '^[drswx]') or string.find(each, '^f%d+$')) and each or nil
 end
-r[MORE] = with_more(table.concat(inherited, ','), 'l', id)
+r[MORE] = with_more(from_now(table.concat(inherited, ',')), 'l', id)
 if not more_of(more, 'e') then
   r[MORE] = with_more(r[MORE], 'o', more_of(more, 'o') or id)
 end
@@ -103,6 +106,7 @@ if steps then -- of what was edited there are none any more, see letter
 end
 tally('dispatched', 1)
 tally('replayed', 1)
+await_worker(key, r)
 place(key, r, first_with_room(ranked), payload, unassigned)
 write_batch()
 remember(result, pair, before .. with_more(more, 'y', anew) .. '|' .. cause, text_of(known_ms))

@@ -8,7 +8,7 @@ KEYS[4] due        zset    k:KEY -> when
 ARGV[1] generation  str
 ARGV[...] items            key, job id each: one that is queued there; empty: nobody is meant
 
-Uses     lane, record, batch, queue
+Uses     lane, record, batch, lapse, queue
 Returns  per item: SOUND | MENDED | PROMOTED (there was no live job, and it is the next one's turn)
 Errors   POOLDATALOST <lane>
 Cost     O(line) per item; 5 commands each, 3 a call
@@ -33,8 +33,8 @@ local function requeue(key, id)
       set_line(key, ids, 1)
       said = 'MENDED'
     end
-    local ends = r[INTENT] ~= '' and now or whole(more_of(r[MORE], 'x'))
-    if ends > 0 and not redis.call('ZSCORE', due, 'k:' .. name) then
+    local ends = r[INTENT] ~= '' and now or begin_by(r)
+    if ends and not redis.call('ZSCORE', due, 'k:' .. name) then
       flag(r, 'd', true)
       later('ZADD', due, text_of(ends), 'k:' .. name)
       later('HSET', jobs, name, pack(r))

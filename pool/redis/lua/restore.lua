@@ -13,7 +13,7 @@ ARGV[3] pending_ms   int   > 0
 ARGV[...] items            key, record as it was seen, limit_ms each; limit_ms: in how long its run-time limit
                            would be over if it began now, 0: it has none
 
-Uses     lane, record
+Uses     lane, record, lapse
 Returns  per item: the indexes that it was put back into, comma-separated | SOUND | MOVED_ON (it is another
          record by now) | GONE (its owner was reaped; nobody would look there)
 Errors   POOLDATALOST <lane>
@@ -44,7 +44,9 @@ local function restore(key, text, limit_ms)
   if (r[STATE] == 'W' or has(r, 'd')) and not redis.call('ZSCORE', due, 'k:' .. key) then
     local at = now
     if r[STATE] == 'W' then
-      at = r[SINCE] ~= '' and r[SINCE] or now
+      at = due_of(r, r[SINCE] ~= '' and r[SINCE] or now)
+    elseif r[STATE] == 'P' and r[INTENT] == '' then
+      at = begin_by(r)
     elseif r[INTENT] == '' then
       -- Counted anew: later than it was, never earlier.  Its owner keeps the time, too.
       at = limit_ms > 0 and now + limit_ms

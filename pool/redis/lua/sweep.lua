@@ -16,7 +16,7 @@ ARGV[3] lock_ms      int   how long the lock holds
 ARGV[4] keys_max     int   how many at most
 ARGV[5] skip         int   how many of the earliest to leave out: nothing could be done about them
 
-Uses     lane, record, marks, hung
+Uses     lane, record, lapse, marks, hung
 Returns  server ms, earliest deadline left (ms; -1: none), empty: we hold the lock, else until when another does if
          something that was listed before is still overdue (ms; 0: nothing is), then per overdue key:
          pending|due, key, record without void marks, state of its owner (none | live | hung | gone), options of
@@ -76,6 +76,11 @@ local answers = { text_of(now), '-1', (is_ours or is_full) and '' or left }
 local function add(index, key)
   local text = redis.call('HGET', jobs, key)
   local r = parse(text)
+  local by = r and index == 'due' and (r[STATE] == 'P' or r[STATE] == 'U') and r[INTENT] == '' and begin_by(r)
+  if by and by > now then -- somebody has moved it there
+    redis.call('ZADD', due, text_of(by), 'k:' .. key)
+    return
+  end
   local stands = r and (index == 'pending' and r[STATE] == 'P' or index == 'due' and (r[STATE] == 'W' or has(r, 'd')))
   if not text or (r and not stands) then
     -- Only an index entry, that no record confirms.

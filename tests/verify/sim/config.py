@@ -93,6 +93,7 @@ SHAPES: Final = {
     "lines": "many dispatches are for a few keys, with every policy for those that have a job",
     "keeps": "jobs have steps, and services save what they have heard",
     "chains": "jobs have others that follow them, and these have",
+    "late": "many jobs must begin by some time",
     "maps": "programs write, watch and wait for replicated maps",
     "sinks": "programs add events to streams, which readers and sinks read",
 }
@@ -102,6 +103,7 @@ PROGRAMS: Final = ("maps", "sinks")
 PROGRAMS_SHARE: Final = 0.25  # of seeds, for each of these
 KEEPS_SHARE: Final = 0.4
 CHAINS_SHARE: Final = 0.3
+LATE_SHARE: Final = 0.3
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()
@@ -154,7 +156,7 @@ class Config:
         edges = tuple(kind for kind in EDGES if dice.random() < share)
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
         # These have dice of their own.
-        mine = {"crowd", "pages", "lines", "keeps", "chains", *PROGRAMS}
+        mine = {"crowd", "pages", "lines", "keeps", "late", "chains", *PROGRAMS}
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
@@ -180,6 +182,8 @@ class Config:
             shapes = (*shapes, "keeps")
         if random.Random(f"chains/{seed}").random() < CHAINS_SHARE:
             shapes = (*shapes, "chains")
+        if random.Random(f"late/{seed}").random() < LATE_SHARE:
+            shapes = (*shapes, "late")
         lanes = config.lanes
         if LANES & {*faults}:
             shapes = (*(name for name in shapes if name != "apart"), "apart")

@@ -30,6 +30,7 @@ _RESULT_S: Final = 40.0
 _STOP_S: Final = 10.0
 _LAST_S: Final = (0.0, 0.0, 0.001, 0.003, 0.01, 0.1, 1.0)  # after a node was told to leave
 _MESSAGES_MAX: Final = 25
+_EXPIRES_S: Final = (0.01, 0.05, 0.3, 0.3, 1.0, 3.0)  # limits on when a job must begin
 _POLICIES: Final = ("queue", "queue", "queue", "replace", "coalesce")
 LINE_MAX: Final = 4  # jobs queued behind one
 _ILL: Final = (
@@ -37,6 +38,13 @@ _ILL: Final = (
     *("late-cancel", "shared", "shared", "open", "open-shield"),
 )
 _BLOCKS: Final = (0.5, 0.9, 1.5, 3.0)  # TTL that a handler blocks its loop for
+
+_ASKED: Final = {  # in a history -> as a dispatch has it
+    "policy": "if_exists",
+    "delay_s": "delay_s",
+    "expires_s": "expires_s",
+    "start_s": "start_timeout_s",
+}
 
 Ask: TypeAlias = Callable[[Boot, Node], Coroutine[Any, Any, None]]
 
@@ -71,6 +79,7 @@ class Load:
         self._last = world.dice("last calls")
         self._lines = world.dice("lines")
         self._chains = Chains(world.dice("chains"), config.keys, self._chain_plan)
+        self._late = world.dice("late")
         fleet.last_calls = self._last_calls
 
     def plan(self) -> None:
@@ -150,6 +159,8 @@ class Load:
         if "lines" in config.shapes and self._lines.random() < 0.7:
             options |= {"if_exists": self._lines.choice(_POLICIES), "queue_max": LINE_MAX}
             calls = [(f"q{self._lines.randrange(2)}", plan) for _, plan in calls]
+        if "late" in config.shapes:
+            options |= self._limits(options.get("delay_s", 0.0))
         wants_result, stops = dice.random() < 0.5, dice.random() < 0.12
         stop_s = dice.uniform(0.0, 2.0)
 
@@ -173,6 +184,16 @@ class Load:
     def _chain_plan(self, dice: random.Random) -> Plan:
         plan = _job_plan(dice, "work", self._config.ttl_s)
         return {**plan, "s": min(plan["s"], 0.3)}
+
+    def _limits(self, delay_s: float) -> dict[str, float]:
+        """Return by when a job must begin, if it must; by dice of their own."""
+        dice, limits = self._late, dict[str, float]()
+        if dice.random() < 0.6:
+            limits["expires_s"] = round(delay_s + dice.choice(_EXPIRES_S), 3)
+        if dice.random() < 0.4:
+            most_s = limits.get("expires_s", 10.0)
+            limits["start_timeout_s"] = round(min(most_s, dice.choice(_EXPIRES_S)), 3)
+        return limits
 
     def _last_calls(self) -> list[Op]:
         """Return what is asked of a node while it leaves, and when it has left."""
@@ -209,15 +230,11 @@ class Load:
         if self._is_followed(name, calls, options):
             more = self._chains.options(boot, batch, tokens[0], calls[0][1])
             options = {**options, **more}
-        delay_s = options.get("delay_s", 0.0)
+        asked = {name: options[of] for name, of in _ASKED.items() if options.get(of)}
         kind = "service" if name == "feed" else "job"
         attempts_max = 0 if name == "feed" else ATTEMPTS_MAX
         for token, (key, plan) in zip(tokens, calls, strict=True):
-            extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max}
-            if policy := options.get("if_exists"):
-                extra["policy"] = policy
-            if delay_s:
-                extra["delay_s"] = delay_s
+            extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max, **asked}
             extra["within_s"] = node.settings.op_timeout_s
             boot.record("dispatch", "invoke", key=key, idem=token, extra=extra)
         is_named = self._is_named(batch, calls, options)
@@ -242,11 +259,7 @@ class Load:
         accepted = []
         for token, (key, plan), answer in zip(tokens, calls, answers, strict=True):
             facts: dict[str, Any] = {"key": key, "idem": token}
-            extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max}
-            if policy := options.get("if_exists"):
-                extra["policy"] = policy
-            if delay_s:
-                extra["delay_s"] = delay_s
+            extra = {"digest": digest(plan), "kind": kind, "attempts_max": attempts_max, **asked}
             if isinstance(answer, PoolError):
                 unknown = _is_unknown(answer)
                 boot.record(

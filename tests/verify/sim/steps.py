@@ -86,13 +86,23 @@ class Stage:
             self.simulation.faults.excuse("crash", name, down_s)
             self.simulation.fleet.crash(name, down_s)
 
+    def freeze(self, name: str, seconds: float) -> None:
+        """Have a node stand still."""
+        if self.simulation.fleet.boots[name] is not None:
+            self.simulation.faults._hold("pause", name, seconds)
+
     def dispatch(self, by: str, to: str, name: str = "work", **plan: Any) -> None:
         """Have a node dispatch a job to a key that another node is first for."""
         self._dispatch(by, self.key_of(to), name, plan, {})
 
-    def follow(self, by: str, policy: str, **plan: Any) -> None:
+    def dispatch_with(self, by: str, to: str, options: Plan, name: str = "work") -> None:
+        """Likewise, with options."""
+        self._dispatch(by, self.key_of(to), name, {}, options)
+
+    def follow(self, by: str, policy: str, expires_s: float | None = None) -> None:
         """Have a node dispatch another job to the key of the last one."""
-        self._dispatch(by, f"step{self.jobs}", "work", plan, {"if_exists": policy})
+        options = {"if_exists": policy, "expires_s": expires_s}
+        self._dispatch(by, f"step{self.jobs}", "work", {}, options)
 
     def lead(self, by: str, to: str, **plan: Any) -> None:
         """Have a node dispatch a job that others follow, both if it is done and otherwise.
@@ -310,6 +320,32 @@ def _coalesce(stage: Stage) -> None:
         stage.at(0.2 + 0.1 * number, stage.follow, by, "coalesce")
 
 
+def _in_time(stage: Stage) -> None:
+    stage.at(0.0, stage.dispatch_with, OTHER, ACTOR, {"expires_s": 3.0, "start_timeout_s": 2.0})
+
+
+def _too_late(stage: Stage) -> None:
+    """Have jobs expire, which nobody knows how to do; some have failed before, for that."""
+    options = {"expires_s": 1.0, "allow_unknown": True}
+    for by, more in ((OTHER, {}), (ACTOR, {"start_timeout_s": 0.4})):
+        stage.at(0.0, stage.dispatch_with, by, ACTOR, {**options, **more}, "nobody's")
+
+
+def _too_late_behind(stage: Stage) -> None:
+    """Have jobs expire that are queued, and that have their turn too late."""
+    stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=0.8))
+    for by, expires_s in ((OTHER, 0.3), (ACTOR, 0.3), (OTHER, 3.0), (ACTOR, 0.62)):
+        stage.at(0.2, stage.follow, by, "queue", expires_s)
+
+
+def _too_late_given(stage: Stage) -> None:
+    """Have jobs that were given to a node that stands still end without it."""
+    stage.at(0.0, lambda: stage.dispatch(ACTOR, OTHER))
+    stage.at(0.1, stage.freeze, OTHER, 1.0)
+    for options in ({"expires_s": 0.4}, {"start_timeout_s": 0.4}):
+        stage.at(0.2, stage.dispatch_with, ACTOR, OTHER, options)
+
+
 def _stop_queued(stage: Stage) -> None:
     stage.at(0.0, lambda: stage.dispatch(OTHER, OTHER, s=0.8))
     for number in range(2):
@@ -402,6 +438,10 @@ SCENES: Final[dict[str, Scene]] = {
     "notify": _notify,
     "hand off": _hand_off,
     "steps": _steps,
+    "begin in time": _in_time,
+    "too late": _too_late,
+    "too late behind another": _too_late_behind,
+    "too late where it was given": _too_late_given,
     "save": _save,
     "save soon": _save_soon,
     "leave": _leave,

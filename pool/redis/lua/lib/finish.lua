@@ -66,7 +66,7 @@ end
 local function more_kept(r, word)
   local kept = {}
   for each in string.gmatch(r[MORE], '[^,]+') do
-    kept[#kept + 1] = string.find(each, word == 'parked' and '^[dflorw]' or '^[dflw]') and each or nil
+    kept[#kept + 1] = string.find(each, word == 'parked' and '^[dflorswx]' or '^[dflw]') and each or nil
   end
   if word == 'parked' or #kept > 0 then
     kept[#kept + 1] = 'h' .. r[HANDLER]

@@ -1,7 +1,7 @@
 --[[
 queue: the jobs that wait behind the live one of their key.
 
-Needs  lane, record, batch; keys jobs, payloads, due.
+Needs  lane, record, batch, lapse; keys jobs, payloads, due.
 Gives  queued_name(key, id), line_of(key), set_line(key, ids), leave_line(name, id), promote(key): whether one was;
 stand_behind(key, live, r, ids, delay_ms, payload): live is nil where the record of the key cannot be read.
 
@@ -56,8 +56,8 @@ local function stand_behind(key, live, r, ids, delay_ms, payload)
     later('HSET', jobs, key, pack(live))
   end
   r[STATE], r[EPOCH], r[SINCE] = 'Q', stamp(), delay_ms > 0 and text_of(now + delay_ms) or ''
-  local name, ends = queued_name(key, r[ID]), whole(more_of(r[MORE], 'x'))
-  if ends > 0 then -- not started by then, it never is
+  local name, ends = queued_name(key, r[ID]), begin_by(r)
+  if ends then
     flag(r, 'd', true)
     later('ZADD', due, text_of(ends), 'k:' .. name)
   end
@@ -99,7 +99,7 @@ local function promote(key)
         later('HSET', payloads, key, payload)
       end
       later('HSET', jobs, key, pack(r))
-      later('ZADD', due, at, 'k:' .. key)
+      later('ZADD', due, due_of(r, at), 'k:' .. key)
       set_line(key, ids, n + 1)
       return true
     end
