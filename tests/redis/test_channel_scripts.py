@@ -147,9 +147,14 @@ def test_the_result_goes_along(
     assert there.audit() == []
 
 
-def test_bytes_beside_other_arguments_are_no_call(bench: Bench, there: Bench) -> None:
-    put(bench, "k", follows("f", call=b'[null,"b"]', place=1))
-    end(bench, "k", x=b"\x00raw")
+@pytest.mark.parametrize(
+    ("call", "result"), [(b'[null,"b"]', b"\x00raw"), (b"[null]", b"\x01codec\nraw")]
+)
+def test_what_is_no_json_cannot_stand_in_a_call(
+    bench: Bench, there: Bench, call: bytes, result: bytes
+) -> None:
+    put(bench, "k", follows("f", call=call, place=1))
+    end(bench, "k", x=result)
     carry(bench, there)
     assert there.do("HGET", there.names.payloads, "f").startswith(b"bytes cannot stand")
 

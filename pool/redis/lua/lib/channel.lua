@@ -52,11 +52,13 @@ local function send_out(to, content)
   tally('outgoing', 1)
 end
 
--- A call with what the predecessor has to say.  Bytes are a call's only argument, or none of it.
+-- A call with what the predecessor has to say.  Bytes are a call's only argument, or none of it; what a codec of the
+-- user's own made cannot stand in it: see core/codec.py.
 local function with_value(call, place, value)
   local before, behind = string.sub(call, 1, place), string.sub(call, place + 5)
-  if string.byte(value) == 0 then
-    return before == '[' and behind == ']' and value or 'bytes cannot stand beside other arguments'
+  local first = string.byte(value)
+  if first == 0 or first == 1 then
+    return first == 0 and before == '[' and behind == ']' and value or 'bytes cannot stand among other arguments'
   end
   return before .. value .. behind
 end
