@@ -316,10 +316,11 @@ def test_another_message_in_the_place_of_one_that_was_lost_is_carried_over(
     put(bench, "o", follows("g"))
     before = bench.save()
     end(bench, "k")
-    carry(bench, there)
+    had = carry(bench, there)
     bench.restore(before)
     end(bench, "o")
-    told = tell(bench)
+    told = tell(bench, taken=had)
+    assert told.count == 1, "it is not the one that was carried over"
     stands = take(there, told)
     assert stands, "no name stands for two messages"
     told = tell(bench, root=told.root, anew=stands)

@@ -2787,7 +2787,7 @@ MUTANTS: Final = (
         path="pool/redis/lua/outgoing.lua",
         old="1, 16) == last then",
         new="1, 16) ~= '' then",
-        by=(_CHANNEL + "test_a_repeat_or_a_late_copy_does_nothing",),
+        by=(_CHANNEL + "test_another_message_in_the_place_of_one_that_was_lost_is_carried_over",),
     ),
     Mutant(
         name="channel begun anew by anybody",
