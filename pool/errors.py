@@ -18,6 +18,7 @@ import attrs
 __all__ = [
     "ArgumentsDiffer",
     "AuthError",
+    "CodecMissing",
     "ConfigError",
     "DeadlockRisk",
     "DuplicateHandler",
@@ -63,8 +64,10 @@ __all__ = [
     "StoreUnavailable",
     "TooManySteps",
     "UnknownHandler",
+    "UnknownVersion",
     "UnsupportedServer",
     "UsageError",
+    "WrongArguments",
     "WrongLoop",
     "WrongValue",
 ]
@@ -262,14 +265,62 @@ class PayloadEncodingError(UsageError):
 
     Arguments, results, messages and states are str, int, float, bool, None, lists and dicts with
     str keys, at most 100 deep; or one `bytes` value, which passes untouched. `path` says where the
-    value is, as in `$.args[0].when`. A datetime goes as `.isoformat()`, a Decimal or UUID as
-    `str()`, a dataclass as `dataclasses.asdict()`. NaN and infinity are not JSON.
+    value is, as in `$.args[0].when`. All else needs an annotation of the handler, `when: datetime`,
+    which must be there at run time. NaN and infinity are not JSON.
     """
 
     code: ClassVar[str] = "POOLENCODE"
     hint: ClassVar[str] = "use str, int, float, bool, None, list and dict, or one bytes argument"
 
     path: str
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class CodecMissing(PayloadEncodingError):
+    """Arguments, a result or a state were made by a codec that this program has not got.
+
+    Its name is stored beside what it made. A worker without it leaves the job for one that has it,
+    and looks again within the handler's `backoff_max_s`; whoever only reads is told its name. Give
+    the node that reads the handler, with its codec; for `msgspec` install the extra.
+    """
+
+    code: ClassVar[str] = "POOLCODEC"
+    hint: ClassVar[str] = "give this node the handler with its codec; of msgspec install the extra"
+
+    codec: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class UnknownVersion(PayloadEncodingError):
+    """Arguments are of a later version than this program knows.
+
+    `version` is theirs, `known` is that of the handler here. A newer program has dispatched the
+    job: it waits for a worker that knows the version, and nothing of it is lost. It is looked at
+    again within the handler's `backoff_max_s`, and no attempt is counted.
+    """
+
+    code: ClassVar[str] = "POOLVERSION"
+    hint: ClassVar[str] = "start workers of the newer program"
+
+    version: int
+    known: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class WrongArguments(UsageError):
+    """The arguments are not those that the handler takes.
+
+    Too few, too many, one by a name that it does not have, or one of another type than its
+    annotation says. Where the handler is known, nothing is sent. A worker parks the job with this
+    as its cause, since another attempt would end in the same way: its letter can be edited and
+    replayed.
+    """
+
+    code: ClassVar[str] = "POOLARGUMENTS"
+    hint: ClassVar[str] = "see the handler's signature; `Any` takes everything"
+
+    handler: str
     problem: str
 
 

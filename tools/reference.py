@@ -21,6 +21,7 @@ from typing import Any, Final
 import attrs
 
 import pool
+import pool.codecs
 import pool.events
 import pool.letters
 import pool.listing
@@ -69,6 +70,7 @@ API: Final = {
         *pool.letters.__all__,
         *pool.listing.__all__,
         *pool.middleware.__all__,
+        *pool.codecs.__all__,
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),
@@ -76,6 +78,7 @@ API: Final = {
 }
 _HOMES: Final = (
     pool,
+    pool.codecs,
     pool.letters,
     pool.listing,
     pool.maps,

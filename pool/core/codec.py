@@ -4,7 +4,8 @@ The first byte says what follows:
 
     (no byte)   a call without arguments
     00          one `bytes` value, untouched
-    01          what the user's own codec made
+    01          a head, `01 NAME VERSION 0a`: made by the codec of this name, from arguments of this
+                version; without a name the rest is as above and below, ` VERSION` is left out if 1
     [ { " ...   JSON; a call is `["17.png"]`, or `{"args": ["17.png"], "kwargs": {"size": 64}}`
 
 Strict means that whatever is accepted arrives as the same value on every machine: no NaN or
@@ -20,24 +21,34 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
 from pool.core.shape import DEPTH_MAX, SCALARS, has_text_keys, is_encodable, to_json
-from pool.errors import PayloadEncodingError, PayloadTooLarge, name_of, shown
+from pool.errors import CodecMissing, PayloadEncodingError, PayloadTooLarge, name_of, shown
 
 _PATH_CHARS_MAX: Final = 200  # to what is wrong in a value
 _BYTES: Final = b"\x00"
-_CUSTOM: Final = b"\x01"
+HEADED: Final = b"\x01"
 _CALL: Final = frozenset({"args", "kwargs"})
+CODEC_NAME: Final = r"[a-z0-9_.-]{1,32}"
+VERSION_MAX: Final = 999_999
+_HEAD: Final = re.compile(rf"\x01({CODEC_NAME}|)(?: ([1-9]\d{{0,5}}))?\n".encode())
 
 
 class Codec(Protocol):
-    """A user's own encoding, the same on every node of the pool.
+    """A user's own encoding, the same on every node of the pool: `@handlers.job(codec=...)`.
 
-    For a call it is given `{"args": [...], "kwargs": {...}}`, else the value itself; never `bytes`.
-    What it raises reaches the caller as the cause of a `PayloadEncodingError`.
+    For a call it is given `{"args": [...], "kwargs": {...}}`, else the value itself; never a value
+    that is `bytes` alone.  What it raises reaches the caller as the cause of a
+    `PayloadEncodingError`.
     """
+
+    @property
+    def name(self) -> str:
+        """What is stored with what it makes: 1 to 32 of `a-z 0-9 _ . -`."""
+        ...
 
     def encode(self, value: Any) -> bytes:
         """Return the value as bytes."""
@@ -51,7 +62,7 @@ class Codec(Protocol):
 # --- calls and values -----------------------------------------------------------------------
 
 
-def encode_call(args: tuple[Any, ...], kwargs: dict[str, Any], codec: Codec | None = None) -> bytes:
+def encode_call(args: Sequence[Any], kwargs: dict[str, Any], codec: Codec | None = None) -> bytes:
     """Return a job's arguments as bytes; exactly one `bytes` argument passes untouched.
 
     Raises:
@@ -64,6 +75,7 @@ def encode_call(args: tuple[Any, ...], kwargs: dict[str, Any], codec: Codec | No
             return b"".join((_BYTES, args[0]))
     if codec is not None:
         return _encode_custom({"args": list(args), "kwargs": kwargs}, codec)
+    value: Any
     value, path = ({"args": args, "kwargs": kwargs}, "$") if kwargs else (args, "$.args")
     return _encode_given(value, path)
 
@@ -73,7 +85,11 @@ def decode_call(data: bytes, codec: Codec | None = None) -> tuple[tuple[Any, ...
 
     Raises:
         PayloadEncodingError: The bytes are not what `encode_call()` makes.
+        CodecMissing: Another codec than this one made them.
     """
+    if data[:1] == HEADED:
+        name, _, rest = head_of(data)
+        data = data if name else rest
     if not data:
         return (), {}
     call = decode_value(data, codec)
@@ -89,9 +105,11 @@ def decode_call(data: bytes, codec: Codec | None = None) -> tuple[tuple[Any, ...
 
 
 def is_call(data: object) -> bool:
-    """Say whether this is what `encode_call()` makes."""
+    """Say whether this is what `encode_call()` makes, as far as that can be seen without codec."""
     try:
         return isinstance(data, bytes) and decode_call(data) is not None
+    except CodecMissing:
+        return True
     except PayloadEncodingError:
         return False
 
@@ -102,7 +120,7 @@ def encode_value(value: Any, codec: Codec | None = None) -> bytes:
     Raises:
         PayloadEncodingError: Something in it cannot be encoded; `path` says where it is.
     """
-    if value is None and codec is None:
+    if value is None:
         return b"null"  # what most handlers return
     if issubclass(type(value), bytes):
         return b"".join((_BYTES, value))
@@ -124,14 +142,41 @@ def decode_value(data: bytes, codec: Codec | None = None) -> Any:
 
     Raises:
         PayloadEncodingError: The bytes are not what `encode_value()` makes.
+        CodecMissing: Another codec than this one made them.
     """
     match data[:1]:
         case b"\x00":
             return data[1:]
         case b"\x01":
-            return _decode_custom(data[1:], codec)
+            name, _, rest = head_of(data)
+            if name:
+                return _decode_custom(name, rest, codec)
+            if rest[:1] == HEADED:
+                _refuse("a head behind a head")
+            return decode_value(rest)
         case _:
             return _decode_json(data)
+
+
+def head_of(data: bytes) -> tuple[str, int, bytes]:
+    """Return by which codec something was made (empty: the usual way), its version, and the rest.
+
+    Raises:
+        PayloadEncodingError: Its head cannot be read.
+    """
+    if data[:1] != HEADED:
+        return "", 1, data
+    match = _HEAD.match(data)
+    if match is None:
+        _refuse("its head cannot be read")
+    return match[1].decode(), int(match[2] or 1), data[match.end() :]
+
+
+def head(codec: str = "", version: int = 1) -> bytes:
+    """Return what stands before what a codec has made, or before arguments of a later version."""
+    if not codec and version == 1:
+        return b""
+    return f"\x01{codec}{f' {version}' if version > 1 else ''}\n".encode()
 
 
 def check_size(what: str, data: bytes, size_bytes_max: int) -> None:
@@ -149,16 +194,19 @@ def check_size(what: str, data: bytes, size_bytes_max: int) -> None:
 
 def _encode_custom(value: Any, codec: Codec) -> bytes:
     try:
-        return _CUSTOM + codec.encode(value)
+        return head(codec.name) + codec.encode(value)
     except Exception as error:
         raise _codec_fault(error) from error
 
 
-def _decode_custom(data: bytes, codec: Codec | None) -> Any:
-    if codec is None:
-        raise PayloadEncodingError(path="$", problem="made by a codec that this node has not got")
+def _decode_custom(name: str, data: bytes, codec: Codec | None) -> Any:
+    if codec is None or codec.name != name:
+        problem = f"{len(data)} bytes made by the codec {name!r}, which this program has not got"
+        raise CodecMissing(path="$", problem=problem, codec=name)
     try:
         return codec.decode(data)
+    except PayloadEncodingError:
+        raise
     except Exception as error:
         raise _codec_fault(error) from error
 

@@ -14,6 +14,7 @@ the limit of its worker's slots is the limit for both.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -49,6 +50,7 @@ import attrs
 from pool import checks
 from pool.errors import ConfigError, shown
 from pool.jobs.blocking import in_thread
+from pool.jobs.closing import closed
 from pool.jobs.job import Job
 
 R = TypeVar("R")
@@ -190,7 +192,7 @@ def _maker(fn: Function, needs: Mapping[str, Function], jobs: tuple[str, ...]) -
 def needs_of(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends | None]]:
     """Return the parameters of a function, with what each depends on."""
     try:
-        parameters = inspect.signature(fn).parameters.values()
+        parameters = signature_of(fn).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature
         return []
     found = list[tuple[inspect.Parameter, _Depends | None]]()
@@ -208,12 +210,31 @@ def needs_of(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends 
     return found
 
 
+def signature_of(fn: Function) -> inspect.Signature:
+    """Return a signature whose annotations may name what is not there at run time.
+
+    Raises:
+        TypeError, ValueError: It has none.
+    """
+    if sys.version_info >= (3, 14):  # where looking at annotations carries them out
+        from annotationlib import Format
+
+        return inspect.signature(fn, annotation_format=Format.FORWARDREF)
+    return inspect.signature(fn)
+
+
 def hint_of(hint: Any, fn: Function) -> Any:
     """Return an annotation of a function; its text, if that names what is not there at run time."""
     if type(hint) is not str:
         return hint
     alone = SimpleNamespace(__annotations__={"it": hint})  # others may not be there at run time
-    names = getattr(inspect.unwrap(fn), "__globals__", {})
+    inner: Any = fn
+    while isinstance(inner, partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner)
+    if not hasattr(inner, "__globals__"):  # an object that is called
+        inner = inspect.unwrap(type(inner).__call__)
+    names = getattr(inner, "__globals__", {})
     try:
         return get_type_hints(alone, dict(names), include_extras=True)["it"]
     except Exception:  # noqa: BLE001 - of the caller's own code, such as what only checkers import
@@ -268,22 +289,18 @@ async def call_with(
     made: dict[Function, Any] = {}
     if plan.lifespan is not None:
         made[plan.lifespan] = job.resources
-    stack, raised = AsyncExitStack() if plan.closes else _NO_STACK, None
-    try:
+    stack = AsyncExitStack() if plan.closes else _NO_STACK
+
+    async def make_and_call() -> Any:
         for fn, maker in plan.makers.items():
             made[fn] = await _make(maker, made, job, limiter, stack)
         return await call({name: made[fn] for name, fn in plan.gives.items()})
-    except BaseException as error:
-        raised = error
-        raise  # whatever a generator does about it: nothing is returned below
-    finally:
-        try:
-            if plan.closes:
-                with job.ending():
-                    kind, trace = (type(raised), raised.__traceback__) if raised else (None, None)
-                    await stack.__aexit__(kind, raised, trace)
-        finally:
-            raised = None  # its traceback leads back here
+
+    async def close(raised: BaseException | None) -> None:
+        kind, trace = (type(raised), raised.__traceback__) if raised else (None, None)
+        await stack.__aexit__(kind, raised, trace)
+
+    return await (closed(job, make_and_call, close) if plan.closes else make_and_call())
 
 
 async def _make(

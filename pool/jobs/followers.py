@@ -8,7 +8,7 @@ from typing import Any, Final
 import attrs
 
 from pool import checks
-from pool.core.codec import check_size, encode_call
+from pool.core.codec import check_size, encode_call, head
 from pool.core.followers import NO_PLACE, Follows, When, follower_id
 from pool.errors import InvalidOption
 from pool.jobs.handlers import Handler
@@ -67,7 +67,7 @@ class Follower:
                 `then` for its replay.
             takes_result: Its first argument is what its predecessor returned, or, where it follows
                 otherwise, why that one was not done: text, such as "parked: failed: ValueError: 3".
-                `bytes` can only be its only argument.
+                `bytes` can only be its only argument, and what a codec other than JSON made none.
             delay_s: Start it no earlier than so many seconds after that, at most 365 days.
 
         Raises:
@@ -122,7 +122,8 @@ class Packer:
         """Return the followers of a job, behind those that it had; `who` has added them.
 
         Raises:
-            InvalidKey, InvalidOption, ConfigError, PayloadEncodingError: One cannot be dispatched.
+            InvalidKey, InvalidOption, ConfigError, PayloadEncodingError, WrongArguments: One cannot be
+                dispatched.
             PayloadTooLarge: One is too large, or all are together.
         """
         packed = had + self._of(then, otherwise, key, job_id, f"{who} {len(had)}", CHAIN_MAX)
@@ -155,20 +156,25 @@ class Packer:
             raise checks.option(when, follower, f"a chain of at most {CHAIN_MAX}")
         key, handler, then = follower.key, follower.handler, (follower._then, follower._otherwise)
         check_key(key)
-        if isinstance(handler, Handler):
-            name, kind = handler.name, handler._options.kind
-        else:
+        known = handler if isinstance(handler, Handler) else None
+        if known is None:
             check_handler(handler)
-            name, kind = handler, None
-        args = (None, *follower.args) if follower._takes_result else follower.args
-        call = encode_call(args, follower.kwargs)
+        name = handler if isinstance(handler, str) else handler.name
+        if follower._takes_result:  # whether that fits shows when it is there
+            version = known._arguments.encoding.version if known else 1
+            call = encode_call((None, *follower.args), follower.kwargs)
+            call = head(version=version) + call
+        elif known is None:
+            call = encode_call(follower.args, follower.kwargs)
+        else:
+            call = known._arguments.encode(name, follower.args, follower.kwargs)
         check_size("payload", call, self.payload_bytes_max)
         return Follows(
             when=when,
             key=key,
             id=job_id,
             handler=name,
-            kind=kind,
+            kind=known._options.kind if known else None,
             lane=lane_of(key, self.lanes),
             delay_ms=round(follower._delay_s * 1000),
             place=call.index(b"null") if follower._takes_result else NO_PLACE,

@@ -39,6 +39,7 @@ import attrs
 from pool import checks
 from pool.core.record import Kind, Progress
 from pool.errors import ConfigError, InvalidOption, shown
+from pool.jobs.closing import closed
 from pool.jobs.depends import hint_of, needs_of, takes_job
 from pool.jobs.job import Job
 
@@ -142,24 +143,29 @@ async def _through(job: Job, values: AsyncGenerator[Any, None]) -> Any:
 
     Each `yield` is a checkpoint.  What cannot be progress is raised there.
     """
-    results: list[Any] = []
-    step: Callable[[], Any] = values.__anext__
-    try:
-        while True:
-            try:
-                said = await step()
-            except StopAsyncIteration:
-                return results[0] if results else None
-            step = values.__anext__
-            try:
-                _take(job, said, results)
-            except InvalidOption as error:
-                step = partial(values.athrow, error)
-            await anyio.lowlevel.checkpoint()
-    finally:
-        del step  # it may hold an error, whose traceback leads back here
-        with job.ending():
-            await values.aclose()
+
+    async def iterate() -> Any:
+        results: list[Any] = []
+        step: Callable[[], Any] = values.__anext__
+        try:
+            while True:
+                try:
+                    said = await step()
+                except StopAsyncIteration:
+                    return results[0] if results else None
+                step = values.__anext__
+                try:
+                    _take(job, said, results)
+                except InvalidOption as error:
+                    step = partial(values.athrow, error)
+                await anyio.lowlevel.checkpoint()
+        finally:
+            del step  # it may hold an error, whose traceback leads back here
+
+    async def close(_: BaseException | None) -> None:
+        await values.aclose()
+
+    return await closed(job, iterate, close)
 
 
 def _take(job: Job, said: Any, results: list[Any]) -> None:
@@ -303,16 +309,23 @@ def _living(make: Callable[[Job, dict[str, Any]], Any]) -> Function:
         start, stop, notify = thing.start, thing.stop, getattr(thing, "notify", None)
         are_async = all(checks.is_async(each) for each in (start, stop, notify or stop))
         call = _direct if are_async else _caller(job)
-        await call(start, job, *args, **kwargs)
-        try:
+        is_started = False
+
+        async def live() -> None:
+            nonlocal is_started
+            await call(start, job, *args, **kwargs)
+            is_started = True
             async for message in job.notifications():
                 if notify is not None:
                     await call(notify, job, message)
                 else:
                     job._note_unheard()
-        finally:
-            with job.ending():
+
+        async def end(_: BaseException | None) -> None:
+            if is_started:
                 await call(stop, job)
+
+        await closed(job, live, end)
 
     return run
 

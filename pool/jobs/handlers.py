@@ -35,13 +35,24 @@ from typing import (
 import attrs
 
 from pool import checks
+from pool.core.codec import Codec
 from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.errors import ConfigError, DuplicateHandler, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
-from pool.jobs.depends import Plan, plan_of
+from pool.jobs.depends import Plan, plan_of, signature_of
 from pool.jobs.forms import Result, Runner, Said, function_of, object_function, refused
 from pool.jobs.job import Job
+from pool.jobs.typed.contract import (
+    Arguments,
+    CodecName,
+    Encoding,
+    ReturnType,
+    Upcast,
+    arguments_of,
+    encoding_of,
+    result_of,
+)
 from pool.names import check_handler
 
 if TYPE_CHECKING:  # it makes what is made of handlers
@@ -80,6 +91,8 @@ class Handler(Generic[P, R]):
     fn: Callable[..., Any]
     _options: Options = attrs.field(repr=False)
     _is_async: bool = attrs.field(repr=False)
+    _arguments: Arguments = attrs.field(repr=False)
+    _result: ReturnType | None = attrs.field(repr=False)  # None: as it is, in JSON
     _lifespan: Callable[..., Any] | None = attrs.field(repr=False, default=None)
     _plan: Plan | None = attrs.field(repr=False, default=None)  # None: it depends on nothing
     # What the next four say is of its `Handlers`, and may change until it runs.
@@ -188,6 +201,9 @@ class Handlers:
         queue_max: int = USUAL,
         expires_s: float | None = USUAL,
         start_timeout_s: float | None = USUAL,
+        codec: CodecName | Codec = "json",
+        version: int = 1,
+        upcast: Upcast | None = None,
     ) -> _Decorator:
         """Register a function whose jobs end with a result.
 
@@ -212,9 +228,15 @@ class Handlers:
                 `JobExpired`.  0.01 s to 365 days; None is without limit.
             start_timeout_s: How long each attempt may wait for a worker to begin it, likewise; then
                 it has failed.
+            codec: How arguments and results are encoded: "json", strict and readable; "msgspec",
+                fast (extra `msgspec`); "bytes", one value as it is; or one of your own.
+            version: Of the arguments, 1 to 999,999.  Jobs of a later one wait for a worker that
+                knows it.
+            upcast: Called with the version of a job that is older, and its arguments in terms of
+                JSON, as `upcast(version, args, kwargs)`; returns the present `(args, kwargs)`.
 
         Raises:
-            ConfigError: The name or the function cannot be used.
+            ConfigError: The name or the function cannot be used, or the codec is not installed.
             InvalidOption: A number is out of bounds.
             DuplicateHandler: The name is taken.
         """
@@ -241,6 +263,7 @@ class Handlers:
                 expires_s=expires,
                 start_timeout_s=start,
             ),
+            encoding_of(codec, version, upcast),
         )
 
     def service(
@@ -253,6 +276,9 @@ class Handlers:
         retention_s: float | None = USUAL,
         if_exists: IfExists = USUAL,
         queue_max: int = USUAL,
+        codec: CodecName | Codec = "json",
+        version: int = 1,
+        upcast: Upcast | None = None,
     ) -> _Decorator:
         """Register a function that runs until it is stopped: a poller, a subscription, a session.
 
@@ -267,9 +293,12 @@ class Handlers:
             retention_s: As for `job()`.
             if_exists: As for `job()`.
             queue_max: As for `job()`.
+            codec: As for `job()`.
+            version: As for `job()`.
+            upcast: As for `job()`.
 
         Raises:
-            ConfigError: The name or the function cannot be used.
+            ConfigError: The name or the function cannot be used, or the codec is not installed.
             InvalidOption: A number is out of bounds.
             DuplicateHandler: The name is taken.
         """
@@ -287,6 +316,7 @@ class Handlers:
                 retention_s=self._limit("retention_s", retention_s),
                 policy=_policy(self._or("if_exists", if_exists), self._or("queue_max", queue_max)),
             ),
+            encoding_of(codec, version, upcast),
         )
 
     def runner(
@@ -516,7 +546,9 @@ class Handlers:
             raise ConfigError(setting="handler", problem=problem)
         check_handler(name)
 
-    def _add(self, name: str, options: Options, fn: Callable[..., Any]) -> Handler[..., Any]:
+    def _add(
+        self, name: str, options: Options, encoding: Encoding, fn: Callable[..., Any]
+    ) -> Handler[..., Any]:
         fn = _looked_at(name, function_of, fn, options.kind)
         _check_function(name, fn)
         root, whole = self._root(name)
@@ -525,7 +557,15 @@ class Handlers:
         check_handler(whole)
         plan = plan_of(name, fn, self._lifespan, self._overrides)
         handler: Handler[..., Any] = Handler(
-            name, fn, options, checks.is_async(fn), self._lifespan, plan, log_jobs=self._log_jobs
+            name,
+            fn,
+            options,
+            checks.is_async(fn),
+            arguments_of(name, fn, encoding),
+            result_of(name, fn, encoding),
+            self._lifespan,
+            plan,
+            log_jobs=self._log_jobs,
         )
         self._take(name, handler)
         self._mine.append(handler)
@@ -561,6 +601,7 @@ class _Decorator:
     handlers: Handlers
     name: str
     options: Options
+    encoding: Encoding
 
     @overload
     def __call__(
@@ -589,7 +630,7 @@ class _Decorator:
     @overload
     def __call__(self, fn: Callable[Concatenate[Job, P], R]) -> Handler[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Handler[..., Any]:
-        return self.handlers._add(self.name, self.options, fn)
+        return self.handlers._add(self.name, self.options, self.encoding, fn)
 
 
 def _check_function(name: str, fn: object) -> None:
@@ -613,7 +654,7 @@ def _problem(fn: object) -> str:
     if not callable(fn):
         return f"{shown(fn)} is not callable"
     try:
-        inspect.signature(fn).bind_partial(None)
+        signature_of(fn).bind_partial(None)
     except TypeError:
         return "does not take the Job as its first argument"
     except ValueError:  # a builtin without a signature: its first call will tell

@@ -364,7 +364,7 @@ class Job:
         Raises:
             InvalidOption: There are too many, or one after another, or something else is among
                 them.
-            InvalidKey, ConfigError, PayloadEncodingError: One cannot be dispatched.
+            InvalidKey, ConfigError, PayloadEncodingError, WrongArguments: One cannot be dispatched.
             PayloadTooLarge: All that were added are larger than `Settings.payload_bytes_max`.
             NotRunning: The node has closed.
         """

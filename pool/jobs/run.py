@@ -6,7 +6,7 @@ What becomes of it is decided by a machine: `core/run.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextvars import Context as LogContext
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -18,11 +18,10 @@ import anyio.to_thread
 import attrs
 from structlog.contextvars import bind_contextvars
 
-from pool.core.codec import decode_call
 from pool.core.options import Limit, Options
 from pool.core.record import Start
 from pool.core.run import Life, Phase, Why
-from pool.errors import PayloadEncodingError
+from pool.errors import CodecMissing, PayloadEncodingError, UnknownVersion, WrongArguments
 from pool.jobs.around import run_through
 from pool.jobs.blocking import NO_BLOCKING, in_thread
 from pool.jobs.depends import call_with
@@ -140,6 +139,14 @@ class Unreadable:
     """Its arguments cannot be decoded, so it was not called."""
 
     problem: str
+    cause: str = "malformed payload"
+
+
+@attrs.define(eq=False)
+class LeftToOthers:
+    """Another program may know its arguments: this one does not, so it was not called."""
+
+    problem: str
 
 
 @attrs.define(eq=False)
@@ -148,7 +155,7 @@ class Cancelled:
 
 
 CANCELLED: Final = Cancelled()
-Ending: TypeAlias = Returned | Raised | Unreadable | Cancelled
+Ending: TypeAlias = Returned | Raised | Unreadable | LeftToOthers | Cancelled
 
 
 @coroutine
@@ -210,7 +217,7 @@ async def _given(
     handler: Handler[..., Any],
     job: Job,
     args: Sequence[Any],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, Any],
     limiter: anyio.CapacityLimiter,
 ) -> Any:
     """Call a handler that depends on something, or that something stands around."""
@@ -253,11 +260,17 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
     assert job is not None
     ending: Ending | _Threw = CANCELLED
     try:
-        args, kwargs = decode_call(run.payload or b"")
+        args, kwargs = handler._arguments.decode(handler.name, run.payload or b"")
         context = copy_context()
         context.run(_enter, job, pair(run.key, run.start.id))
+    except (UnknownVersion, CodecMissing) as error:
+        return LeftToOthers(str(error))
     except PayloadEncodingError as error:
         return Unreadable(str(error))
+    except WrongArguments as error:
+        return Unreadable(str(error), "wrong arguments")
+    except BaseException as error:  # noqa: BLE001 - of a check of the user's own
+        return read(error)
     scope = run.scope = anyio.CancelScope()
     raised: BaseException | None = None
     is_left_open = False

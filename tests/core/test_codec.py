@@ -22,9 +22,12 @@ from pool.core.codec import (
     decode_value,
     encode_call,
     encode_value,
+    head,
+    head_of,
+    is_call,
 )
 from pool.core.shape import DEPTH_MAX
-from pool.errors import PayloadEncodingError, PayloadTooLarge
+from pool.errors import CodecMissing, PayloadEncodingError, PayloadTooLarge
 
 TOO_LONG = 10**4300  # 4301 digits
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -58,6 +61,8 @@ class Point(NamedTuple):
 
 class Custom:
     """A codec of the user's: here JSON backwards."""
+
+    name = "backwards"
 
     def encode(self, value: Any) -> bytes:
         return json.dumps(value).encode()[::-1]
@@ -244,7 +249,12 @@ def test_encoding_raises_its_own_error_only(value: Any) -> None:
         (b"[1,]", ""),
         (b"[1", ""),
         (b"\x02abc", "Expecting value at offset 0"),
-        (b"\x01abc", "made by a codec that this node has not got"),
+        (b"\x01abc", "its head cannot be read"),
+        (b"\x01ABC\n1", "its head cannot be read"),
+        (b"\x01 0\n1", "its head cannot be read"),
+        (b"\x01" + b"a" * 33 + b"\n1", "its head cannot be read"),
+        (b"\x01 2\n\x01 2\n1", "a head behind a head"),
+        (b"\x01abc\n1", "1 bytes made by the codec 'abc', which this program has not got"),
     ],
 )
 def test_foreign_bytes_are_refused(data: bytes, problem: str) -> None:
@@ -320,4 +330,31 @@ def test_what_a_codec_raises_is_the_cause() -> None:
         encode_value(object(), Custom())
     assert isinstance(caught.value.__cause__, TypeError)
     with pytest.raises(PayloadEncodingError, match="JSONDecodeError"):
-        decode_value(b"\x01abc", Custom())
+        decode_value(b"\x01backwards\nabc", Custom())
+
+
+def test_a_codec_is_stored_by_name_and_one_of_another_name_does_not_try() -> None:
+    assert encode_value([1], Custom()) == b"\x01backwards\n]1["
+    assert head_of(encode_value([1], Custom())) == ("backwards", 1, b"]1[")
+    with pytest.raises(CodecMissing, match="3 bytes made by the codec 'other'") as caught:
+        decode_call(b"\x01other\n]1[", Custom())
+    assert caught.value.codec == "other"
+
+
+def test_a_version_stands_before_what_is_as_always() -> None:
+    for data in (b"", b"[1]", b"\x00\xff"):
+        later = head(version=2) + data
+        assert later == b"\x01 2\n" + data
+        assert head_of(later) == ("", 2, data)
+        assert decode_call(later) == decode_call(data)
+    assert head() == b""
+    assert head_of(b"[1]") == ("", 1, b"[1]")
+    assert head_of(head("a", 17) + b"x") == ("a", 17, b"x")
+
+
+def test_what_a_codec_has_made_counts_as_a_call_where_the_codec_is_not() -> None:
+    """Whoever fetches it cannot look into it."""
+    assert is_call(b"\x01other\n]1[")
+    assert is_call(b"\x01 2\n[1]")
+    assert not is_call(b"\x01other")
+    assert not is_call(b"\x01 2\n{}")

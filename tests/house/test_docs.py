@@ -42,7 +42,15 @@ def test_a_generated_file_is_as_the_code_has_it(name: str) -> None:
 
 def test_every_public_name_has_a_page() -> None:
     told = [name for group in reference.API.values() for name in group]
-    homes = (pool, pool.letters, pool.listing, pool.maps, pool.middleware, pool.streams)
+    homes = (
+        pool,
+        pool.codecs,
+        pool.letters,
+        pool.listing,
+        pool.maps,
+        pool.middleware,
+        pool.streams,
+    )
     known = {"Event", "Observer"}.union(*(home.__all__ for home in homes))
     assert sorted([*told, "PoolError", "__version__"]) == sorted(known)
     assert len(told) == len(set(told))

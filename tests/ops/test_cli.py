@@ -372,6 +372,41 @@ async def test_status_shows_the_pool(
     assert "1 waiting" in text[1]
 
 
+class Hex:
+    """A codec that the command line has not got."""
+
+    name = "hex"
+
+    def encode(self, value: Any) -> bytes:
+        return json.dumps(value).encode().hex().encode()
+
+    def decode(self, data: bytes) -> Any:
+        return json.loads(bytes.fromhex(data.decode()))
+
+
+@pytest.mark.anyio
+async def test_a_letter_tells_which_codec_made_its_arguments(
+    pool_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers = Handlers()
+
+    @handlers.job("hex", attempts_max=1, codec=Hex(), version=3, upcast=lambda _, a, k: (a, k))
+    async def fails(job: Job, number: int) -> None:
+        raise ValueError(number)
+
+    async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
+        ref = await node.dispatch(fails, "k", 7)
+        with pytest.raises(JobParked):
+            await ref.result(timeout_s=WAIT_S)
+        named = ["k", ref.job_id, "--pool", pool_name, "--url", pool_url]
+        assert await anyio.to_thread.run_sync(main, ["parked", "show", *named]) == OK
+        said = capsys.readouterr().out
+        assert "bytes that cannot be read, made by the codec 'hex', which is not here" in said
+        assert "(version 3)" in said
+        assert await anyio.to_thread.run_sync(main, ["parked", "edit", *named]) == USAGE
+        assert "POOLCODEC" in capsys.readouterr().err
+
+
 @pytest.mark.anyio
 async def test_dead_letters_are_listed_mended_replayed_and_discarded(
     pool_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
@@ -379,8 +414,9 @@ async def test_dead_letters_are_listed_mended_replayed_and_discarded(
     handlers = Handlers()
 
     @handlers.job("add", attempts_max=1)
-    async def add(job: Job, one: int, *, two: int) -> int:
-        return one + two
+    async def add(job: Job, one: Any, *, two: int) -> int:
+        total: int = one + two
+        return total
 
     where = ["--pool", pool_name, "--url", pool_url]
 

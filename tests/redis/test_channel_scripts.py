@@ -130,6 +130,8 @@ def test_who_ends_otherwise_says_why(bench: Bench, there: Bench, letter: str, st
     [
         (b"[null]", b'{"a":1}', b'[{"a":1}]'),
         (b"[null]", b"\x00raw", b"\x00raw"),
+        (b"\x01 2\n[null]", b"\x00raw", b"\x01 2\n\x00raw"),
+        (b"\x01 2\n[null]", b"3", b"\x01 2\n[3]"),
         (b'[null,"b"]', b"3", b'[3,"b"]'),
         (b"[null]", LARGE, b"[" + LARGE + b"]"),
     ],
@@ -138,7 +140,7 @@ def test_the_result_goes_along(
     bench: Bench, there: Bench, call: bytes, result: bytes, arrives: bytes
 ) -> None:
     nested = follows("n").pack()
-    put(bench, "k", follows("f", call=call, place=1, followers=nested))
+    put(bench, "k", follows("f", call=call, place=call.index(b"null"), followers=nested))
     end(bench, "k", x=result)
     carry(bench, there)
     assert there.do("HGET", there.names.payloads, "f") == arrives

@@ -143,6 +143,8 @@ class Dispatching:
             PoolFull: `Settings.queued_jobs_max` jobs wait already.  Retry later.
             UnknownHandler: No node ever registered the name; see `options(allow_unknown=...)`.
             InvalidKey, PayloadEncodingError, PayloadTooLarge: Nothing was sent.
+            WrongArguments: They are not those of the handler, as far as this process knows it: by
+                what `Handlers.job()` returned, or by its name in the node's own `handlers`.
             StorageFull: Redis is at its memory limit; nothing was written.
             StoreUnavailable: Redis cannot be reached; `maybe_done` says if the job may exist.
             StoreLost: Redis came back without the pool's data; dispatch again. `maybe_done` says if
@@ -157,7 +159,7 @@ class Dispatching:
         )
         answer = await pending.waiter.wait()
         if isinstance(answer, Accepted):
-            return _ref(client, answer)
+            return _ref(client, answer, handler)
         raise again(await client.explained(answer, pending.deadline_s))
 
     async def _dispatch_through(
@@ -180,7 +182,7 @@ class Dispatching:
             [pending] = client.dispatcher.admit([admission])
             answer = await pending.waiter.wait()
             if isinstance(answer, Accepted):
-                return _ref(client, answer)
+                return _ref(client, answer, handler)
             raise again(await client.explained(answer, pending.deadline_s))
 
         outgoing = Outgoing(
@@ -264,8 +266,12 @@ class Dispatching:
         return await _Many(client, handler, self._options, given).dispatch()
 
 
-def _ref(client: JobClient, accepted: Accepted) -> JobRef[Any]:
-    return JobRef(accepted.key, accepted.job_id, accepted.handler, client, accepted.seen)
+def _ref(client: JobClient, accepted: Accepted, handler: Handler[Any, Any] | str) -> JobRef[Any]:
+    ref = JobRef[Any](accepted.key, accepted.job_id, accepted.handler, client, accepted.seen)
+    # Of what it attached to, it may not be the handler.
+    if type(handler) is Handler and handler._result and handler.name == accepted.handler:
+        ref._result = handler._result
+    return ref
 
 
 @attrs.define(eq=False)
@@ -370,7 +376,7 @@ class _Many:
         for place, each in zip(places, asked, strict=True):
             answer = each if isinstance(each, PoolError) else await each.waiter.wait()
             self.answers[place] = (
-                _ref(self.client, answer) if isinstance(answer, Accepted) else answer
+                _ref(self.client, answer, self.handler) if isinstance(answer, Accepted) else answer
             )
         now_s = self.client.context.io.clock()
         for place, each in zip(reversed(places), reversed(asked), strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, get_args
 
@@ -11,12 +11,23 @@ import anyio
 import attrs
 
 from pool import checks
-from pool.core.codec import check_size, encode_call
+from pool.core.codec import check_size, decode_call, encode_call, head, head_of
 from pool.core.ids import id_of
 from pool.core.lapse import begin_limits
 from pool.core.options import LINE_MAX, IfExists, Options, policy_of
 from pool.core.record import MORE, Attempt, Outcome, Record, attempts, digest_of, pack_more
-from pool.errors import JobLost, NoSuchJob, PoolError, StoreLost, UnknownHandler, UsageError, again
+from pool.errors import (
+    CodecMissing,
+    JobLost,
+    NoSuchJob,
+    PoolError,
+    StoreLost,
+    UnknownHandler,
+    UnknownVersion,
+    UsageError,
+    WrongArguments,
+    again,
+)
 from pool.jobs.around import AroundDispatch
 from pool.jobs.client.dispatcher import Dispatcher
 from pool.jobs.client.requests import Requests
@@ -25,6 +36,7 @@ from pool.jobs.context import Context, Seen
 from pool.jobs.followers import Follower, Packer
 from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
 from pool.jobs.roster import WorkerInfo
+from pool.jobs.typed.contract import ReturnType, ours
 from pool.names import (
     check_handler,
     check_idempotency_key,
@@ -174,6 +186,47 @@ class JobClient:
             return () if known is None else known._around_dispatch
         return handler._around_dispatch if issubclass(type(handler), Handler) else ()  # type: ignore[union-attr]
 
+    def result_of(self, handler: str) -> ReturnType | None:
+        """Return how results of a handler are read, as far as we know it; None: as JSON."""
+        known = self.handlers.get(handler) if self.handlers is not None else None
+        return None if known is None else known._result
+
+    def read_call(self, handler: str, data: bytes) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return stored arguments: as the handler takes them if it is known, else in terms of JSON.
+
+        Raises:
+            PayloadEncodingError: They cannot be read; CodecMissing says by which codec.
+        """
+        known = self.handlers.get(handler) if self.handlers is not None else None
+        if known is not None:
+            with suppress(WrongArguments, UnknownVersion):
+                return known._arguments.decode(handler, data)
+        return decode_call(data, ours(head_of(data)[0]))
+
+    def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse at once what no handler that is known here takes; raises as `written_call()`."""
+        known = self.handlers or Handlers()
+        if all(known[name]._arguments.is_plain for name in known):
+            encode_call(args, kwargs)
+
+    def written_call(
+        self, handler: str, data: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bytes:
+        """Return arguments that take the place of stored ones, as these are stored.
+
+        Raises:
+            WrongArguments: They are not the handler's.
+            PayloadEncodingError, CodecMissing: They cannot be encoded.
+        """
+        known = self.handlers.get(handler) if self.handlers is not None else None
+        if known is not None:
+            return known._arguments.encode(handler, args, kwargs)
+        codec, version, _ = head_of(data)
+        if codec:
+            problem = f"those there were made by the codec {codec!r}: only its handler can"
+            raise CodecMissing(path="$", problem=problem, codec=codec)
+        return head(version=version) + encode_call(args, kwargs)
+
     def admission(
         self,
         handler: Handler[Any, Any] | str,
@@ -195,7 +248,10 @@ class JobClient:
             mine, name, kind = handler, handler.name, handler._options.kind  # type: ignore[union-attr]
         else:
             raise no_handler(handler)
-        payload = encode_call(args, kwargs)
+        if mine is None:
+            payload = encode_call(args, kwargs)
+        else:
+            payload = mine._arguments.encode(name, args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
         job_id, more = known or options.known or context.ids.next(), ""
         usual = mine._options if mine is not None else None

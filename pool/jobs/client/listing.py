@@ -24,7 +24,6 @@ import anyio.lowlevel
 import attrs
 
 from pool import checks
-from pool.core.codec import decode_call
 from pool.core.lifecycle import State
 from pool.core.record import Record
 from pool.errors import InvalidOption, PayloadEncodingError, shown
@@ -237,14 +236,15 @@ class Listing:
                 else:
                     commands.append(("HGET", names.payloads, name))
             replies = await self._pipeline.execute_all(commands)
-            for (status, *_), reply in zip(some, replies, strict=True):
+            for (status, _, _, record), reply in zip(some, replies, strict=True):
                 payload = reply
                 if isinstance(reply, list):  # of an entry, which may have gone since
                     payload = reply[0][1][5] if reply and len(reply[0][1]) > 5 else None
                 if payload is not None:
                     left -= len(payload)
                     with suppress(PayloadEncodingError):
-                        arguments[status.key, status.job_id] = decode_call(payload)
+                        args, kwargs = self.client.read_call(record.handler, payload)
+                        arguments[status.key, status.job_id] = tuple(args), dict(kwargs)
             if left <= 0:
                 break
         return arguments

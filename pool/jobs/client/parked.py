@@ -12,13 +12,14 @@ done, and a second run does the rest.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
 import attrs
 
 from pool import checks
-from pool.core.codec import check_size, decode_call, encode_call
+from pool.core.codec import check_size, head_of
 from pool.core.digits import is_number
 from pool.core.record import MORE, Attempt, Kind, Letter, more_of
 from pool.errors import (
@@ -59,7 +60,9 @@ class ParkedJob:
     """A dead letter.  `history` and `payload` are told by `show()` alone.
 
     `replay_of` is the dead letter that the job was made from; `is_edited` says that its arguments
-    are not those it was dispatched with.  `args` and `kwargs` are None where they cannot be read.
+    are not those it was dispatched with.  `args` and `kwargs` are as the handler takes them, if
+    this node has it, else in terms of JSON; None where they cannot be read.  `codec` is the name of
+    what made them, empty for JSON and bytes, and `version` theirs.
     """
 
     key: str
@@ -78,6 +81,8 @@ class ParkedJob:
     is_edited: bool = False
     replay_of: str = ""
     history: tuple[Attempt, ...] = ()
+    codec: str = ""
+    version: int = 1
     args: tuple[Any, ...] | None = None
     kwargs: dict[str, Any] | None = None
 
@@ -205,23 +210,35 @@ class DeadLetters:
         if letter is None:
             raise NoSuchLetter(key=key, job_id=job_id)
         job = _job(ToldLetter(letter, len(letter.payload)))
-        try:
-            args, kwargs = decode_call(letter.payload)
-        except PayloadEncodingError:
-            args = kwargs = None  # type: ignore[assignment]
-        return attrs.evolve(job, history=letter.outcome.attempts, args=args, kwargs=kwargs)
+        job = attrs.evolve(job, history=letter.outcome.attempts)
+        with suppress(PayloadEncodingError):
+            codec, version, _ = head_of(letter.payload)
+            job = attrs.evolve(job, codec=codec, version=version)
+            args, kwargs = self._opened().read_call(letter.handler, letter.payload)
+            job = attrs.evolve(job, args=tuple(args), kwargs=dict(kwargs))
+        return job
 
     async def edit(self, key: str, job_id: str, /, *args: Any, **kwargs: Any) -> None:
         """Give a dead letter other arguments, for when it is replayed.
 
+        They are stored as the handler says, if this node has it, else as those that are there: by
+        the same codec, and of the same version.
+
         Raises:
             NoSuchLetter: There is none of this job (any more).
+            WrongArguments: They are not those of the handler, as far as it is known here.
+            CodecMissing: Only a node that has the handler can encode them.
             PayloadEncodingError, PayloadTooLarge, InvalidKey, InvalidOption: Nothing was sent.
             StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         check_named(key, job_id)
-        payload = encode_call(args, kwargs)
-        context = self._opened().context
+        client = self._opened()
+        client.check_call(args, kwargs)
+        letter = await self._fetch(key, job_id)
+        if letter is None:
+            raise NoSuchLetter(key=key, job_id=job_id)
+        payload = client.written_call(letter.handler, letter.payload, args, kwargs)
+        context = client.context
         check_size("payload", payload, context.settings.payload_bytes_max)
         state = context.lane_of(key)
         call = state.lane.letter("edit", key, job_id, payload)

@@ -33,6 +33,7 @@ from pool.jobs.client.waiters import Waiting
 from pool.jobs.context import Seen
 from pool.jobs.job import RUNNING
 from pool.jobs.roster import WorkerInfo
+from pool.jobs.typed.contract import ReturnType
 from pool.names import pair
 
 R = TypeVar("R")
@@ -168,6 +169,9 @@ class JobRef(Generic[R]):
     handler: str = attrs.field(on_setattr=attrs.setters.frozen)
     _client: JobClient = attrs.field(repr=False)
     _seen: Seen | None = attrs.field(default=None, repr=False)  # when it was known to be there
+    _result: ReturnType | None = attrs.field(
+        default=None, repr=False
+    )  # how it is read, if not as JSON
 
     async def started(self, timeout_s: float | None = None) -> None:
         """Return once the job's handler has begun, also where it has returned since.
@@ -209,6 +213,8 @@ class JobRef(Generic[R]):
                 started in time, `JobSuperseded` if another one took its place.
             JobLost: It was there, and the store has lost it.
             OutcomeExpired: It ended longer than `Settings.result_ttl_s` ago, or was lost.
+            CodecMissing: It was made by a codec that is not known here, nor is its handler.
+            PayloadEncodingError: It is not what the handler's annotation says here.
             TimeoutError: It has not ended within `timeout_s`; it goes on.  It says what was waited
                 for, and how that was when it was looked at last.
             StoreLost: The pool's data were lost, and the job with them.
@@ -223,7 +229,9 @@ class JobRef(Generic[R]):
         except TimeoutError:
             raise TimeoutError(self._client.what_waits(waiting, timeout_s)) from None
         assert waiting.answer is not None, "woken without an answer"
-        value: Any = decode_value(self._read(waiting.answer))
+        body = self._read(waiting.answer)
+        of = self._result or self._client.result_of(self.handler)
+        value: Any = decode_value(body) if of is None else of.decode(body)
         return value  # type: ignore[no-any-return]
 
     def _read(self, answer: Outcome | PoolError) -> bytes:

@@ -9,6 +9,7 @@ import attrs
 from pool.core.codec import check_size, encode_value
 from pool.core.options import Options
 from pool.core.record import ERROR_CHARS_MAX, Outcome, one_line, pack_attempt
+from pool.core.retry import full_jitter
 from pool.core.settlement import (
     TOO_LONG,
     CancelJob,
@@ -23,7 +24,7 @@ from pool.errors import PayloadEncodingError, PayloadTooLarge
 from pool.events import AttemptFailed
 from pool.jobs.context import Context
 from pool.jobs.raised import Raised, read
-from pool.jobs.run import Ending, Returned, Run, Unreadable
+from pool.jobs.run import Ending, LeftToOthers, Returned, Run, Unreadable
 from pool.jobs.settlement import edge_of, outcome_ttl_ms
 from pool.redis.commands.edges import CancelEdge, DoneEdge, Edge
 from pool.runtime.exceptions import told
@@ -80,7 +81,8 @@ class Settlement:
 
     def _done(self, run: Run, value: Any) -> Edge:
         try:
-            encoded = encode_value(value)
+            of = run.handler._result if run.handler is not None else None
+            encoded = encode_value(value) if of is None else of.encode(value)
             check_size("result", encoded, self.context.settings.result_bytes_max)
         except (PayloadEncodingError, PayloadTooLarge) as error:
             failed = pack_attempt(type(error).__name__, str(error))
@@ -103,8 +105,10 @@ class Settlement:
             case Raised(order="park", cause=cause):
                 failed = pack_attempt("Park", cause)
                 return ParkJob(cause or "parked by its handler", "", failed)
-            case Unreadable(problem):
-                return ParkJob("malformed payload", problem)
+            case Unreadable(problem, cause):
+                return ParkJob(cause, problem)
+            case LeftToOthers(problem):
+                return self._left(run, problem)
             case Raised(text, traceback=traceback) if run.why in ("", "lease"):
                 return self._failed(run, "failed", text, traceback=traceback)
         if run.why == "stop":
@@ -143,6 +147,15 @@ class Settlement:
         if isinstance(decision, Wait) and after_s is not None:
             decision = attrs.evolve(decision, delay_s=after_s)
         self._tell_failed(run, error, decision, traceback)
+        return decision
+
+    def _left(self, run: Run, problem: str) -> Decision:
+        """Leave a job to those who know it: it waits as the attempt that it is, however long."""
+        options = run.handler._options if run.handler is not None else Options()
+        delay_s = full_jitter(1, options.backoff_max_s, options.backoff_max_s, self.context.io.dice)
+        error = one_line(problem, ERROR_CHARS_MAX)
+        decision = Wait(delay_s, run.start.attempt, error, failed=pack_attempt("left", problem))
+        self._tell_failed(run, problem, decision)
         return decision
 
     def _tell_failed(self, run: Run, error: str, decision: Decision, traceback: str = "") -> None:

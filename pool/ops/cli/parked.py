@@ -165,7 +165,10 @@ def _line(job: ParkedJob) -> str:
 def _lines(job: ParkedJob) -> list[str]:
     lines = [_line(job), f"arguments  {job.args!r} {job.kwargs!r}"]
     if job.args is None:
-        lines[1] = f"arguments  {job.payload_bytes} bytes that cannot be read"
+        made = f"the codec {job.codec!r}, which is not here" if job.codec else "nobody we know"
+        lines[1] = f"arguments  {job.payload_bytes} bytes that cannot be read, made by {made}"
+    if job.version > 1:
+        lines[1] += f"  (version {job.version})"
     if job.replay_of:
         lines.append(f"made from the letter of job {job.replay_of}")
     for each in job.history:

@@ -58,7 +58,8 @@ local function with_value(call, place, value)
   local before, behind = string.sub(call, 1, place), string.sub(call, place + 5)
   local first = string.byte(value)
   if first == 0 or first == 1 then
-    return first == 0 and before == '[' and behind == ']' and value or 'bytes cannot stand among other arguments'
+    local head = behind == ']' and string.match(before, '^([^%[]*)%[$')
+    return first == 0 and head and head .. value or 'bytes cannot stand among other arguments'
   end
   return before .. value .. behind
 end

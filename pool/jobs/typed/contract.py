@@ -1,0 +1,422 @@
+"""What a handler takes and returns: read once, from its signature, when it is registered.
+
+    dispatch   bind and look at types --> wire --> codec --> head? + bytes
+    worker     bytes --> head --> codec --> upcast? --> bind and look at types --> arguments
+
+Both ends look, since the other end may be another program: the caller's own mistake is its own
+error and nothing is sent, and what an old program has sent never reaches the handler as something
+else.  Who does not know the handler (a name, in a process without it) sends what it is given.
+
+    no head            strict JSON or one `bytes`, of version 1: what a plain handler has, always
+    a later version    waits for a worker that knows it: nothing is lost, no attempt is counted
+    an earlier one     `upcast(version, args, kwargs)` makes the present one of it, in terms of JSON
+    another codec      by its name: ours are known to all, another one waits as a later version does
+
+A call of plain values by position costs a look at its types: those that were found right before
+are remembered.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import attrs
+
+from pool import checks
+from pool.core.codec import (
+    CODEC_NAME,
+    HEADED,
+    VERSION_MAX,
+    Codec,
+    decode_call,
+    decode_value,
+    encode_call,
+    encode_value,
+    head,
+    head_of,
+)
+from pool.core.shape import DEPTH_MAX
+from pool.errors import (
+    ConfigError,
+    PayloadEncodingError,
+    UnknownVersion,
+    WrongArguments,
+    shown,
+)
+from pool.jobs.depends import hint_of, needs_of, signature_of
+from pool.jobs.typed.annotations import awaited, shape_of, ungiven, unread
+from pool.jobs.typed.msgpack import MSGSPEC, MsgspecCall, MsgspecValue
+from pool.jobs.typed.shapes import ANY, Shape, Unfit, Wrong
+from pool.runtime.exceptions import told
+
+CodecName: TypeAlias = Literal["json", "msgspec", "bytes"]
+Upcast: TypeAlias = Callable[
+    [int, tuple[Any, ...], dict[str, Any]], tuple[Sequence[Any], dict[str, Any]]
+]
+OURS: Final[tuple[str, ...]] = get_args(CodecName)
+_FINE_MAX: Final = 64  # combinations of types that are remembered
+_BY_POSITION: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+_GIVEN: Final = (*_BY_POSITION, inspect.Parameter.KEYWORD_ONLY)
+
+
+@attrs.frozen
+class Encoding:
+    """How the arguments of a handler are stored: by which codec, and of which version."""
+
+    name: str = "json"  # of the codec
+    codec: Codec | None = None  # one of the user's own
+    version: int = 1
+    upcast: Upcast | None = None
+
+
+def encoding_of(codec: object, version: object, upcast: object) -> Encoding:
+    """Take what `job()` was given.
+
+    Raises:
+        ConfigError, InvalidOption: It cannot be used.
+    """
+    known = checks.count("version", version, 1, VERSION_MAX)
+    if upcast is not None and not callable(upcast):
+        raise checks.setting("upcast", upcast, "a function")
+    if known == 1 and upcast is not None:
+        raise ConfigError(setting="upcast", problem="there is none before version 1")
+    if known > 1 and upcast is None:
+        problem = f"{known} needs upcast=, which makes its arguments of those of earlier ones"
+        raise ConfigError(setting="version", problem=problem)
+    if type(codec) is str:
+        checks.word("codec", codec, *OURS)
+        return Encoding(codec, None, known, upcast)
+    name, *methods = (_asked(codec, each) for each in ("name", "encode", "decode"))
+    if type(name) is not str or not re.fullmatch(CODEC_NAME, name, re.ASCII) or name in OURS:
+        must = f"one of {', '.join(OURS)}, nor a Codec with a name of its own"
+        raise checks.setting("codec", codec, must)
+    if not all(map(callable, methods)):
+        raise ConfigError(setting="codec", problem=f"{shown(codec)} lacks encode() or decode()")
+    return Encoding(name, codec, known, upcast)  # type: ignore[arg-type]
+
+
+def _asked(codec: object, name: str) -> object:
+    try:
+        return getattr(codec, name, None)
+    except Exception:  # noqa: BLE001 - of the caller's own code
+        return None
+
+
+# --- what it takes --------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Arguments:
+    """The arguments of one handler, at both ends."""
+
+    signature: inspect.Signature  # as those who dispatch see it
+    encoding: Encoding
+    by_name: Mapping[str, Shape]
+    codec: Codec | None  # None: JSON, or bytes as they are
+    positional: tuple[Shape, ...] = attrs.field(init=False)
+    rest: Shape = attrs.field(init=False, default=ANY)  # of *args
+    others: Shape = attrs.field(init=False, default=ANY)  # of **kwargs
+    counts: range = attrs.field(init=False)  # of arguments by position, if there is none by name
+    is_usual: bool = attrs.field(init=False)  # nothing of it has a head
+    is_any: bool = attrs.field(init=False)  # ... and no type is to be looked at
+    # Of arguments by position which need nothing done, nor to be looked at.
+    fine: set[tuple[type, ...]] = attrs.field(init=False, factory=set)
+
+    def __attrs_post_init__(self) -> None:
+        parameters = self.signature.parameters.values()
+        named = [each for each in parameters if each.kind in _BY_POSITION]
+        self.positional = tuple(self.by_name[each.name] for each in named)
+        most, must_name = len(named), False
+        for each in parameters:
+            if each.kind is each.VAR_POSITIONAL:
+                self.rest, most = self.by_name[each.name], sys.maxsize - 1
+            elif each.kind is each.VAR_KEYWORD:
+                self.others = self.by_name[each.name]
+            elif each.kind is each.KEYWORD_ONLY:
+                must_name = must_name or each.default is each.empty
+        least = sum(each.default is each.empty for each in named)
+        self.counts = range(0) if must_name else range(least, most + 1)
+        self.is_usual = self.encoding.name == "json" and self.encoding.version == 1
+        self.is_any = self.is_usual and all(shape is ANY for shape in self.by_name.values())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it takes nothing but what JSON has itself, or bytes."""
+        shapes = [*self.by_name.values(), self.rest, self.others]
+        return self.codec is None and all(each.is_plain or each.kind is bytes for each in shapes)
+
+    def encode(self, handler: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return a call as bytes.
+
+        Raises:
+            WrongArguments: It is not one of this handler.
+            PayloadEncodingError: Something in it cannot be encoded.
+        """
+        if not kwargs and (
+            (self.is_any and len(args) in self.counts) or tuple(map(type, args)) in self.fine
+        ):
+            return encode_call(args, kwargs)
+        if self.codec is not None:
+            self._bind(handler, args, kwargs)
+            data: bytes = self._coded(handler, encode_call, args, kwargs, self.codec)
+        else:
+            data = encode_call(*self._converted(handler, args, kwargs, "to_wire"))
+        if self.encoding.version == 1:
+            return data
+        name, _, rest = head_of(data)
+        return head(name, self.encoding.version) + rest
+
+    def decode(self, handler: str, data: bytes) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Return the arguments of a call, as the handler takes them.
+
+        Raises:
+            WrongArguments: It is not one of this handler.
+            UnknownVersion, CodecMissing: Another program may know it.
+            PayloadEncodingError: The bytes are not what `encode()` makes.
+        """
+        if data[:1] != HEADED and self.is_usual:
+            plain, named = decode_call(data)
+            if not named and (
+                (self.is_any and len(plain) in self.counts) or tuple(map(type, plain)) in self.fine
+            ):
+                return plain, named
+            return self._converted(handler, plain, named, "from_wire")
+        name, version, _ = head_of(data)
+        if version > self.encoding.version:
+            known = self.encoding.version
+            problem = f"they are of version {version}, {handler!r} knows {known} here"
+            raise UnknownVersion(path="$", problem=problem, version=version, known=known)
+        is_mine = self.codec is not None and self.codec.name == name
+        if is_mine and (version == self.encoding.version or self.encoding.name != "msgspec"):
+            args, kwargs = self._coded(handler, decode_call, data, self.codec)
+            if version == self.encoding.version:
+                self._bind(handler, args, kwargs)
+                return args, kwargs
+        else:
+            args, kwargs = decode_call(data, ours(name))
+        if version < self.encoding.version:
+            args, kwargs = self._upcast(handler, version, args, kwargs)
+        if isinstance(self.codec, MsgspecCall):
+            self._bind(handler, args, kwargs)
+            call = self._coded(handler, self.codec.convert, args, kwargs)
+            return call["args"], call["kwargs"]
+        return self._converted(handler, args, kwargs, "from_wire")
+
+    def _bind(self, handler: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        if not kwargs and len(args) in self.counts:
+            return
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise WrongArguments(handler=handler, problem=str(error)) from None
+
+    def _converted(
+        self,
+        handler: str,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        way: Literal["to_wire", "from_wire"],
+    ) -> tuple[list[Any], dict[str, Any]]:
+        self._bind(handler, args, kwargs)
+        is_bytes = not kwargs and len(args) == 1 and type(args[0]) is bytes
+        if self.encoding.name == "bytes" and not is_bytes:
+            raise WrongArguments(handler=handler, problem="it takes one bytes value and no other")
+        shapes = [*self.positional, *[self.rest] * (len(args) - len(self.positional))]
+        if is_bytes and shapes[0].takes_bytes:
+            return list(args), kwargs
+        made, named, name = list[Any](), dict[str, Any](), ""
+        try:
+            for shape, value in zip(shapes, args, strict=False):
+                name = ""
+                made.append(getattr(shape, way)(value))
+            for name, value in kwargs.items():
+                named[name] = getattr(self.by_name.get(name, self.others), way)(value)
+        except Wrong as error:
+            name = name or self._name_at(len(made))
+            problem = f"{name}{error.path} {error.problem}"
+            raise WrongArguments(handler=handler, problem=problem) from error.__cause__
+        except RecursionError:
+            problem = f"{name or self._name_at(len(made))} is deeper than {DEPTH_MAX}"
+            raise WrongArguments(handler=handler, problem=problem) from None
+        except Exception as error:  # of the caller's own code, such as a check of its class
+            problem = f"{name or self._name_at(len(made))} is refused: {told(error)}"
+            raise WrongArguments(handler=handler, problem=problem) from error
+        kinds = tuple(map(type, args))
+        are_exact = all(k in shape.exact for k, shape in zip(kinds, shapes, strict=False))
+        if are_exact and self.is_usual and not kwargs and len(self.fine) < _FINE_MAX:
+            self.fine.add(kinds)
+        return made, named
+
+    def _name_at(self, at: int) -> str:
+        names = list(self.signature.parameters)
+        return names[at] if at < len(self.positional) else f"argument {at + 1}"
+
+    def _coded(self, handler: str, call: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return call(*args)
+        except (PayloadEncodingError, Wrong) as error:
+            found = error if isinstance(error, Wrong) else error.__cause__
+            if isinstance(found, Wrong):
+                raise WrongArguments(handler=handler, problem=f"it {found.problem}") from found
+            raise
+
+    def _upcast(
+        self, handler: str, version: int, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
+        assert self.encoding.upcast is not None, "a later version has one"
+        try:
+            made = self.encoding.upcast(version, tuple(args), kwargs)
+        except Exception as error:  # of the caller's own code
+            problem = f"those of version {version} were not made new ones of: {told(error)}"
+            raise WrongArguments(handler=handler, problem=problem) from error
+        match made:
+            case ((tuple() | list()) as args, dict() as kwargs):
+                return args, kwargs
+        problem = f"upcast() returned {shown(made)}, which is not (args, kwargs)"
+        raise WrongArguments(handler=handler, problem=problem)
+
+
+def arguments_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> Arguments:
+    """Return what a handler takes beside the Job and its dependencies.
+
+    Raises:
+        ConfigError: It takes what cannot go over the wire, or the codec is not installed.
+    """
+    found = list[inspect.Parameter]()
+    is_behind = False  # a dependency that could be given by position
+    for at, (each, depends) in enumerate(needs_of(name, fn)):
+        if depends is not None:
+            is_behind = is_behind or each.kind in _BY_POSITION
+        elif is_behind and each.kind in _BY_POSITION:
+            found.append(each.replace(kind=each.KEYWORD_ONLY))
+        elif at or each.kind is each.VAR_POSITIONAL:  # the first one is the Job's
+            found.append(each)
+    if not found and not _has_signature(fn):
+        parameter = inspect.Parameter
+        found = [
+            parameter("args", parameter.VAR_POSITIONAL),
+            parameter("kwargs", parameter.VAR_KEYWORD),
+        ]
+    signature = inspect.Signature(sorted(found, key=lambda each: each.kind))
+    hints = {each.name: hint_of(each.annotation, fn) for each in found}
+    if encoding.codec is not None:
+        by_name, codec = dict.fromkeys(hints, ANY), encoding.codec
+    elif encoding.name == "msgspec":
+        by_name, codec = dict.fromkeys(hints, ANY), MsgspecCall.of(name, signature, hints)
+    else:
+        by_name, codec = {each.name: _shape(name, each, hints) for each in found}, None
+    return Arguments(signature, encoding, by_name, codec)
+
+
+def _has_signature(fn: Callable[..., Any]) -> bool:
+    try:
+        return signature_of(fn) is not None
+    except (TypeError, ValueError):  # a builtin has none
+        return False
+
+
+def _shape(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Shape:
+    hint = hints[parameter.name]
+    try:
+        return shape_of(hint)
+    except Unfit as error:
+        if parameter.kind not in _GIVEN:
+            return unread(str(error))
+        if parameter.default is not parameter.empty:
+            return ungiven(str(error))  # it stays what its default is
+        problem = f"{name}: nothing can be given for its {parameter.name}: {error}"
+        raise ConfigError(setting="handler", problem=problem) from None
+
+
+# --- what it returns ------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False)
+class ReturnType:
+    """The results of one handler, or the states of its jobs, at both ends."""
+
+    shape: Shape
+    codec: Codec | None = None
+
+    def encode(self, value: Any) -> bytes:
+        """Return a value as bytes.
+
+        Raises:
+            PayloadEncodingError: It is of another type, or cannot be encoded.
+        """
+        if self.codec is None and not (type(value) is bytes and self.shape.takes_bytes):
+            value = _told(self.shape.to_wire, value)
+        data: bytes = _told(encode_value, value, self.codec)
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value that these bytes are.
+
+        Raises:
+            PayloadEncodingError: They are no value of this type.
+            CodecMissing: Another codec made them.
+        """
+        name, _, _ = head_of(data)
+        if self.codec is not None and self.codec.name == name:
+            return _told(decode_value, data, self.codec)
+        value = decode_value(data, ours(name))
+        if self.codec is None:
+            return _told(self.shape.from_wire, value)
+        if isinstance(self.codec, MsgspecValue) and type(value) is not bytes:
+            return _told(self.codec.convert, value)
+        return value
+
+
+def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> ReturnType | None:
+    """Return what a handler returns; None: as it is, in JSON.
+
+    Raises:
+        ConfigError: It returns what cannot go over the wire, or the codec is not installed.
+    """
+    if encoding.codec is not None:
+        return ReturnType(ANY, encoding.codec)
+    try:
+        hint = awaited(hint_of(signature_of(fn).return_annotation, fn))
+    except (TypeError, ValueError):  # a builtin has no signature
+        hint = Any
+    return typed(f"{name}: it returns what nobody can be sent", hint, encoding)
+
+
+def typed(problem: str, hint: Any, encoding: Encoding) -> ReturnType | None:
+    """Return how values of an annotation are stored; None: as they are, in JSON.
+
+    Raises:
+        ConfigError: They cannot be; `problem` says of what.
+    """
+    if encoding.name == "msgspec":
+        return ReturnType(ANY, MsgspecValue.of(problem, hint))
+    try:
+        shape = shape_of(hint)
+    except Unfit as error:
+        raise ConfigError(setting="handler", problem=f"{problem}: {error}") from None
+    return None if shape.is_plain or shape.kind is bytes else ReturnType(shape)
+
+
+def ours(name: str) -> Codec | None:
+    """Return the codec of this name that every program knows; None: there is none."""
+    return MSGSPEC if name == MSGSPEC.name else None
+
+
+def _told(call: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return call(*args)
+    except Wrong as error:
+        raise PayloadEncodingError(path=f"${error.path}", problem=error.problem) from error
+    except PayloadEncodingError:
+        raise
+    except RecursionError as error:
+        raise PayloadEncodingError(path="$", problem=f"deeper than {DEPTH_MAX}") from error
+    except Exception as error:  # of the caller's own code, such as a check of its class
+        raise PayloadEncodingError(path="$", problem=f"is refused: {told(error)}") from error

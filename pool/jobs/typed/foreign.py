@@ -1,0 +1,90 @@
+"""Shapes of what other libraries have made: they look at it, both ways."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import (
+    Callable,
+)
+from typing import Any
+
+from pool.jobs.typed.shapes import (
+    Form,
+    Shape,
+    Wrong,
+    wrong,
+)
+
+# --- what other libraries make --------------------------------------------------------------------
+
+
+def _loaded(package: str) -> Any:
+    """Return a package if the application has imported it: a class of its own says that it has."""
+    return sys.modules.get(package)
+
+
+def of_pydantic(hint: Any, inner: Shape) -> Shape:
+    pydantic = _loaded("pydantic")
+    adapter = pydantic.TypeAdapter(hint)
+    name, kind = inner.name, inner.kind if isinstance(hint, type) else None
+    by_name = {"by_name": True, "by_alias": False} if kind is not None else {}
+
+    def to_wire(value: Any) -> Any:
+        if kind is not None and type(value) is not kind:
+            raise wrong(value, name)
+        try:
+            if kind is None:
+                adapter.validate_python(value, strict=True)
+            return adapter.dump_python(value, mode="json", round_trip=True, warnings="error")
+        except ValueError as error:  # ValidationError and PydanticSerializationError are such
+            raise _said_by("pydantic", error) from error
+
+    def from_wire(value: Any) -> Any:
+        try:
+            return adapter.validate_python(value, **by_name)
+        except ValueError as error:
+            raise _said_by("pydantic", error) from error
+
+    return Shape(name, inner.forms, to_wire, from_wire, kind=kind)
+
+
+def of_msgspec(hint: Any, inner: Shape) -> Shape:
+    msgspec = _loaded("msgspec")
+    name, kind = inner.name, inner.kind if isinstance(hint, type) else None
+
+    def from_wire(value: Any) -> Any:
+        try:
+            return msgspec.convert(value, hint, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise _said_by("msgspec", error) from error
+
+    def to_wire(value: Any) -> Any:
+        if kind is not None and type(value) is not kind:
+            raise wrong(value, name)
+        try:
+            wire = msgspec.to_builtins(value, str_keys=True)
+        except (TypeError, ValueError) as error:
+            raise _said_by("msgspec", error) from error
+        from_wire(wire)  # it does not look itself at what it takes apart
+        return wire
+
+    return Shape(name, inner.forms, to_wire, from_wire, kind=kind)
+
+
+def forms_of_struct(kind: Any) -> frozenset[Form]:
+    return frozenset({"array" if kind.__struct_config__.array_like else "object"})
+
+
+def _said_by(package: str, error: Exception) -> Wrong:
+    return Wrong(f"is refused by {package}: {' '.join(str(error).split())}")
+
+
+def constrained(hint: Any) -> Callable[[Any, Shape], Shape] | None:
+    """Return whose constraints stand beside a type: of which library `Field` or `Meta` are."""
+    for mark in hint.__metadata__:
+        home = type(mark).__module__.partition(".")[0]
+        if home in ("pydantic", "annotated_types") and _loaded("pydantic"):
+            return of_pydantic
+        if home == "msgspec":
+            return of_msgspec
+    return None

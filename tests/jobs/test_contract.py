@@ -1,0 +1,574 @@
+"""What a handler takes and returns, at both ends; without a server."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+import builtins
+import functools
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+
+from pool import Depends, Handler, Handlers, Job
+from pool.core.codec import head
+from pool.errors import (
+    CodecMissing,
+    ConfigError,
+    InvalidOption,
+    PayloadEncodingError,
+    UnknownVersion,
+    WrongArguments,
+)
+from pool.jobs.typed import msgpack
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Order:
+    id: int
+    at: datetime
+
+
+class Model(pydantic.BaseModel):
+    at: datetime
+
+
+class Struct(msgspec.Struct):
+    at: datetime
+
+
+@attrs.frozen
+class Backwards:
+    """A codec of the user's own."""
+
+    name: str = "backwards"
+
+    def encode(self, value: Any) -> bytes:
+        return repr(value).encode()[::-1]
+
+    def decode(self, data: bytes) -> Any:
+        return eval(data[::-1])  # noqa: S307 - of a test's own making
+
+
+def registered(fn: Callable[..., Any], **options: Any) -> Handler[..., Any]:
+    made: Handler[..., Any] = Handlers().job("h", **options)(fn)
+    return made
+
+
+def encoded(handler: Handler[..., Any], *args: Any, **kwargs: Any) -> bytes:
+    return handler._arguments.encode("h", args, kwargs)
+
+
+def decoded(handler: Handler[..., Any], data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = handler._arguments.decode("h", data)
+    return tuple(args), dict(kwargs)
+
+
+def refused(handler: Handler[..., Any], *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(WrongArguments) as caught:
+        encoded(handler, *args, **kwargs)
+    assert caught.value.handler == "h"
+    return caught.value.problem
+
+
+def client() -> object:
+    return object()
+
+
+def bare(job, a, b=1):  # type: ignore[no-untyped-def]
+    """Without annotations."""
+
+
+def plain(job: Job, to: str, n: int = 1, *, flag: bool = False) -> None: ...
+def many(job: Job, *numbers: int, **names: Decimal) -> None: ...
+def typed(job: Job, at: datetime, *, order: Order | None = None) -> Order: ...
+def needs(job: Job, to: str, of: object = Depends(client), n: int = 1) -> None: ...
+def noted(job: Job, to: str, *, of: Annotated[object, Depends(client)]) -> None: ...
+def lone(job: Job, data: bytes) -> bytes: ...
+def none(job: Job) -> None: ...
+
+
+# --- arity and types, where it is dispatched ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "kwargs", "said"),
+    [
+        (bare, (), {}, "missing a required argument: 'a'"),
+        (bare, (1, 2, 3), {}, "too many positional arguments"),
+        (bare, (1,), {"c": 1}, "got an unexpected keyword argument 'c'"),
+        (bare, (1,), {"a": 1}, "multiple values for argument 'a'"),
+        (none, (1,), {}, "too many positional arguments"),
+        (plain, (5,), {}, "to is int, expected str"),
+        (plain, ("a", "b"), {}, "n is str, expected int"),
+        (plain, ("a", 1, True), {}, "too many positional arguments"),
+        (plain, ("a",), {"flag": 1}, "flag is int, expected bool"),
+        (plain, (), {"to": None}, "to is None, expected str"),
+        (many, (1, "2"), {}, "argument 2 is str, expected int"),
+        (many, (), {"a": 1}, "a is int, expected Decimal"),
+        (typed, ("2026-01-01",), {}, "at is str, expected datetime"),
+        (typed, (NOW,), {"order": Order(1, "x")}, "order.at is str, expected datetime"),  # type: ignore[arg-type]
+        (needs, ("a", 2), {}, "too many positional arguments"),
+        (needs, ("a",), {"of": 1}, "got an unexpected keyword argument 'of'"),
+        (noted, ("a",), {"of": 1}, "got an unexpected keyword argument 'of'"),
+        (lone, ("a",), {}, "data is str, expected bytes"),
+    ],
+)
+def test_what_the_handler_does_not_take_is_refused(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], said: str
+) -> None:
+    assert said in refused(registered(fn), *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "kwargs", "data"),
+    [
+        (bare, (1, "b"), {}, b'[1,"b"]'),
+        (bare, (), {"a": 1}, b'{"args":[],"kwargs":{"a":1}}'),
+        (none, (), {}, b""),
+        (plain, ("a",), {}, b'["a"]'),
+        (plain, ("a", 2), {"flag": True}, b'{"args":["a",2],"kwargs":{"flag":true}}'),
+        (many, (1, 2), {}, b"[1,2]"),
+        (many, (), {"a": Decimal("1.0")}, b'{"args":[],"kwargs":{"a":"1.0"}}'),
+        (typed, (NOW,), {}, b'["2026-01-01T00:00:00+00:00"]'),
+        (needs, ("a",), {"n": 2}, b'{"args":["a"],"kwargs":{"n":2}}'),
+        (noted, ("a",), {}, b'["a"]'),
+        (lone, (b"\xff",), {}, b"\x00\xff"),
+        (lone, (), {"data": b"\xff"}, b'{"args":[],"kwargs":{"data":"/w=="}}'),
+    ],
+)
+def test_what_it_takes_comes_back(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], data: bytes
+) -> None:
+    handler = registered(fn)
+    for _ in range(2):  # the second time its types are known
+        assert encoded(handler, *args, **kwargs) == data
+        assert decoded(handler, data) == (args, kwargs)
+
+
+def test_types_that_are_known_are_not_looked_at_again_and_others_are() -> None:
+    handler = registered(plain)
+    encoded(handler, "a", 1)
+    assert handler._arguments.fine == {(str, int)}
+    assert refused(handler, "a", "b")
+    encoded(handler, "a", flag=True)
+    assert handler._arguments.fine == {(str, int)}
+    # Of these, the type does not say all.
+    for fn, args in ((typed, (NOW,)), (many, (1, 2))):
+        again = registered(fn)
+        encoded(again, *args)
+        assert (again._arguments.fine == {(int, int)}) == (fn is many)
+
+
+def test_so_many_types_are_remembered_and_no_more() -> None:
+    def mixed(job: Job, *values: str | float | None) -> None: ...
+
+    handler = registered(mixed)
+    for at in range(100):
+        encoded(handler, *[1] * at)
+    assert len(handler._arguments.fine) == 64
+    assert refused(handler, *[1] * 99, b"x")
+
+
+def test_what_is_wrong_deep_inside_is_refused_without_overflow() -> None:
+    def tree(job: Job, value: list[Any], more: dict[str, Any]) -> None: ...
+
+    ring: list[Any] = []
+    ring.append(ring)
+    with pytest.raises(PayloadEncodingError, match=r"deeper|circular"):
+        encoded(registered(tree), ring, {})
+
+    @dataclass
+    class Ring:
+        of: Any
+
+    class Node(msgspec.Struct):
+        of: Any = None
+
+    def linked(job: Job, value: Node) -> None: ...
+
+    linked.__annotations__["value"] = Node
+    node = Node()
+    node.of = node
+    with pytest.raises((WrongArguments, PayloadEncodingError)):
+        encoded(registered(linked), node)
+
+
+@dataclass
+class Chain:
+    of: Chain | None = None
+
+
+def chained(job: Job, chain: Chain) -> None: ...
+
+
+def test_what_is_made_of_itself_is_refused() -> None:
+    chain = Chain()
+    chain.of = chain
+    assert refused(registered(chained), chain) == "chain is deeper than 100"
+
+
+@attrs.define
+class Sly:
+    """Whose own code fails when it is looked at."""
+
+    id: int
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("no id today")
+
+
+def sly(job: Job, value: Sly) -> None: ...
+
+
+def test_what_the_values_own_code_raises_is_told() -> None:
+    assert refused(registered(sly), Sly(1)) == "value is refused: RuntimeError: no id today"
+
+
+# --- where it arrives ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "data", "said"),
+    [
+        (plain, b"", "missing a required argument: 'to'"),
+        (plain, b"[1]", "to is int, expected str"),
+        (plain, b'["a","b"]', "n is str, expected int"),
+        (plain, b'{"args":["a"],"kwargs":{"more":1}}', "unexpected keyword argument 'more'"),
+        (typed, b"[5]", "at is int, expected the text of a datetime"),
+        (typed, b'["soon"]', "at 'soon' is not the text of a datetime"),
+        (needs, b'{"args":["a"],"kwargs":{"of":1}}', "unexpected keyword argument 'of'"),
+        (lone, b"[5]", "data is int, expected bytes"),
+    ],
+)
+def test_what_another_program_has_sent_is_looked_at(
+    fn: Callable[..., Any], data: bytes, said: str
+) -> None:
+    with pytest.raises(WrongArguments) as caught:
+        decoded(registered(fn), data)
+    assert said in caught.value.problem
+
+
+# --- annotations --------------------------------------------------------------------------------
+
+
+def test_the_registry_refuses_what_nothing_can_be_given_for() -> None:
+    def opens(job: Job, file: Callable[[], int]) -> None: ...
+    def returns(job: Job) -> complex: ...
+
+    with pytest.raises(ConfigError, match="h: nothing can be given for its file"):
+        registered(opens)
+    with pytest.raises(ConfigError, match="h: it returns what nobody can be sent: complex"):
+        registered(returns)
+
+
+def test_a_default_that_cannot_travel_may_stay_one() -> None:
+    def opens(job: Job, n: int = 1, file: Callable[[], int] = lambda: 1) -> None: ...
+
+    handler = registered(opens)
+    assert decoded(handler, encoded(handler, 2)) == ((2,), {})
+    assert "file cannot be given: nothing goes over the wire as" in refused(handler, 2, lambda: 2)
+
+
+def test_what_only_checkers_import_is_taken_as_json_has_it_and_nothing_else() -> None:
+    def counts(job: Job, share: Fraction) -> Fraction: ...
+
+    handler = registered(counts)
+    assert decoded(handler, encoded(handler, "1/2")) == (("1/2",), {})
+    assert "its annotation 'Fraction' cannot be read" in refused(handler, Decimal(1))
+
+
+def test_decorated_functions_methods_partials_and_objects_have_their_annotations() -> None:
+    def traced(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        return inner
+
+    class Mailer:
+        def send(self, job: Job, at: datetime) -> None: ...
+        def __call__(self, job: Job, at: datetime) -> None: ...
+
+    def three(n: int, job: Job, at: datetime) -> None: ...
+
+    for fn in (traced(typed), Mailer().send, Mailer(), functools.partial(three, 1)):
+        handler = registered(fn)
+        assert decoded(handler, encoded(handler, NOW)) == ((NOW,), {})
+        assert "expected datetime" in refused(handler, "x")
+
+
+def test_a_builtin_without_a_signature_takes_anything() -> None:
+    handler = registered(builtins.print)
+    assert decoded(handler, encoded(handler, 1, "a", end="")) == ((1, "a"), {"end": ""})
+
+
+# --- results ------------------------------------------------------------------------------------
+
+
+def test_a_result_by_annotation_comes_back() -> None:
+    result = registered(typed)._result
+    assert result is not None
+    data = result.encode(Order(1, NOW))
+    assert data == b'{"id":1,"at":"2026-01-01T00:00:00+00:00"}'
+    assert result.decode(data) == Order(1, NOW)
+    with pytest.raises(PayloadEncodingError, match="is dict, expected Order"):
+        result.encode({"id": 1})
+    with pytest.raises(
+        PayloadEncodingError, match="is int, expected the text of a datetime"
+    ) as caught:
+        result.decode(b'{"id":1,"at":5}')
+    assert caught.value.path == "$.at"
+
+
+def test_a_plain_result_has_nothing_to_do_with_all_this() -> None:
+    def many_types(job: Job) -> dict[str, list[int]] | None: ...
+    def nothing(job: Job): ...  # type: ignore[no-untyped-def]
+
+    for fn in (plain, lone, none, many_types, nothing):
+        assert registered(fn)._result is None
+
+
+# --- codecs -------------------------------------------------------------------------------------
+
+
+def test_bytes_are_one_value_and_no_other() -> None:
+    def data(job: Job, data: bytes) -> bytes: ...
+
+    handler = registered(data, codec="bytes")
+    assert encoded(handler, b"\xff") == b"\x00\xff"
+    assert decoded(handler, b"\x00\xff") == ((b"\xff",), {})
+    assert refused(handler, "a") == "it takes one bytes value and no other"
+    with pytest.raises(WrongArguments, match="one bytes value"):
+        decoded(handler, b'["YQ=="]')
+
+
+def test_a_codec_of_ones_own_gets_values_as_they_are() -> None:
+    def takes(job: Job, a: Any, b: int = 1) -> Any: ...
+
+    handler = registered(takes, codec=Backwards())
+    data = encoded(handler, (1, 2), b=3)
+    assert data == b"\x01backwards\n" + repr({"args": [(1, 2)], "kwargs": {"b": 3}}).encode()[::-1]
+    assert decoded(handler, data) == (((1, 2),), {"b": 3})
+    assert "missing" in refused(handler)
+    assert decoded(handler, b"[1]") == ((1,), {})  # of before it had one
+    result = handler._result
+    assert result is not None
+    assert result.decode(result.encode({1, 2})) == {1, 2}
+    assert result.encode(None) == b"null"
+    assert result.decode(b"null") is None
+
+
+def test_who_has_not_got_the_codec_says_which() -> None:
+    coded, other = registered(bare, codec=Backwards()), registered(bare)
+    with pytest.raises(CodecMissing, match="made by the codec 'backwards'") as caught:
+        decoded(other, encoded(coded, 1))
+    assert caught.value.codec == "backwards"
+
+
+@pytest.mark.parametrize(
+    ("codec", "said"),
+    [
+        (5, "is not one of json, msgspec, bytes"),
+        (Backwards("json"), "nor a Codec with a name of its own"),
+        (Backwards("A b"), "nor a Codec with a name of its own"),
+        (Backwards("a" * 33), "nor a Codec with a name of its own"),
+        (type("Half", (), {"name": "half", "encode": bytes})(), "lacks encode() or decode()"),
+    ],
+)
+def test_what_is_no_codec_is_refused(codec: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        registered(bare, codec=codec)
+    assert said in str(caught.value)
+
+
+# --- msgspec ------------------------------------------------------------------------------------
+
+
+def packed(
+    job: Job,
+    order: Order,
+    struct: Struct,
+    model: Model,
+    *,
+    ids: set[UUID] = frozenset(),  # type: ignore[assignment]
+) -> dict[str, Order]: ...
+
+
+def test_msgspec_carries_typed_values() -> None:
+    handler = registered(packed, codec="msgspec")
+    args = Order(1, NOW), Struct(NOW), Model(at=NOW)
+    data = encoded(handler, *args, ids={UUID(int=1)})
+    assert data.startswith(b"\x01msgspec\n")
+    assert len(data) < len(encoded(registered(packed), *args, ids={UUID(int=1)}))
+    found, named = decoded(handler, data)
+    assert [*found, named.pop("ids")] == [*args, {UUID(int=1)}]
+    assert not named
+    assert decoded(handler, encoded(handler, *args))[0] == args
+    result = handler._result
+    assert result is not None
+    assert result.decode(result.encode({"a": Order(1, NOW)})) == {"a": Order(1, NOW)}
+    with pytest.raises(PayloadEncodingError, match="refused by msgspec"):
+        result.encode({"a": 5})
+
+
+def test_msgspec_refuses_what_would_not_arrive() -> None:
+    def takes(job: Job, n: int, *, at: datetime = NOW) -> None: ...
+
+    handler = registered(takes, codec="msgspec")
+    assert "missing a required argument: 'n'" in refused(handler)
+    assert "refused by msgspec: Expected `int`, got `str`" in refused(handler, "5")
+    assert "`$.kwargs.at`" in refused(handler, 5, at=7)
+    with pytest.raises(PayloadEncodingError, match="the codec raised"):
+        encoded(handler, object())
+    with pytest.raises(PayloadEncodingError, match="the codec raised"):
+        decoded(handler, b"\x01msgspec\n\xc1")
+    with pytest.raises(WrongArguments, match="Expected `object`, got `int`"):
+        decoded(handler, b"\x01msgspec\n\xff")
+
+
+def test_one_codec_reads_what_the_other_has_made() -> None:
+    """As while a fleet is deployed that changes it."""
+
+    def takes(job: Job, at: datetime, n: int = 1, *, data: bytes = b"") -> Order: ...
+
+    fast, strict = registered(takes, codec="msgspec"), registered(takes)
+    for sender, receiver in ((fast, strict), (strict, fast)):
+        for args, kwargs in (((NOW,), {}), ((NOW, 2), {"data": b"\xff"})):
+            found, named = decoded(receiver, encoded(sender, *args, **kwargs))
+            bound = receiver._arguments.signature.bind(*found, **named).arguments
+            assert bound == receiver._arguments.signature.bind(*args, **kwargs).arguments
+        assert sender._result is not None
+        assert receiver._result is not None
+        assert receiver._result.decode(sender._result.encode(Order(1, NOW))) == Order(1, NOW)
+
+
+def test_msgspec_takes_arguments_by_name_and_types_that_it_knows() -> None:
+    def first(job: Job, a: int, /) -> None: ...
+    def mixed(job: Job, value: Order | Struct) -> None: ...
+
+    for fn in (many, first):
+        with pytest.raises(ConfigError, match="gives arguments by name"):
+            registered(fn, codec="msgspec")
+    with pytest.raises(ConfigError, match="h: "):
+        registered(mixed, codec="msgspec")
+
+
+def test_without_msgspec_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(registered(bare, codec="msgspec"), 1)
+    monkeypatch.setattr(msgpack, "_package", lambda: None)
+    with pytest.raises(ConfigError, match=r"pip install keyed-pool\[msgspec\]"):
+        registered(bare, codec="msgspec")
+    with pytest.raises(CodecMissing, match="'msgspec', which is not installed"):
+        decoded(registered(bare), data)
+
+
+def test_neither_is_imported_before_an_annotation_needs_it() -> None:
+    code = """
+import sys
+from pool import Handlers, Job
+from datetime import datetime
+handlers = Handlers()
+@handlers.job("a")
+def a(job: Job, at: datetime) -> list[datetime]: return [at]
+a._arguments.encode("a", (datetime(2026, 1, 1),), {})
+assert not {"msgspec", "pydantic"} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- versions -----------------------------------------------------------------------------------
+
+
+def renamed(version: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Of 1 the only one was the id; 2 had a text beside it."""
+    if version == 1:
+        args = (*args, "2026-01-01T00:00:00+00:00")
+    return [{"id": args[0], "at": args[1]}], kwargs
+
+
+def takes_order(job: Job, order: Order) -> Order: ...
+
+
+def test_arguments_of_an_earlier_version_become_the_present_ones() -> None:
+    first, second = registered(bare), registered(bare, version=2, upcast=renamed)
+    third = registered(takes_order, version=3, upcast=renamed)
+    for data in (
+        encoded(first, 7),
+        encoded(second, 7, "2026-01-01T00:00:00+00:00"),
+        encoded(third, Order(7, NOW)),
+    ):
+        assert decoded(third, data) == ((Order(7, NOW),), {})
+    assert encoded(third, Order(7, NOW)).startswith(b"\x01 3\n[{")
+
+
+@pytest.mark.parametrize("codec", ["json", "msgspec", Backwards()])
+def test_each_codec_tells_the_version(codec: Any) -> None:
+    def before(job: Job, n: int) -> None: ...
+    def after(job: Job, m: int, unit: str) -> None: ...
+
+    def upcast(version: int, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        assert version == 4
+        return (), {"m": kwargs["n"], "unit": "cm"}
+
+    old = registered(before, codec=codec, version=4, upcast=upcast)
+    new = registered(after, codec=codec, version=5, upcast=upcast)
+    data = encoded(old, n=3)
+    args, kwargs = decoded(new, data)
+    assert new._arguments.signature.bind(*args, **kwargs).arguments == {"m": 3, "unit": "cm"}
+    with pytest.raises(UnknownVersion) as caught:
+        decoded(old, encoded(new, 3, "cm"))
+    assert (caught.value.version, caught.value.known) == (5, 4)
+
+
+def test_an_empty_call_and_bytes_have_a_version_too() -> None:
+    handler = registered(none, version=2, upcast=lambda *_: ((), {}))
+    assert encoded(handler) == head(version=2)
+    assert decoded(handler, head(version=2)) == ((), {})
+    assert decoded(handler, b"[1]") == ((), {})
+    data = registered(lone, version=2, codec="bytes", upcast=lambda *_: ((b"new",), {}))
+    assert encoded(data, b"x") == b"\x01 2\n\x00x"
+    assert decoded(data, b"\x00x") == ((b"new",), {})
+
+
+@pytest.mark.parametrize(
+    ("upcast", "said"),
+    [
+        (lambda *_: 1 / 0, "those of version 1 were not made new ones of: ZeroDivisionError"),
+        (lambda *_: None, "upcast() returned None, which is not (args, kwargs)"),
+        (lambda *_: ((5,), {}), "order is int, expected a dict, for Order"),
+        (lambda *_: ((), {}), "missing a required argument: 'order'"),
+    ],
+)
+def test_what_an_upcaster_does_wrong_is_told(upcast: Any, said: str) -> None:
+    handler = registered(takes_order, version=2, upcast=upcast)
+    with pytest.raises(WrongArguments) as caught:
+        decoded(handler, b"[1]")
+    assert said in caught.value.problem
+
+
+def test_a_version_has_an_upcaster_and_bounds() -> None:
+    with pytest.raises(ConfigError, match="2 needs upcast="):
+        registered(bare, version=2)
+    with pytest.raises(ConfigError, match="there is none before version 1"):
+        registered(bare, upcast=renamed)
+    with pytest.raises(ConfigError, match="not a function"):
+        registered(bare, version=2, upcast=5)
+    for version in (0, 1_000_000, "2", True):
+        with pytest.raises(InvalidOption):
+            registered(bare, version=version, upcast=renamed)

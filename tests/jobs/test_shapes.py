@@ -1,0 +1,471 @@
+"""Every type that an annotation may name: there and back, over JSON, and what is refused."""
+
+from __future__ import annotations
+
+import enum
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import InitVar, dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    Optional,
+    TypedDict,
+    TypeVar,
+    Union,
+)
+from uuid import UUID
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pool.core.codec import decode_value, encode_value
+from pool.jobs.typed.annotations import shape_of
+from pool.jobs.typed.shapes import ANY, Unfit, Wrong
+
+T = TypeVar("T")
+Customer = NewType("Customer", int)
+NOW = datetime(2026, 3, 29, 1, 30, 0, 17, tzinfo=timezone(timedelta(hours=2)))
+ID = UUID("0190b8a6-7b1c-7d3e-8f00-0123456789ab")
+
+
+class Color(enum.Enum):
+    RED = "r"
+    BLUE = "b"
+    CRIMSON = "r"  # noqa: PIE796 - another name of RED
+
+
+class Size(enum.IntEnum):
+    S = 1
+    L = 3
+
+
+class Odd(enum.Enum):
+    PAIR = (1, 2)
+    REST = None
+
+
+class Right(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+@dataclass
+class Line:
+    item: str
+    price: Decimal
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    id: UUID
+    lines: list[Line] = field(default_factory=list)
+    count: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if len(self.lines) > 3:
+            raise ValueError("too many lines")
+        object.__setattr__(self, "count", len(self.lines))
+
+
+@attrs.define
+class Person:
+    name: str
+    _born: date
+    tags: frozenset[str] = frozenset()
+
+
+class Row(TypedDict):
+    id: int
+    when: NotRequired[datetime]
+
+
+class Flat(TypedDict, total=False):
+    id: int
+
+
+class Point(NamedTuple):
+    x: int
+    at: datetime
+
+
+@dataclass
+class Tree:
+    value: int
+    left: Tree | None = None
+    others: list[Tree] = field(default_factory=list)
+
+
+@dataclass
+class Box(Generic[T]):
+    inside: list[T]
+    first: T | None = None
+
+
+class Model(pydantic.BaseModel):
+    id: int = pydantic.Field(alias="ID", gt=0)
+    when: datetime
+    of: Model | None = None
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    count: Annotated[int, pydantic.Field(gt=0)]
+
+
+class Struct(msgspec.Struct):
+    id: int
+    when: datetime
+    tags: set[str] = set()
+
+
+class Cat(pydantic.BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(pydantic.BaseModel):
+    kind: Literal["dog"]
+
+
+Pet = Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
+
+# Annotation, a value, and what it is in JSON.
+PLAIN: list[tuple[Any, Any, Any]] = [
+    (Any, {"a": [1]}, {"a": [1]}),
+    (object, None, None),
+    (None, None, None),
+    (bool, True, True),
+    (int, -(10**30), -(10**30)),
+    (float, 0.1, 0.1),
+    (float, 2, 2),
+    (str, "é", "é"),
+    (list, [1, "a"], [1, "a"]),
+    (list[int], [1, 2], [1, 2]),
+    (dict, {"a": 1}, {"a": 1}),
+    (dict[str, list[float]], {"a": [0.5]}, {"a": [0.5]}),
+    (Mapping[str, int], {"a": 1}, {"a": 1}),
+    (Sequence[str], ["a"], ["a"]),
+    (Iterable[int], [1], [1]),
+    (int | str | None, None, None),
+    (Optional[list[str]], ["a"], ["a"]),  # noqa: UP045 - as older programs write it
+    (Union[int, list[int]], [1], [1]),  # noqa: UP007
+    (Literal["a", 1] | None, 1, 1),
+    (Customer, 7, 7),
+    (Annotated[int, "in cents"], 7, 7),
+    (Flat, {"id": 1}, {"id": 1}),
+]
+TYPED: list[tuple[Any, Any, Any]] = [
+    (datetime, NOW, "2026-03-29T01:30:00.000017+02:00"),
+    (datetime, datetime(2026, 1, 1), "2026-01-01T00:00:00"),  # noqa: DTZ001 - it stays naive
+    (date, date(2026, 1, 2), "2026-01-02"),
+    (time, time(1, 2, 3, tzinfo=UTC), "01:02:03+00:00"),
+    (timedelta, timedelta(days=1, seconds=30, microseconds=5), "P1DT30.000005S"),
+    (timedelta, -timedelta(seconds=1), "-P0DT1S"),
+    (UUID, ID, str(ID)),
+    (Decimal, Decimal("1.10"), "1.10"),
+    (bytes, b"\xff\x00", "/wA="),
+    (Color, Color.BLUE, "b"),
+    (Color, Color.CRIMSON, "r"),
+    (Size, Size.L, 3),
+    (Odd, Odd.PAIR, "PAIR"),
+    (Odd, Odd.REST, "REST"),
+    (Right, Right.READ | Right.WRITE, 3),
+    (Literal["a", Color.RED], Color.RED, "r"),
+    (tuple[int, str], (1, "a"), [1, "a"]),
+    (tuple[datetime, ...], (NOW,), [NOW.isoformat()]),
+    (tuple[()], (), []),
+    (tuple, (1, "a"), [1, "a"]),
+    (set[int], {3, 1, 2}, [1, 2, 3]),
+    (frozenset[UUID], frozenset({ID}), [str(ID)]),
+    (AbstractSet[str], {"b", "a"}, ["a", "b"]),
+    (list[bytes], [b"a"], ["YQ=="]),
+    (dict[UUID, date], {ID: date(2026, 1, 2)}, {str(ID): "2026-01-02"}),
+    (dict[int, str], {-1: "a", 10: "b"}, {"-1": "a", "10": "b"}),
+    (Line, Line("a", Decimal(1)), {"item": "a", "price": "1", "at": None}),
+    (Order, Order(id=ID, lines=[]), {"id": str(ID), "lines": []}),
+    (
+        Order,
+        Order(id=ID, lines=[Line("a", Decimal("0.5"), NOW)]),
+        {"id": str(ID), "lines": [{"item": "a", "price": "0.5", "at": NOW.isoformat()}]},
+    ),
+    (
+        Person,
+        Person("A", date(1815, 12, 10), frozenset(["b", "a"])),
+        {"name": "A", "_born": "1815-12-10", "tags": ["a", "b"]},
+    ),
+    (Row, {"id": 1}, {"id": 1}),
+    (Row, {"id": 1, "when": NOW}, {"id": 1, "when": NOW.isoformat()}),
+    (Point, Point(1, NOW), [1, NOW.isoformat()]),
+    (
+        Tree,
+        Tree(1, Tree(2), [Tree(3)]),
+        {
+            "value": 1,
+            "left": {"value": 2, "left": None, "others": []},
+            "others": [{"value": 3, "left": None, "others": []}],
+        },
+    ),
+    (Box[date], Box([date(2026, 1, 2)]), {"inside": ["2026-01-02"], "first": None}),
+    (Model, Model(ID=1, when=NOW), {"id": 1, "when": NOW.isoformat(), "of": None}),
+    (Checked, Checked(2), {"count": 2}),
+    (Pet, Dog(kind="dog"), {"kind": "dog"}),
+    (Annotated[int, pydantic.Field(gt=0)], 3, 3),
+    (Struct, Struct(1, NOW, {"a"}), {"id": 1, "when": NOW.isoformat(), "tags": ["a"]}),
+    (Annotated[int, msgspec.Meta(gt=0)], 3, 3),
+    (datetime | None, None, None),
+    (datetime | int, NOW, NOW.isoformat()),
+    (datetime | int | float, 2, 2),
+    # What cannot be told apart in JSON goes with its name; None never does.
+    (datetime | str, "a", {"str": "a"}),
+    (datetime | str, NOW, {"datetime": NOW.isoformat()}),
+    (Line | Box[int] | None, None, None),
+    (Line | Person, Line("a", Decimal(1)), {"Line": {"item": "a", "price": "1", "at": None}}),
+    (Model | Struct, Struct(1, NOW), {"Struct": {"id": 1, "when": NOW.isoformat(), "tags": []}}),
+    (dict[str, int] | Checked, {"count": 2}, {"dict[str, int]": {"count": 2}}),
+]
+
+
+def over_the_wire(wire: Any) -> Any:
+    return decode_value(encode_value(wire))
+
+
+def name(case: object) -> str:
+    if isinstance(case, str) and " " in case:
+        return case[:40]
+    return getattr(case, "__name__", type(case).__name__)
+
+
+@pytest.mark.parametrize(("hint", "value", "wire"), PLAIN, ids=name)
+def test_what_json_has_itself_stays_as_it_is(hint: Any, value: Any, wire: Any) -> None:
+    shape = shape_of(hint)
+    assert shape.is_plain
+    assert shape.to_wire(value) is value
+    assert value == wire
+    assert shape.from_wire(over_the_wire(value)) == value
+
+
+@pytest.mark.parametrize(("hint", "value", "wire"), TYPED, ids=name)
+def test_each_type_comes_back_as_it_went(hint: Any, value: Any, wire: Any) -> None:
+    shape = shape_of(hint)
+    sent = over_the_wire(shape.to_wire(value))
+    assert sent == wire
+    back = shape.from_wire(sent)
+    assert back == value
+    assert type(back) is type(value)
+    assert not shape.is_plain
+
+
+AWARE = st.datetimes(timezones=st.just(UTC))
+LINES = st.builds(
+    Line, st.text(st.characters(exclude_categories=["Cs"])), st.decimals(allow_nan=False), AWARE
+)
+POINTS = st.builds(Point, st.integers(), AWARE)
+ANY_OF: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (datetime, st.datetimes() | AWARE),
+    (timedelta, st.timedeltas()),
+    (Decimal, st.decimals(allow_nan=False)),
+    (time, st.times()),
+    (date, st.dates()),
+    (UUID, st.uuids()),
+    (bytes, st.binary()),
+    (dict[int, float], st.dictionaries(st.integers(), st.floats(-1e9, 1e9))),
+    (set[int | UUID], st.sets(st.integers() | st.uuids())),
+    (tuple[Color, Right], st.tuples(st.sampled_from(Color), st.sampled_from(Right))),
+    (Order, st.builds(Order, id=st.uuids(), lines=st.lists(LINES, max_size=3))),
+    (list[Line | Point | None], st.lists(st.none() | LINES | POINTS)),
+    (Struct, st.builds(Struct, st.integers(-(2**63), 2**63), AWARE, st.just({"b", "a"}))),
+    (
+        Box[Line | datetime],
+        st.builds(Box[Line | datetime], st.lists(LINES | AWARE), st.none() | AWARE),
+    ),
+]
+
+
+@pytest.mark.parametrize(("hint", "values"), ANY_OF, ids=name)
+def test_any_value_of_a_type_comes_back(hint: Any, values: st.SearchStrategy[Any]) -> None:
+    shape = shape_of(hint)
+
+    @settings(max_examples=40, deadline=None)
+    @given(values)
+    def comes_back(value: Any) -> None:
+        assert shape.from_wire(over_the_wire(shape.to_wire(value))) == value
+
+    comes_back()
+
+
+def test_equal_sets_are_equal_bytes() -> None:
+    """Else a repeated dispatch would be one with other arguments."""
+    shape = shape_of(set[str])
+    some = {f"n{i}" for i in range(50)}
+    other = set[str]()
+    other.update(sorted(some, reverse=True))
+    assert shape.to_wire(some) == sorted(some)
+    assert encode_value(shape.to_wire(some)) == encode_value(shape.to_wire(other))
+
+
+class Later(datetime):
+    pass
+
+
+@dataclass
+class Special(Line):
+    more: int = 0
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+# Annotation, what is sent, and what the refusal says.
+NOT_SENT: list[tuple[Any, Any, str]] = [
+    (int, "5", "is str, expected int"),
+    (int, 5.0, "is float, expected int"),
+    (str, 5, "is int, expected str"),
+    (str, None, "is None, expected str"),
+    (bool, 1, "is int, expected bool"),
+    (None, 0, "is int, expected None"),
+    (list[int], [1, "2"], "[1] is str, expected int"),
+    (list[int], (1,), "is tuple, expected list[int]"),
+    (Sequence[str], "abc", "is str, expected Sequence[str]"),
+    (dict[str, int], {"a": None}, "['a'] is None, expected int"),
+    (dict[int, str], {"1": "a"}, "['1'] is str, expected int"),
+    (datetime, "2026-01-01", "is str, expected datetime"),
+    (datetime, date(2026, 1, 1), "is date, expected datetime"),
+    (datetime, Later(2026, 1, 1), "is Later, expected datetime"),
+    (date, NOW, "is datetime, expected date"),
+    (Decimal, 1.5, "is float, expected Decimal"),
+    (UUID, str(ID), "is str, expected UUID"),
+    (bytes, "a", "is str, expected bytes"),
+    (Color, "r", "is str, expected Color"),
+    (Literal["a", 1], True, "True is not Literal['a', 1]"),
+    (Literal["a"], [], "<list> is not Literal['a']"),
+    (tuple[int, str], (1,), "has 1 items, expected 2"),
+    (tuple[int, str], (1, 2), "[1] is int, expected str"),
+    (tuple[int, ...], [1], "is list, expected tuple[int, ...]"),
+    (set[int], [1], "is list, expected set[int]"),
+    (Line, {"item": "a"}, "is dict, expected Line"),
+    (Line, Special("a", Decimal(1)), "is Special, expected Line"),
+    (Line, Line("a", 1.5), ".price is float, expected Decimal"),  # type: ignore[arg-type]
+    (Order, Order(id=ID, lines=[Line(1, Decimal(1))]), ".lines[0].item is int, expected str"),  # type: ignore[arg-type]
+    (Row, {}, "lacks id: Row"),
+    (Row, {"id": 1, "more": 2}, "has no key 'more': Row"),
+    (Row, {"id": 1, "when": "now"}, "['when'] is str, expected datetime"),
+    (Point, (1, NOW), "is tuple, expected Point"),
+    (int | None, "a", "is str, expected int | None"),
+    (Line | Person, 1, "is int, expected Line | Person"),
+    (Model, {"id": 1}, "is dict, expected Model"),
+    (Model, Model.model_construct(id="x", when=NOW, of=None), "is refused by pydantic: "),
+    (Annotated[int, pydantic.Field(gt=0)], 0, "is refused by pydantic: "),
+    (Annotated[int, pydantic.Field(gt=0)], "3", "is refused by pydantic: "),
+    (Struct, Struct("1", NOW), "is refused by msgspec: "),  # type: ignore[arg-type]
+    (Struct, {"id": 1}, "is dict, expected Struct"),
+    (Annotated[int, msgspec.Meta(gt=0)], 0, "is refused by msgspec: "),
+    ("Missing", object(), "is object, and its annotation 'Missing' cannot be read"),
+]
+# Annotation, what stands in JSON, and what the refusal says.
+NOT_TAKEN: list[tuple[Any, Any, str]] = [
+    (int, "5", "is str, expected int"),
+    (list[int], [1, None], "[1] is None, expected int"),
+    (datetime, 5, "is int, expected the text of a datetime"),
+    (datetime, "soon", "'soon' is not the text of a datetime"),
+    (timedelta, "P1D", "'P1D' is not the text of a timedelta"),
+    (timedelta, "P9999999999DT0S", "'P9999999999DT0S' is not the text of a timedelta"),
+    (Decimal, "one", "'one' is not the text of a Decimal"),
+    (bytes, "a", "'a' is not base 64"),
+    (bytes, 5, "is int, expected bytes, or their text in base 64"),
+    (Color, "x", "x is none of Color"),
+    (Color, [], "<list> is none of Color"),
+    (Size, True, "True is none of Size"),
+    (Right, 8, "8 is none of Right"),
+    (tuple[int, str], [1], "has 1 items, expected 2"),
+    (tuple[int, str], {"0": 1}, "is dict, expected a list, for tuple[int, str]"),
+    (dict[int, str], {"a": "b"}, "['a'] 'a' is not the text of an int"),
+    (dict[Decimal, int], {"1": 1, "1.0": 2}, "has two keys that are one on the wire"),
+    (Line, [], "is list, expected a dict, for Line"),
+    (Line, {"item": "a"}, "lacks price: Line"),
+    (Line, {"item": "a", "price": "1", "more": 1}, "has no field 'more': Line"),
+    (Line, {"item": "a", "price": 1}, ".price is int, expected the text of a Decimal"),
+    (Person, {"name": "a"}, "lacks _born: Person"),
+    (datetime | int, [], "is list, expected datetime | int"),
+    (Line | Person, {"Line": {}}, "['Line'] lacks item, price: Line"),
+    (Line | Person, {"Other": {}}, "is dict, expected one of Line | Person, by its name"),
+    (Model, {"id": -1, "when": "2026-01-01"}, "is refused by pydantic: "),
+    (Struct, {"id": 1}, "is refused by msgspec: "),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "said"), NOT_SENT, ids=name)
+def test_what_is_not_of_the_type_is_not_sent(hint: Any, value: Any, said: str) -> None:
+    with pytest.raises(Wrong) as caught:
+        shape_of(hint).to_wire(value)
+    assert said in f"{caught.value.path} {caught.value.problem}".strip()
+
+
+@pytest.mark.parametrize(("hint", "wire", "said"), NOT_TAKEN, ids=name)
+def test_what_cannot_be_of_the_type_is_not_taken(hint: Any, wire: Any, said: str) -> None:
+    with pytest.raises(Wrong) as caught:
+        shape_of(hint).from_wire(wire)
+    assert said in f"{caught.value.path} {caught.value.problem}".strip()
+
+
+def test_what_a_class_refuses_itself_is_its_own_error() -> None:
+    line = {"item": "a", "price": "1", "at": None}
+    with pytest.raises(ValueError, match="too many lines"):
+        shape_of(Order).from_wire({"id": str(ID), "lines": [line] * 4})
+
+
+class Plain:
+    pass
+
+
+@dataclass
+class Gone:
+    seed: InitVar[int]
+    value: int = 0
+
+
+@dataclass
+class Unknown:
+    value: Missing  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("hint", "said"),
+    [
+        (Plain, "Plain"),
+        (list[Plain], "Plain"),
+        (complex, "complex"),
+        (dict[float, int], "a key is text in JSON, and float is not"),
+        (dict[Line, int], "a key is text in JSON, and Line is not"),
+        (Gone, "its seed is gone once it is made"),
+        (Unknown, "Unknown: 'Missing' is not there at run time"),
+        (typing.Callable[[], int], "Callable"),
+        (Literal[b"a"], "Literal"),
+    ],
+    ids=name,
+)
+def test_what_cannot_go_over_the_wire_is_said_at_once(hint: Any, said: str) -> None:
+    with pytest.raises(Unfit, match=said):
+        shape_of(hint)
+
+
+def test_what_cannot_be_read_lets_pass_what_json_has() -> None:
+    shape = shape_of("Missing")
+    for value in (None, 1, "a", [1], {"a": 1}, (1,), b"a"):
+        assert shape.to_wire(value) is value
+        assert shape.from_wire(value) is value
+    assert shape_of(T) is ANY
+    assert shape_of(typing.Never) is ANY

@@ -1,0 +1,338 @@
+"""Typed arguments and results on real nodes: both ends, dead letters, codecs, versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+
+from pool import Call, Depends, Handlers, Job, JobRef
+from pool.errors import (
+    ArgumentsDiffer,
+    CodecMissing,
+    JobParked,
+    PayloadEncodingError,
+    WrongArguments,
+)
+from pool.events import AttemptFailed
+
+if TYPE_CHECKING:
+    from tests.nodes import Fleet
+
+pytestmark = pytest.mark.anyio
+
+NOW = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+ID = UUID(int=7)
+
+
+@dataclass
+class Line:
+    item: str
+    price: Decimal
+
+
+@attrs.frozen
+class Order:
+    id: UUID
+    at: datetime
+    lines: tuple[Line, ...] = ()
+
+
+class Model(pydantic.BaseModel):
+    at: datetime
+
+
+class Struct(msgspec.Struct):
+    at: datetime
+
+
+def client() -> str:
+    return "client"
+
+
+def shop(seen: list[Any], **options: Any) -> Handlers:
+    handlers = Handlers()
+
+    @handlers.job("total", attempts_max=2, backoff_s=0.01, backoff_max_s=0.01, **options)
+    async def total(
+        job: Job, order: Order, due: timedelta | None = None, *, of: str = Depends(client)
+    ) -> dict[str, Decimal]:
+        seen.append((job.attempt, order, due, of))
+        if job.attempt == 1 and due == timedelta(0):
+            raise ValueError("not yet")
+        return {"total": sum((line.price for line in order.lines), Decimal(0))}
+
+    @handlers.job("models", **options)
+    def models(job: Job, model: Model, struct: Struct) -> Model:
+        seen.append((model, struct))
+        return model
+
+    return handlers
+
+
+ORDER = Order(ID, NOW, (Line("a", Decimal("1.10")), Line("b", Decimal(2))))
+
+
+@pytest.mark.parametrize("codec", ["json", "msgspec"])
+async def test_what_is_dispatched_is_what_the_handler_is_given(fleet: Fleet, codec: Any) -> None:
+    """By the handler from a node without any, by its name where it is known; and back."""
+    seen: list[Any] = []
+    handlers = shop(seen, codec=codec)
+    node, caller = await fleet.node(handlers), await fleet.node()
+    for at in (node, caller):
+        ref = await at.dispatch(handlers["total"], "k", ORDER, due=timedelta(hours=1))
+        assert await ref.result(timeout_s=10) == {"total": Decimal("3.10")}
+    ref = await node.dispatch("total", "k", ORDER)
+    assert await ref.result(timeout_s=10) == {"total": Decimal("3.10")}
+    assert [each[1:] for each in seen] == [
+        (ORDER, timedelta(hours=1), "client"),
+        (ORDER, timedelta(hours=1), "client"),
+        (ORDER, None, "client"),
+    ]
+    model, struct = Model(at=NOW), Struct(NOW)
+    assert await (await node.dispatch("models", "m", model, struct)).result(timeout_s=10) == model
+    assert seen[-1] == (model, struct)
+
+
+async def test_each_attempt_is_given_the_same(fleet: Fleet) -> None:
+    seen: list[Any] = []
+    node = await fleet.node(shop(seen))
+    await (await node.dispatch("total", "k", ORDER, timedelta(0))).result(timeout_s=10)
+    assert [(attempt, order) for attempt, order, *_ in seen] == [(1, ORDER), (2, ORDER)]
+
+
+async def test_what_is_wrong_is_told_to_the_caller_and_nothing_is_sent(fleet: Fleet) -> None:
+    seen: list[Any] = []
+    handlers = shop(seen)
+    node, caller = await fleet.node(handlers), await fleet.node()
+    for at, handler in ((node, "total"), (node, handlers["total"]), (caller, handlers["total"])):
+        for args in ((), ("text",), (ORDER, 5), (ORDER, None, None)):
+            with pytest.raises(WrongArguments):
+                await at.dispatch(handler, "k", *args)
+    good, wrong, odd = await caller.dispatch_many(
+        handlers["total"], [Call("a", ORDER), Call("b", 5), Call("c", ORDER, of="mine")]
+    )
+    assert isinstance(good, JobRef)
+    assert isinstance(wrong, WrongArguments)
+    assert isinstance(odd, WrongArguments)
+    assert await good.result(timeout_s=10) == {"total": Decimal("3.10")}
+    assert len(seen) == 1
+    assert fleet.record("k") is None
+
+
+async def test_who_does_not_know_the_handler_speaks_json_and_is_not_asked(fleet: Fleet) -> None:
+    seen: list[Any] = []
+    await fleet.node(shop(seen))
+    caller = await fleet.node()
+    order = {"id": str(ID), "at": NOW.isoformat(), "lines": [{"item": "a", "price": "1.10"}]}
+    ref = await caller.dispatch("total", "k", order)
+    assert await ref.result(timeout_s=10) == {"total": "1.10"}
+    assert seen[0][1] == Order(ID, NOW, (Line("a", Decimal("1.10")),))
+    with pytest.raises(PayloadEncodingError):
+        await caller.dispatch("total", "k", ORDER)
+
+
+async def test_what_comes_wrong_is_parked_and_can_be_mended(fleet: Fleet) -> None:
+    """From a program that knows another handler: no attempt is made in vain."""
+    seen: list[Any] = []
+    node, caller = await fleet.node(shop(seen)), await fleet.node()
+    ref = await caller.dispatch("total", "k", {"id": "7"})
+    with pytest.raises(JobParked) as parked:
+        await ref.result(timeout_s=10)
+    assert (parked.value.cause, parked.value.attempts) == ("wrong arguments", 1)
+    assert "order.id '7' is not the text of a UUID" in parked.value.last_error
+    shown = await node.parked.show("k", ref.job_id)
+    assert (shown.args, shown.kwargs) == (({"id": "7"},), {})
+    with pytest.raises(WrongArguments):
+        await node.parked.edit("k", ref.job_id, {"id": str(ID)})
+    await node.parked.edit("k", ref.job_id, ORDER, due=timedelta(1))
+    # Whoever knows the handler is shown what it will be given.
+    shown = await node.parked.show("k", ref.job_id)
+    assert (shown.args, shown.kwargs) == ((ORDER,), {"due": timedelta(1)})
+    shown = await caller.parked.show("k", ref.job_id)
+    assert shown.kwargs == {"due": "P1DT0S"}
+    again = await node.parked.replay("k", ref.job_id)
+    assert await again.result(timeout_s=10) == {"total": Decimal("3.10")}
+    assert seen == [(1, ORDER, timedelta(1), "client")]
+    listed = await node.jobs(payloads=True)
+    assert not listed.jobs
+
+
+async def test_the_same_arguments_are_the_same_job(fleet: Fleet) -> None:
+    handlers = Handlers()
+
+    @handlers.service("tags")
+    async def tags(job: Job, names: set[str]) -> None:
+        async for _ in job.notifications():
+            pass
+
+    node = await fleet.node(handlers)
+    attach = node.options(if_exists="attach")
+    names = {f"n{i}" for i in range(30)}
+    ref = await node.dispatch(tags, "k", names)
+    assert (await attach.dispatch(tags, "k", {*list(names)[::-1]})).job_id == ref.job_id
+    with pytest.raises(ArgumentsDiffer):
+        await attach.dispatch(tags, "k", names - {"n3"})
+    page = await node.jobs(payloads=True)
+    assert page.payloads["k", ref.job_id] == ((names,), {})
+    await ref.stop(timeout_s=10)
+
+
+async def test_a_result_that_is_not_what_was_promised_is_parked(fleet: Fleet) -> None:
+    handlers = Handlers()
+
+    @handlers.job("promises")
+    async def promises(job: Job) -> Decimal:
+        return "1.10"  # type: ignore[return-value]
+
+    node = await fleet.node(handlers)
+    with pytest.raises(JobParked) as parked:
+        await (await node.dispatch(promises, "k")).result(timeout_s=10)
+    assert parked.value.cause == "unusable result"
+    assert "is str, expected Decimal" in parked.value.last_error
+
+
+# --- codecs ---------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Hex:
+    name: str = "hex"
+
+    def encode(self, value: Any) -> bytes:
+        return repr(value).encode().hex().encode()
+
+    def decode(self, data: bytes) -> Any:
+        return eval(bytes.fromhex(data.decode()))  # noqa: S307 - of a test's own making
+
+
+def coded(*, is_new: bool) -> Handlers:
+    handlers = Handlers()
+    options: Any = {"codec": Hex()} if is_new else {}
+
+    @handlers.job("sets", attempts_max=1, backoff_s=0.01, backoff_max_s=0.02, **options)
+    async def sets(job: Job, *values: Any) -> Any:
+        return {1} if is_new else None
+
+    return handlers
+
+
+async def test_a_codec_that_nobody_has_is_named_and_the_job_waits(fleet: Fleet) -> None:
+    new = coded(is_new=True)
+    caller = await fleet.node()
+    old = await fleet.node(coded(is_new=False))
+    ref = await caller.dispatch(new["sets"], "k", {1, 2})
+    failed = await fleet.seen(AttemptFailed, 3, attempt=1)
+    assert "11 bytes" not in failed.error
+    assert "made by the codec 'hex'" in failed.error
+    await fleet.node(new)
+    await fleet.leave(old)
+    assert await ref.result(timeout_s=20) == {1}
+    unread = await caller.dispatch("sets", "u")  # by its name: how it answers is not known here
+    with pytest.raises(CodecMissing, match="'hex'"):
+        await unread.result(timeout_s=10)
+
+
+async def test_a_letter_of_a_codec_that_is_not_here_says_so(fleet: Fleet) -> None:
+    new, caller = coded(is_new=True), await fleet.node()
+    node = await fleet.node(new)
+    ref = await caller.options(allow_unknown=True).dispatch(new["sets"], "k", {1, 2})
+    await ref.result(timeout_s=10)
+    handlers = Handlers()
+
+    @handlers.job("fails", attempts_max=1, codec=Hex())
+    async def fails(job: Job, value: Any) -> None:
+        raise ValueError(value)
+
+    await node.add_worker(handlers)
+    ref = await caller.dispatch(fails, "f", {1})
+    with pytest.raises(JobParked):
+        await ref.result(timeout_s=10)
+    letter = await caller.parked.show("f", ref.job_id)
+    assert (letter.codec, letter.args, letter.kwargs) == ("hex", None, None)
+    with pytest.raises(CodecMissing, match="only its handler can"):
+        await caller.parked.edit("f", ref.job_id, 5)
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+
+def versioned(version: int, seen: list[Any]) -> Handlers:
+    handlers = Handlers()
+    options: dict[str, Any] = {"attempts_max": 1, "backoff_s": 0.01, "backoff_max_s": 0.02}
+
+    def upcast(version: int, args: Any, kwargs: Any) -> Any:
+        assert (version, args) == (1, ("17.png",))
+        return (), {"paths": list(args)}
+
+    if version == 1:
+
+        @handlers.job("image", **options)
+        async def before(job: Job, path: str) -> None:
+            seen.append((1, path))
+
+    else:
+
+        @handlers.job("image", version=2, upcast=upcast, **options)
+        async def after(job: Job, paths: list[str]) -> None:
+            seen.append((2, job.attempt, paths))
+
+    return handlers
+
+
+async def test_while_a_fleet_is_deployed_no_job_is_lost(fleet: Fleet) -> None:
+    """Old jobs run on new workers; new ones wait for such a worker, and no attempt is burned."""
+    seen: list[Any] = []
+    old, new = versioned(1, seen), versioned(2, seen)
+    node = await fleet.node(old)
+    caller = await fleet.node()
+    early = await caller.dispatch(new["image"], "new", ["a", "b"])
+    failed = await fleet.seen(AttemptFailed, 3, attempt=1)
+    assert "they are of version 2, 'image' knows 1 here" in failed.error
+    status = await early.status()
+    assert status.state in ("waiting", "running", "pending")
+    assert status.attempt == 1
+    await fleet.leave(node)
+    late = await caller.dispatch(old["image"], "old", "17.png")
+    await fleet.node(new)
+    for ref in (early, late):
+        await ref.result(timeout_s=20)
+    assert sorted(seen) == [(2, 1, ["17.png"]), (2, 1, ["a", "b"])]
+
+
+async def test_a_letter_keeps_its_version_when_it_is_edited_elsewhere(fleet: Fleet) -> None:
+    seen: list[Any] = []
+    new, caller = versioned(2, seen), await fleet.node()
+    await fleet.node(new)
+    refs = [
+        await caller.dispatch("image", "1", 5),  # nobody has looked at it
+        await caller.dispatch(new["image"], "2", ["a"]),
+    ]
+    with pytest.raises(JobParked) as parked:
+        await refs[0].result(timeout_s=10)
+    assert "were not made new ones of: AssertionError" in parked.value.last_error
+    await refs[1].result(timeout_s=10)
+    handlers = Handlers()
+
+    @handlers.job("fails", attempts_max=1, version=7, upcast=lambda *_: ((), {}))
+    async def fails(job: Job, number: int) -> int:
+        return 10 // number
+
+    await fleet.node(handlers)
+    refs[1] = await caller.dispatch(fails, "2", 0)
+    with pytest.raises(JobParked):
+        await refs[1].result(timeout_s=10)
+    for ref, given, version in ((refs[0], "17.png", 1), (refs[1], 5, 7)):
+        await caller.parked.edit(ref.key, ref.job_id, given)
+        shown = await caller.parked.show(ref.key, ref.job_id)
+        assert (shown.args, shown.version) == ((given,), version)
+    await (await caller.parked.replay("1", refs[0].job_id)).result(timeout_s=10)
+    assert await (await caller.parked.replay("2", refs[1].job_id)).result(timeout_s=10) == 2
+    assert seen == [(2, 1, ["a"]), (2, 1, ["17.png"])]
