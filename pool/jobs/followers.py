@@ -122,8 +122,8 @@ class Packer:
         """Return the followers of a job, behind those that it had; `who` has added them.
 
         Raises:
-            InvalidKey, InvalidOption, ConfigError, PayloadEncodingError, WrongArguments: One cannot be
-                dispatched.
+            InvalidKey, InvalidOption, ConfigError: One cannot be dispatched.
+            PayloadEncodingError, WrongArguments: Nor with these arguments.
             PayloadTooLarge: One is too large, or all are together.
         """
         packed = had + self._of(then, otherwise, key, job_id, f"{who} {len(had)}", CHAIN_MAX)

@@ -4101,7 +4101,7 @@ def _follow(s: Story, job: str, when: str = "then", of: str = "j1") -> None:
 def _followed(s: Story, job: str, told: object = None) -> None:
     """Tell the life of a job that follows another."""
     s.dispatch(job, "f")
-    x = {} if told is None else {"told": told}
+    x: dict[str, Any] = {} if told is None else {"told": told}
     s.start(job, "f", epoch=20, **x)
     s.end(job, "f", epoch=20)
     s.commit(job, "f", epoch=20)
