@@ -11,14 +11,15 @@
     pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
     pool/middleware.py  what stands around handlers sees, by name
     pool/codecs.py   what a codec of one's own has
+    pool/sync.py     the client for callers that block; it is in jobs/sync/
     pool/ops/        for people: the command line, and what it looks at
     pool/testing/    for your tests: a fault proxy, an auditor
     pool/demo/       `pool demo`
 
 A module imports its own floor or a lower one.  Public is what is named here and in the `__all__`
 of `pool.codecs`, `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`, `pool.maps`,
-`pool.middleware`, `pool.streams` and `pool.testing`; the rest may change.  `import pool` alone
-loads none of them: a name is fetched from its home when it is first used.
+`pool.middleware`, `pool.streams`, `pool.sync` and `pool.testing`; the rest may change.
+`import pool` alone loads none of them: a name is fetched from its home when it is first used.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         if name.startswith("_") or find_spec(f"{__name__}.{name}"):
             return error
         homes = dict.fromkeys(__all__, __name__)
-        for module in ("codecs", "errors", "events", "maps", "middleware", "streams", "testing"):
+        others = "codecs", "errors", "events", "maps", "middleware", "streams", "sync", "testing"
+        for module in others:
             home = f"{__name__}.{module}"
             homes |= {each: home for each in import_module(home).__all__ if each not in homes}
         near = get_close_matches(name, homes, n=1, cutoff=0.75)

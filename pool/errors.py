@@ -383,7 +383,7 @@ class NotRunning(UsageError):
     A node, map, stream, reader or sink is used inside its `async with` block, and not after it.
     `state` says what it is now: `new` was never entered, `closed` was left, `forked` is a copy in
     a child process, which may not use it. A call that comes while it opens or closes is refused,
-    too.
+    too. A `pool.sync.Client` is used until it is closed, or the interpreter ends.
     """
 
     code: ClassVar[str] = "POOLNOTRUNNING"
@@ -397,12 +397,12 @@ class WrongLoop(UsageError):
     """It belongs to another event loop, the one where it was opened; nothing was done.
 
     From a plain handler, or another thread that anyio knows, use
-    `anyio.from_thread.run(node.dispatch, ...)`. From a thread it does not know, such as a Flask
-    view: `asyncio.run_coroutine_threadsafe(node.dispatch(...), loop).result()`.
+    `anyio.from_thread.run(node.dispatch, ...)`. Any other thread, such as a Flask view, uses a
+    `pool.sync.Client`. That one says it to what runs on its own loop, such as an observer.
     """
 
     code: ClassVar[str] = "POOLLOOP"
-    hint: ClassVar[str] = "call it there: from a thread with anyio.from_thread.run()"
+    hint: ClassVar[str] = "call it there, or use a pool.sync.Client in a thread of its own"
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

@@ -82,6 +82,7 @@ SLOW = frozenset(
         "ops/test_package.py",
         "ops/test_pages.py",
         "process",
+        "programs",
         "security/test_secrets.py",
         "security/test_tls.py",
         "redis/test_bad_replies.py",

@@ -28,6 +28,7 @@ import pool.listing
 import pool.maps
 import pool.middleware
 import pool.streams
+import pool.sync
 import pool.testing
 from pool import names
 from pool.core import lifecycle
@@ -74,6 +75,7 @@ API: Final = {
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),
+    "sync": tuple(pool.sync.__all__),
     "rest": ("Settings", "Event", "Observer", "log_observer", "freeze_memory"),
 }
 _HOMES: Final = (
@@ -84,6 +86,7 @@ _HOMES: Final = (
     pool.maps,
     pool.middleware,
     pool.streams,
+    pool.sync,
     pool.events,
 )
 _HEADER: Final = re.compile(r"^--\[\[\n(\w+): (.*?)\]\]", re.DOTALL)
@@ -367,6 +370,7 @@ PARTS: Final = (
     Part("reference/scripts.md", "scripts", scripts),
     Part("reference/api-jobs.md", "api", lambda: api("jobs")),
     Part("reference/api-maps.md", "api", lambda: api("maps")),
+    Part("reference/api-sync.md", "api", lambda: api("sync")),
     Part("reference/api-streams.md", "api", lambda: api("streams")),
     Part("reference/api-rest.md", "api", lambda: api("rest")),
     Part("reference/api-rest.md", "testing", api_testing),

@@ -23,6 +23,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -91,6 +92,12 @@ def _has_ended(line: int, timeout_ms: int | None) -> bool:
 def _wait_for_end(line: int) -> None:
     _has_ended(line, None)
     os.killpg(0, signal.SIGKILL)
+
+
+def _close_in_copy(lines: list[int]) -> None:
+    """Let go of the line in a forked child, whose end is not ours; its own children have none."""
+    while lines:
+        os.close(lines.pop())
 
 
 # --- the call -------------------------------------------------------------------------------------
@@ -193,7 +200,7 @@ def _told(*words: str) -> bytes:
 def main(line: int) -> None:
     """Take one call, answer it, end."""
     os.set_inheritable(line, False)
-    os.register_at_fork(after_in_child=lambda: os.close(line))  # a copy's end is not ours
+    os.register_at_fork(after_in_child=partial(_close_in_copy, [line]))
     header = json.loads(_frame(line))
     call = _frame(line)
     unwatch = _watch(line)

@@ -7,8 +7,8 @@ One that several need is made once.  Closing is shielded, within the stop budget
 however the attempt ended: a generator sees the error and may do something about it, but it cannot
 make a failed attempt a good one.  Nothing here is called for a handler without dependencies.
 
-Plain functions run in worker threads, as plain handlers do.  A job uses one thread at a time, so
-the limit of its worker's slots is the limit for both.
+Plain functions run in worker threads, as plain handlers do, and are leaked like them.  A job uses
+one thread at a time, so the limit of its worker's slots is the limit for both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ import attrs
 
 from pool import checks
 from pool.errors import ConfigError, shown
-from pool.jobs.blocking import in_thread
+from pool.jobs.blocking import NO_BLOCKING, Blocking
 from pool.jobs.closing import closed
 from pool.jobs.job import Job
 
@@ -124,10 +124,15 @@ class Plan:
     gives: Mapping[str, Function]
     lifespan: Function | None
     closes: bool = attrs.field(init=False)  # something of it has an end
+    has_threads: bool = attrs.field(init=False)  # something of it is plain
 
     @closes.default
     def _(self) -> bool:
         return any("context" in maker.kind for maker in self.makers.values())
+
+    @has_threads.default
+    def _(self) -> bool:
+        return any("plain" in maker.kind for maker in self.makers.values())
 
 
 def plan_of(
@@ -265,10 +270,11 @@ class _InThreads(AbstractAsyncContextManager[Any]):
     """What a plain generator makes, opened and closed in threads."""
 
     inner: AbstractContextManager[Any]
+    way: Blocking
     limiter: anyio.CapacityLimiter
 
     async def __aenter__(self) -> Any:
-        return await in_thread(self.inner.__enter__, self.limiter)
+        return await self.way.in_thread(self.inner.__enter__, (), self.limiter)
 
     async def __aexit__(
         self,
@@ -276,7 +282,7 @@ class _InThreads(AbstractAsyncContextManager[Any]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await in_thread(partial(self.inner.__exit__, kind, error, traceback), self.limiter)
+        await self.way.in_thread(self.inner.__exit__, (kind, error, traceback), self.limiter)
 
 
 async def call_with(
@@ -286,39 +292,40 @@ async def call_with(
     limiter: anyio.CapacityLimiter,
 ) -> Any:
     """Call a handler with what it depends on; close that, whatever it did."""
-    made: dict[Function, Any] = {}
-    if plan.lifespan is not None:
-        made[plan.lifespan] = job.resources
-    stack = AsyncExitStack() if plan.closes else _NO_STACK
+    if not plan.closes:
+        return await call(await _make(plan, job, limiter, _NO_STACK))
+    stack = AsyncExitStack()
 
     async def make_and_call() -> Any:
-        for fn, maker in plan.makers.items():
-            made[fn] = await _make(maker, made, job, limiter, stack)
-        return await call({name: made[fn] for name, fn in plan.gives.items()})
+        return await call(await _make(plan, job, limiter, stack))
 
     async def close(raised: BaseException | None) -> None:
         kind, trace = (type(raised), raised.__traceback__) if raised else (None, None)
         await stack.__aexit__(kind, raised, trace)
 
-    return await (closed(job, make_and_call, close) if plan.closes else make_and_call())
+    return await closed(job, make_and_call, close)
 
 
 async def _make(
-    maker: Maker,
-    made: Mapping[Function, Any],
-    job: Job,
-    limiter: anyio.CapacityLimiter,
-    stack: AsyncExitStack,
-) -> Any:
-    given: dict[str, Any] = {name: made[fn] for name, fn in maker.needs.items()}
-    for name in maker.jobs:
-        given[name] = job
-    match maker.kind:
-        case "async":
-            return await maker.fn(**given)
-        case "plain":
-            return await in_thread(partial(maker.fn, **given), limiter)
-        case "context":
-            return await stack.enter_async_context(maker.fn(**given))
-        case "plain context":
-            return await stack.enter_async_context(_InThreads(maker.fn(**given), limiter))
+    plan: Plan, job: Job, limiter: anyio.CapacityLimiter, stack: AsyncExitStack
+) -> dict[str, Any]:
+    """Make what a handler depends on, one after the other; return it by parameter."""
+    made: dict[Function, Any] = {}
+    if plan.lifespan is not None:
+        made[plan.lifespan] = job.resources
+    way: Any = job._blocking(job) if plan.has_threads else NO_BLOCKING
+    for fn, maker in plan.makers.items():
+        given: dict[str, Any] = {name: made[need] for name, need in maker.needs.items()}
+        for name in maker.jobs:
+            given[name] = job
+        match maker.kind:
+            case "async":
+                made[fn] = await maker.fn(**given)
+            case "plain":
+                made[fn] = await way.in_thread(partial(maker.fn, **given), (), limiter)
+            case "context":
+                made[fn] = await stack.enter_async_context(maker.fn(**given))
+            case "plain context":
+                found = _InThreads(maker.fn(**given), way, limiter)
+                made[fn] = await stack.enter_async_context(found)
+    return {name: made[fn] for name, fn in plan.gives.items()}

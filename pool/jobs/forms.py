@@ -115,8 +115,16 @@ def refused(name: str, problem: str) -> ConfigError:
 # --- generators -----------------------------------------------------------------------------------
 
 
+def _is_plain_generator(fn: object) -> bool:
+    return any(map(inspect.isgeneratorfunction, (fn, getattr(fn, "__call__", None))))  # noqa: B004
+
+
+def _is_async_generator(fn: object) -> bool:
+    return any(map(inspect.isasyncgenfunction, (fn, getattr(fn, "__call__", None))))  # noqa: B004
+
+
 def _is_generator(fn: object) -> bool:
-    return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
+    return _is_plain_generator(fn) or _is_async_generator(fn)
 
 
 def _called(call: Function, like: Function) -> Function:
@@ -131,9 +139,9 @@ def _called(call: Function, like: Function) -> Function:
     async def awaited(job: Job, /, *args: Any, **kwargs: Any) -> Any:
         return await call(job, *args, **kwargs)
 
-    if inspect.isasyncgenfunction(like):
+    if _is_async_generator(like):
         return through
-    if inspect.isgeneratorfunction(like):
+    if _is_plain_generator(like):
         return in_thread
     return awaited if checks.is_async(like) else call
 
@@ -230,6 +238,9 @@ def _of_class(name: str, given: type, kind: Kind) -> Function:
         raise refused(name, f"{shown(given)} is a class: it has {must}; this one has {has}")
     if is_object and kind != "service":
         raise refused(name, f"{shown(given)} has start() and stop(): register it as a service")
+    if inspect.isabstract(given):
+        missing = ", ".join(sorted(getattr(given, "__abstractmethods__", ())))
+        raise refused(name, f"{shown(given)} is abstract: it lacks {missing}")
     make, own = _maker(name, given)
     method = "start" if is_object else "run"
     first: Any = found[method]
@@ -368,7 +379,7 @@ def _described(fn: Any, like: Any, signature: inspect.Signature) -> Function:
 def _result_hint(like: Function, signature: inspect.Signature) -> Any:
     """Return the annotation of a generator's result, which stands within its own."""
     parts = get_args(hint_of(signature.return_annotation, like))
-    if inspect.isgeneratorfunction(like):
+    if _is_plain_generator(like):
         return parts[2] if len(parts) == 3 else signature.empty
     yields = parts[0] if parts else None
     union = get_args(yields) if get_origin(yields) in (Union, UnionType) else (yields,)

@@ -75,8 +75,8 @@ class Request:
         module, name = _names(fn)
         spawned = spawn.get_preparation_data("pool")
         main = {key: spawned[key] for key in _MAIN_KEYS if key in spawned}
-        if module == _MAIN and not main:
-            must = "in a module: what was typed in, or given by -c, cannot be imported"
+        if module == _MAIN and (not main or main.get(_MAIN_KEYS[0], "").endswith(_MAIN)):
+            must = "in another module: what was typed in, or a package's __main__, is not imported"
             raise checks.option("fn", fn, must)
         if memory_bytes is not None:
             checks.count("memory_bytes", memory_bytes, MEMORY_BYTES_MIN, MEMORY_BYTES_MAX)

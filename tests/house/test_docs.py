@@ -14,6 +14,7 @@ import yaml
 import pool
 import pool.letters
 import pool.listing
+import pool.sync
 from pool.core.timing import Timing
 from pool.ops.cli.explain import kinds
 from pool.runtime.session import CLOSE_BUDGET_S
@@ -50,6 +51,7 @@ def test_every_public_name_has_a_page() -> None:
         pool.maps,
         pool.middleware,
         pool.streams,
+        pool.sync,
     )
     known = {"Event", "Observer"}.union(*(home.__all__ for home in homes))
     assert sorted([*told, "PoolError", "__version__"]) == sorted(known)

@@ -42,10 +42,12 @@ FLOOR = {
     "jobs.fleet": 12,
     "jobs.wiring": 13,
     "jobs.node": 14,
+    "jobs.sync": 15,
     "letters": 14,
     "middleware": 14,
     "codecs": 14,
     "listing": 14,
+    "sync": 16,
     # For people, and for users' tests.
     "testing": 15,
     "ops": 15,
@@ -80,6 +82,7 @@ NEVER = {
 EXCEPT = {
     "redis/io/loops.py": {"asyncio", "trio"},  # what is spelled differently on the two
     "redis/io/system.py": {"time", "random"},  # the one clock and dice
+    "jobs/sync/portal.py": {"threading"},  # its callers wait in theirs
     "jobs/process.py": {"socket", "subprocess"},  # a function in a process of its own
     "jobs/child.py": {"threading"},  # which is that process
     "redis/embedded/server.py": {"time"},  # a child process is awaited beside any clock of ours
@@ -248,7 +251,7 @@ def test_no_async_log_calls() -> None:
 
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
-    *("pool.codecs", "pool.maps", "pool.middleware", "pool.streams"),
+    *("pool.codecs", "pool.maps", "pool.middleware", "pool.streams", "pool.sync"),
     "pool.testing",
 )
 

@@ -25,6 +25,7 @@ import pool.listing
 import pool.maps
 import pool.middleware
 import pool.streams
+import pool.sync
 import pool.testing
 
 HOMES = (
@@ -37,6 +38,7 @@ HOMES = (
     pool.maps,
     pool.middleware,
     pool.streams,
+    pool.sync,
     pool.testing,
 )
 NAMES_MAX = 26

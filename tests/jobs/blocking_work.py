@@ -37,6 +37,22 @@ def leave_behind() -> int:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
 
 
+def copies_of_copies() -> str:
+    """Open a file in a copy of this process, until every low number is taken; read it in a copy."""
+    read_end, write_end = os.pipe()
+    if os.fork() == 0:
+        files = [os.memfd_create("theirs") for _ in range(20)]
+        if os.fork() == 0:
+            are_open = all(os.fstat(number) for number in files)
+            os.write(write_end, b"theirs" if are_open else b"")
+            os._exit(0)
+        os.wait()
+        os._exit(0)
+    os.close(write_end)
+    os.wait()
+    return os.read(read_end, 10).decode()
+
+
 def hold_the_gil(noted: str) -> None:
     """Likewise, in C that lets no other thread run."""
     path = Path(noted)

@@ -18,10 +18,11 @@ import anyio.from_thread
 import anyio.lowlevel
 import pytest
 
-from pool import Handlers, Job
+from pool import Depends, Handlers, Job
 from pool.errors import (
     InvalidOption,
     JobCancelled,
+    JobParked,
     NotOwner,
     OutOfMemory,
     PayloadEncodingError,
@@ -258,6 +259,38 @@ async def test_clean_up_that_hangs_in_a_thread_is_a_leak_too(
     await ref.stop(timeout_s=20)
     assert (await fleet.seen(HandlerLeaked)).why == "stop"
     gate.set()
+
+
+@pytest.mark.parametrize("is_generator", [False, True])
+async def test_a_plain_dependency_that_hangs_is_a_leak_too(
+    fleet: Fleet, diary: Diary, gate: threading.Event, is_generator: bool
+) -> None:
+    """Made or closed in a thread: an async handler cannot end before that."""
+    handlers = Handlers()
+
+    def hangs(job: Job) -> None:
+        anyio.from_thread.run_sync(diary.note, "begun")
+        gate.wait()
+
+    def closes(job: Job) -> Iterator[None]:
+        anyio.from_thread.run_sync(diary.note, "begun")
+        yield
+        gate.wait()
+
+    @handlers.job("depends", timeout_s=0.2, attempts_max=1)
+    async def depends(
+        job: Job, *, it: None = Depends(closes if is_generator else hangs)
+    ) -> None: ...
+
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    ref = await node.dispatch(depends, "k")
+    await diary.has("begun")
+    assert (await fleet.seen(HandlerLeaked)).why == "timeout"
+    with pytest.raises(JobParked):
+        await ref.result(timeout_s=20)
+    gate.set()
+    (worker,) = fleet.workers(node)
+    await fleet.until(lambda: worker.takes(0) == worker.capacity)
 
 
 async def test_clean_up_that_takes_its_time_without_a_thread_is_none(
@@ -526,6 +559,11 @@ async def test_what_a_function_left_behind_ends_with_its_process() -> None:
     await ended([await make_job("k").run_blocking(work.leave_behind, process=True)])
 
 
+async def test_copies_of_a_copy_keep_what_is_theirs() -> None:
+    """The line is closed in the first one: its number may be another file's in the next."""
+    assert await make_job("k").run_blocking(work.copies_of_copies, process=True) == "theirs"
+
+
 async def test_whoever_cancels_the_call_alone_goes_on_without_the_process(tmp_path: Path) -> None:
     job, path = make_job("k"), tmp_path / "pids"
     async with anyio.create_task_group() as tasks:
@@ -622,4 +660,17 @@ def test_what_was_typed_in_cannot_be_imported_and_is_told_so() -> None:
     argv = [sys.executable, "-c", TYPED_IN]
     found = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert "InvalidOption" in found.stderr
-    assert "cannot be imported" in found.stderr
+    assert "is not imported" in found.stderr
+
+
+def test_a_package_that_is_run_has_its_functions_elsewhere(tmp_path: Path) -> None:
+    """As `multiprocessing` has it: its __main__ often runs all that it does, without asking."""
+    package = tmp_path / "program"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(TYPED_IN)
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    argv = [sys.executable, "-m", "program"]
+    found = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert "InvalidOption" in found.stderr
+    assert "a package's __main__" in found.stderr

@@ -29,6 +29,7 @@ import pool
 import pool.letters
 import pool.maps
 import pool.streams
+import pool.sync
 from pool import (
     Call,
     Follower,
@@ -68,14 +69,14 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-HOMES = (pool, pool.letters, pool.maps, pool.streams)
+HOMES = (pool, pool.letters, pool.maps, pool.streams, pool.sync)
 
 # Made by the library: who makes one by hand is not listened to.
 MADE_HERE = words(
     "Change Counted Event EventSource Handler Job JobRef LocalWorker Parked Position Reader "
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
-    "Progress JobPage StopReport Result Stage"
+    "Progress JobPage StopReport Result Stage Ref Letters MapReader"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
 PYTHONS_OWN = words(
@@ -404,23 +405,31 @@ JOBS = {
     "older_than_s": TIMEOUT,
 }
 
+DISPATCH_OPTIONS = {
+    "delay_s": within(0.0, YEAR_S),
+    "if_exists": taking("reject").or_none(),
+    "queue_max": within(1, 1000, whole=True),
+    "attach_any": FLAG,
+    "allow_unknown": FLAG,
+    "job_id": JOB_ID.or_none(),
+    "idempotency_key": NAME.or_none(),
+    "window_s": within(0.0, YEAR_S),
+    "retention_s": within(0.0, YEAR_S).or_none(),
+    "expires_s": within(0.01, YEAR_S).or_none(),
+    "start_timeout_s": within(0.01, YEAR_S).or_none(),
+    "then": FOLLOWERS,
+    "otherwise": FOLLOWERS,
+}
+MANY_JOBS = {
+    "handler": A_JOB["handler"],
+    "calls": taking((), "[]", "[None]", "['x']", "()", "set", "generator", "long list"),
+}
+A_NAMED_JOB = {"key": KEY, "job_id": JOB_ID.or_none(), "idempotency_key": NAME.or_none()}
+SOME_LETTERS = {**LETTERS, "cursor": taking("", "''"), "count": within(1, 256, whole=True)}
+
 CALLS: dict[str, dict[str, Takes]] = {
     "Node.__init__": A_NODE,
-    "Node.options": {
-        "delay_s": within(0.0, YEAR_S),
-        "if_exists": taking("reject").or_none(),
-        "queue_max": within(1, 1000, whole=True),
-        "attach_any": FLAG,
-        "allow_unknown": FLAG,
-        "job_id": JOB_ID.or_none(),
-        "idempotency_key": NAME.or_none(),
-        "window_s": within(0.0, YEAR_S),
-        "retention_s": within(0.0, YEAR_S).or_none(),
-        "expires_s": within(0.01, YEAR_S).or_none(),
-        "start_timeout_s": within(0.01, YEAR_S).or_none(),
-        "then": FOLLOWERS,
-        "otherwise": FOLLOWERS,
-    },
+    "Node.options": DISPATCH_OPTIONS,
     "Follower.__init__": {"handler": ANY, "key": ANY, "args": ANY, "kwargs": ANY},
     "Follower.options": {
         "then": FOLLOWERS,
@@ -429,10 +438,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "delay_s": within(0.0, YEAR_S),
     },
     "Dispatching.dispatch": A_JOB,
-    "Dispatching.dispatch_many": {
-        "handler": A_JOB["handler"],
-        "calls": taking((), "[]", "[None]", "['x']", "()", "set", "generator", "long list"),
-    },
+    "Dispatching.dispatch_many": MANY_JOBS,
     "Node.notify": {"key": KEY, "payload": JSON.but("64 KiB")},
     "Node.stop": {"key": KEY, "cause": TEXT, "timeout_s": TIMEOUT},
     "Node.status": {"key": KEY},
@@ -451,11 +457,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "dry_run": FLAG,
     },
     "Node.shutdown_pool": {"end_jobs": FLAG},
-    "Node.job": {
-        "key": KEY,
-        "job_id": JOB_ID.or_none(),
-        "idempotency_key": NAME.or_none(),
-    },
+    "Node.job": A_NAMED_JOB,
     "Node.map": {
         n: AN_OPEN_MAP[n] for n in ("name", "values", "ttl_s", "is_sliding", "expires_at")
     },
@@ -538,11 +540,7 @@ CALLS: dict[str, dict[str, Takes]] = {
     # Looked at where it is dispatched.
     "Call.__init__": {"key": ANY, "args": ANY, "kwargs": ANY},
     "Call.identified": {"job_id": JOB_ID.or_none(), "idempotency_key": NAME.or_none()},
-    "DeadLetters.list": {
-        **LETTERS,
-        "cursor": taking("", "''"),
-        "count": within(1, 256, whole=True),
-    },
+    "DeadLetters.list": SOME_LETTERS,
     "DeadLetters.count": LETTERS,
     "DeadLetters.show": A_LETTER,
     "DeadLetters.edit": {**A_LETTER, "args": JSON, "kwargs": JSON},
@@ -631,6 +629,35 @@ CALLS: dict[str, dict[str, Takes]] = {
     "Sink.ack_many": {"events": taking((), "[]", "()", "{}", "generator")},
     "Sink.fetch_parked": {"count": within(1, 10_000, whole=True)},
     "Sink.drop_parked": {"parked": Takes(lambda o: o.parked)},
+    "Client.__init__": {
+        "pool": POOL,
+        "url": URL,
+        "settings": SETTINGS,
+        "timeout_s": TIMEOUT,
+        "observers": OBSERVERS,
+    },
+    "Client.options": {"timeout_s": TIMEOUT, **DISPATCH_OPTIONS},
+    "Client.dispatch": A_JOB,
+    "Client.dispatch_many": MANY_JOBS,
+    "Client.job": A_NAMED_JOB,
+    "Client.status": {"key": KEY},
+    "Client.notify": {"key": KEY, "payload": JSON.but("64 KiB")},
+    "Client.stop": {"key": KEY, "cause": TEXT, "timeout_s": TIMEOUT},
+    "Client.map": {"name": NAME.called("map"), "values": taking(str)},
+    # What it raises itself is its own.
+    "Client.call": {"fn": taking(waits, "async function", "type", "hostile function")},
+    "Ref.started": {"timeout_s": TIMEOUT},
+    "Ref.result": {"timeout_s": TIMEOUT},
+    "Ref.stop": {"cause": TEXT, "timeout_s": TIMEOUT},
+    "MapReader.get": {"key": MAP_READ, "default": ANY},
+    "MapReader.get_list": {"key": MAP_READ},
+    "MapReader.get_int": {"key": MAP_READ, "default": ANY},
+    "MapReader.__getitem__": {"key": MAP_READ},
+    "MapReader.__contains__": {"key": ANY},
+    "Letters.list": SOME_LETTERS,
+    "Letters.show": A_LETTER,
+    "Letters.replay": A_LETTER,
+    "Letters.discard": A_LETTER,
 }
 
 
@@ -654,6 +681,8 @@ class Things:
     reader: Any
     sink: Any
     job: Job
+    client: pool.sync.Client
+    blocking_ref: pool.sync.Ref[Any]
     event: StreamEvent = AN_EVENT
     parked: Parked = PARKED
     runner: Any = attrs.field(factory=type("R", (), {"start": plain, "stop": plain}))
@@ -667,6 +696,14 @@ class Things:
                 on = self.node
             case "LocalWorker":
                 on = self.worker
+            case "Client" if method != "__init__":
+                on = self.client
+            case "Ref":
+                on = self.blocking_ref
+            case "Letters":
+                on = self.client.parked
+            case "MapReader":
+                on = self.client.map("flags")
             case "JobRef":
                 on = self.ref
             case "DeadLetters":
@@ -704,18 +741,21 @@ async def things(fleet: Fleet) -> AsyncIterator[Things]:
         stream.reader() as reader,
         stream.sink("billing") as sink,
     ):
-        await flags.set_and_wait("k", "v")
-        yield Things(
-            node=node,
-            ref=await node.dispatch(echo, "a", "x"),
-            worker=worker,
-            flags=flags,
-            watch=flags.watch(),
-            stream=stream,
-            reader=reader,
-            sink=sink,
-            job=make_job("j"),
-        )
+        with pool.sync.Client(fleet.pool, fleet.url, observers=()) as client:
+            await flags.set_and_wait("k", "v")
+            yield Things(
+                node=node,
+                ref=await node.dispatch(echo, "a", "x"),
+                worker=worker,
+                flags=flags,
+                watch=flags.watch(),
+                stream=stream,
+                reader=reader,
+                sink=sink,
+                job=make_job("j"),
+                client=client,
+                blocking_ref=client.job("a", "x"),
+            )
 
 
 def bound(

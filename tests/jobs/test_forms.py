@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, assert_type
@@ -187,6 +188,34 @@ async def test_what_cannot_be_progress_is_raised_where_it_was_yielded(
     with pytest.raises(InvalidOption):
         await call()
     assert seen == ["done", "closed"]
+
+
+async def test_an_object_whose_call_is_a_generator_is_one_too(fleet: Fleet) -> None:
+    class Rows:
+        async def __call__(
+            self, job: Job, number: int
+        ) -> AsyncIterator[tuple[int, int] | Result[str]]:
+            yield number, job.attempt
+            yield Result(f"{number} rows")
+
+    class Plain:
+        def __call__(self, job: Job, number: int) -> Generator[tuple[int, int], None, str]:
+            yield number, job.attempt
+            return f"{number} rows"
+
+    def rows(first: str, job: Job, number: int) -> Generator[int, None, str]:
+        yield number
+        return f"{first}{number} rows"
+
+    handlers = Handlers()
+    handlers.job("async")(Rows())
+    handlers.job("plain")(Plain())
+    handlers.job("partial")(partial(rows, "the "))
+    node = await fleet.node(handlers)
+    found = [
+        await (await node.dispatch(name, name, 3)).result(timeout_s=PATIENCE_S) for name in handlers
+    ]
+    assert found == ["3 rows", "3 rows", "the 3 rows"]
 
 
 async def test_two_results_and_one_of_a_plain_generator_are_refused() -> None:
@@ -599,6 +628,11 @@ async def test_a_dependency_of_a_class_can_be_overridden(fleet: Fleet) -> None:
         assert await ref.result(timeout_s=PATIENCE_S) == "fake of k"
 
 
+class Abstract(ABC):
+    @abstractmethod
+    async def run(self, job: Job) -> None: ...
+
+
 def _class(**methods: Any) -> type:
     return type("Odd", (), methods)
 
@@ -627,6 +661,7 @@ def _yields(self: Any, job: Job) -> Iterator[None]:
         (int, "this one has neither"),
         (_class(start=_run), "this one has neither"),
         (_class(run=_run, start=_run, stop=_run), "this one has both"),
+        (Abstract, "it lacks run"),
         (_class(start=_run, stop=_run), "register it as a service"),
         (_class(run=_run, __init__=_takes), "__init__ the parameter 'url'"),
         (_class(run=lambda self: self), "does not take the Job"),

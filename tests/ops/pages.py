@@ -57,6 +57,11 @@ SHOWN_ONLY: Final = (
     "make ",
     "pool dev",
     "export ",
+    # What needs a port, or a project around it: tests/programs runs these.
+    "gunicorn ",
+    "uvicorn ",
+    "python manage.py ",
+    "pool run shop.worker:",
 )
 
 
@@ -207,13 +212,14 @@ class Session:
     def _python(self, block: Block) -> None:
         self.programs += 1
         name = block.title or f"test_printed_{self.programs}.py"
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / name).write_text(block.text, "utf-8")
         if re.search(r"^(async )?def test_", block.text, re.MULTILINE):
             said = self._run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", name)
             assert re.search(r"\d passed", said), said
             assert "skipped" not in said
         elif block.title and not re.search(r"^(anyio|asyncio)\.run\(", block.text, re.MULTILINE):
-            self._run("python", "-c", f"import {Path(name).stem}")
+            self._run("python", "-c", f"import {'.'.join(Path(name).with_suffix('').parts)}")
         else:
             self.printed = self._run("python", name)
 

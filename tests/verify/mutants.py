@@ -2242,6 +2242,57 @@ MUTANTS: Final = (
         by=("tests/jobs/test_bad_input.py::test_several_lanes_accept_no_more_than_one",),
     ),
     Mutant(
+        name="a forked child uses the portal of its parent",
+        breaks="the client's thread is not there: its calls wait for ever, or are refused",
+        path="pool/jobs/sync/portal.py",
+        old="        return self._forks == LINEAGE.forks",
+        new="        return True",
+        by=("tests/jobs/test_sync.py::test_a_forked_child_has_a_node_of_its_own",),
+    ),
+    Mutant(
+        name="a lock goes along to a forked child",
+        breaks="what another thread held when the process was copied is never free",
+        path="pool/jobs/sync/portal.py",
+        old="self._locks.setdefault(LINEAGE.forks, threading.RLock())",
+        new="self._locks.setdefault(0, threading.RLock())",
+        by=("tests/jobs/test_sync.py::test_a_lock_that_a_thread_held_at_the_fork_holds_nobody_up",),
+    ),
+    Mutant(
+        name="a call that its loop never began is not answered",
+        breaks="who called just when the client was closed waits for ever",
+        path="pool/jobs/sync/portal.py",
+        old="            call.leave_open()\n",
+        new="            pass\n",
+        by=("tests/jobs/test_sync.py::test_a_call_that_its_loop_never_began_is_answered",),
+    ),
+    Mutant(
+        name="a client that failed is not opened again",
+        breaks="a program whose node ended once can dispatch no more",
+        path="pool/jobs/sync/portal.py",
+        old="if portal is None or portal.is_over or not portal.is_here",
+        new="if portal is None or not portal.is_here",
+        by=("tests/jobs/test_sync.py::test_a_node_that_has_failed_is_replaced_by_the_next_call",),
+    ),
+    Mutant(
+        name="a call on the client's own loop waits",
+        breaks="an observer that calls the client stops it for ever",
+        path="pool/jobs/sync/portal.py",
+        old="if threading.get_ident() == self._thread.ident:\n            raise",
+        new="if not self:\n            raise",
+        by=("tests/jobs/test_sync.py::test_calls_work_where_a_loop_runs",),
+    ),
+    Mutant(
+        name="a call is made without its caller's context",
+        breaks="a handler in a thread waits for its own job, and is not told so",
+        path="pool/jobs/sync/portal.py",
+        old="            if not self._loop.post(self._begin, call):",
+        new=(
+            "            import contextvars\n"
+            "            if not contextvars.Context().run(self._loop.post, self._begin, call):"
+        ),
+        by=("tests/jobs/test_sync.py::test_a_waiting_handler_in_a_thread_is_known_to_wait",),
+    ),
+    Mutant(
         name="who names no number of lanes goes by one",
         breaks="a node that joins a pool of several lanes takes the whole pool's share in each",
         path="pool/runtime/pool_config.py",
