@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.jobs.client.dispatch import Call, Dispatching
     from pool.jobs.client.ref import JobRef, Status
     from pool.jobs.depends import Depends
+    from pool.jobs.followers import Follower
     from pool.jobs.forms import Result, Runner
     from pool.jobs.handlers import Handler, Handlers
     from pool.jobs.job import Cancel, Job, Park, Retry
@@ -53,6 +54,7 @@ __all__ = [
     "Cancel",
     "Depends",
     "Dispatching",
+    "Follower",
     "Handler",
     "Handlers",
     "Job",
@@ -82,6 +84,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         "Cancel": "pool.jobs.job",
         "Depends": "pool.jobs.depends",
         "Dispatching": "pool.jobs.client.dispatch",
+        "Follower": "pool.jobs.followers",
         "Handler": "pool.jobs.handlers",
         "Handlers": "pool.jobs.handlers",
         "Job": "pool.jobs.job",

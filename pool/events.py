@@ -14,6 +14,7 @@ import attrs
 __all__ = [
     "ActorCrashed",
     "AttemptFailed",
+    "ChannelApart",
     "ClockStepped",
     "CommitRefused",
     "ControlLost",
@@ -416,6 +417,20 @@ class LaneJoined:
 
     node: str
     lane: int
+
+
+@attrs.frozen(kw_only=True)
+class ChannelApart:
+    """Where a lane stands with what another one has for it is not as that one has it: the data of
+    one of them were lost, or went back in a failover.  It goes on from there; followers that
+    were under way may be lost, or come once more if their outcomes are forgotten.
+    """
+
+    event: ClassVar[str] = "channel.apart"
+    level: ClassVar[str] = "warning"
+
+    lane: int
+    to: int
 
 
 @attrs.frozen(kw_only=True)

@@ -27,7 +27,8 @@ IDEMPOTENCY_KEY_BYTES_MAX = 256
 STEP_BYTES_MAX = 128
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
-QUEUED, LINE = "\t", "\n"  # no key begins with a control character
+# No key begins with a control character: what stands beside keys, in the same hashes.
+QUEUED, LINE, OUT, IN, FOLLOWERS = "\t", "\n", "\r", "\v", "\f"
 
 # What a name may be, and how an error says so.
 _POOL = re.compile(r"[a-z0-9_-]{1,64}"), "1 to 64 of a-z, 0-9, _ and -"
@@ -64,6 +65,16 @@ def queued(key: str, job_id: str) -> str:
 def line(key: str) -> str:
     """Return the name in `payloads` of the ids that wait behind a key's live job, in order."""
     return LINE + key
+
+
+def out(to: int) -> str:
+    """Return the name in `payloads` of what is for a lane; see `lib/channel.lua`."""
+    return f"{OUT}{to}"
+
+
+def followers(key: str, job_id: str) -> str:
+    """Return the name in `payloads` of a job's followers, while it has not ended; likewise."""
+    return FOLLOWERS + pair(key, job_id)
 
 
 def key_of(name: str) -> str:

@@ -4,6 +4,7 @@
     w 8z4k0qv1xt 3       a worker; `n` for a node
     w8z4k0qv1xt3.2       the worker's name in some lane, its second there
     i 0c4f...            a job that was dispatched with an idempotency key: 128 bits of its hash
+    f 93ab...            a job that follows another: likewise, of that one's name and its place
 
 Random per process and not per id, because a counter is ten times cheaper than a `uuid4`.
 """
@@ -49,9 +50,18 @@ def _prefix(seed: bytes) -> str:
 
 def id_of(idempotency_key: str) -> str:
     """Return the id of a job that is dispatched with this key; no id of ours begins with an `i`."""
-    digest = hashlib.sha256(idempotency_key.encode()).digest()
+    return "i" + _hashed(idempotency_key)
+
+
+def derived_id(text: str) -> str:
+    """Return the id of a job that is made by another; it is longer than those that are counted."""
+    return "f" + _hashed(text)
+
+
+def _hashed(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
     bits = int.from_bytes(digest[:16], "big")
-    return "i" + "".join(_ALPHABET[bits >> (5 * i) & 31] for i in range(26))
+    return "".join(_ALPHABET[bits >> (5 * i) & 31] for i in range(26))
 
 
 def process_of(name: str) -> str:

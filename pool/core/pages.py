@@ -25,6 +25,8 @@ class Pages:
     outcome_bytes: int = 256 * 1024  # ... of outcomes that one look tells; one alone may be larger
     letters: int = 256  # dead letters that one call looks at; beside ...
     letter_bytes: int = 1024 * 1024  # ... so many bytes of them; one alone may be larger
+    carried: int = 64  # messages that one lane takes of another's at once; beside ...
+    carried_bytes: int = 1024 * 1024  # ... so many bytes of them; one alone may be larger
     looked_at: int = 500  # messages, or entries, among which one is looked for
 
 

@@ -112,6 +112,9 @@ MORE: Final = {
     "attempts": "t",  # some have failed, and how is kept
     "lineage": "l",  # id of the dead letter that it was made from
     "origin": "o",  # of the first one of these, if its arguments are still those
+    # How long its payload is, behind which its followers stood, until it has ended; then the names
+    # of those that were released, with ; between: see `lua/lib/channel.lua`
+    "followers": "f",
     # Only outcomes and dead letters have:
     "handler": "h",
     "kind": "k",  # as in the record

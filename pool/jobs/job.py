@@ -19,7 +19,8 @@ from pool.jobs.blocking import Blocking
 from pool.jobs.keeper import Keeper, Step
 from pool.redis.commands.talk import InboxPage, Message
 
-if TYPE_CHECKING:  # it makes what makes jobs
+if TYPE_CHECKING:  # they make what makes jobs
+    from pool.jobs.followers import Follower
     from pool.jobs.node import Node
 
 # The job (key and id) whose handler runs in this context; what it starts there inherits it.
@@ -172,6 +173,8 @@ class Job:
     _stop_cause: str = attrs.field(init=False, repr=False, default="")
     _is_listening: bool = attrs.field(init=False, default=False)
     _in_hand: int = attrs.field(init=False, default=0)  # the message that is being handled
+    followers: tuple[Follower, ...] = attrs.field(init=False, repr=False, default=())  # `then()`'s
+    _packed: bytes = attrs.field(init=False, repr=False, default=b"")  # the same
 
     @property
     def state(self) -> Any:
@@ -357,6 +360,22 @@ class Job:
             self._note(said.done, said.total, said.note)
         elif said is not None:
             self._note(said)
+
+    def then(self, *followers: Follower) -> None:
+        """Have jobs follow this one if this run of it succeeds; see `Follower`.
+
+        They are accepted in the step that stores its result.  A run that fails leaves none of its
+        own; those that the dispatcher gave stay.
+
+        Raises:
+            InvalidOption: There are too many, or one after another, or something else is among
+                them.
+            InvalidKey, ConfigError, PayloadEncodingError, WrongArguments: One cannot be dispatched.
+            PayloadTooLarge: All that were added are larger than `Settings.payload_bytes_max`.
+            NotRunning: The node has closed.
+        """
+        self._packed = self.node._pack_followers(self, followers, self._packed)
+        self.followers = (*self.followers, *followers)
 
     @property
     def stop_cause(self) -> str:

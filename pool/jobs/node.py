@@ -8,7 +8,7 @@ close   workers out of `open`; services handed over, finite jobs end within the 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -39,7 +39,9 @@ from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
 from pool.jobs.client.stopping import StopAll, StopReport
 from pool.jobs.context import Context
+from pool.jobs.followers import Follower, Packer, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
+from pool.jobs.job import Job
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.wiring import Wiring
 from pool.maps.commands import MapLife
@@ -170,6 +172,8 @@ class Node(Dispatching):
         retention_s: float | None = None,
         expires_s: float | None = None,
         start_timeout_s: float | None = None,
+        then: Follower | Iterable[Follower] = (),
+        otherwise: Follower | Iterable[Follower] = (),
     ) -> Dispatching:
         """Return this node's dispatching calls with other options.
 
@@ -201,6 +205,9 @@ class Node(Dispatching):
                 `JobExpired`.  0.01 s to 365 days, more than `delay_s`; None as its handler says.
             start_timeout_s: How long each attempt may wait for a worker to begin it, at most
                 `expires_s`; then it has failed.  None as its handler says.
+            then: What follows when the job is done; see `Follower`.
+            otherwise: What follows when it is stopped or parked.  A parked one without any keeps
+                `then` for its replay.
 
         Raises:
             InvalidOption: A value is out of bounds, or both `job_id` and `idempotency_key` are
@@ -220,6 +227,8 @@ class Node(Dispatching):
                 retention_s=retention_s,
                 expires_s=expires_s,
                 start_timeout_s=start_timeout_s,
+                then=several("then", then),
+                otherwise=several("otherwise", otherwise),
             ),
         )
 
@@ -762,6 +771,14 @@ class Node(Dispatching):
     def _open_client(self) -> JobClient:
         self._check_open()
         return self._client
+
+    def _pack_followers(self, job: Job, followers: Sequence[Follower], had: bytes) -> bytes:
+        if self._wiring is None:  # of `make_job`: it has no pool
+            packer = Packer(1, self.settings.payload_bytes_max)
+        else:
+            packer = self._open_client().packer()
+        then = several("then", followers)
+        return packer.pack(then, key=job.key, job_id=job.id, who="run", had=had)
 
 
 @attrs.frozen(eq=False)

@@ -84,7 +84,7 @@ class _Answer:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Follower:
+class MapFollower:
     """Reads the logs of all maps that a node follows, and probes them.
 
     All but `_probe` belongs to the event loop's thread.

@@ -45,7 +45,7 @@ from pool.maps.deltas import (
     Value,
     WriteResult,
 )
-from pool.maps.follower import Follower, HistoryLost, News, Rejoined
+from pool.maps.follower import HistoryLost, MapFollower, News, Rejoined
 from pool.redis.pipeline import Pipeline
 from pool.runtime.actor import Actor
 
@@ -101,7 +101,7 @@ class Replica(Actor[Message]):
 
     stored: StoredMap
     pipeline: Pipeline
-    follower: Follower
+    follower: MapFollower
     emit: Callable[[events.Event], object]
     on_lost: Callable[[StoreLost], object]  # the pool's data are gone; once until they are back
     _copy: Copy = attrs.field(init=False)

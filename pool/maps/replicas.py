@@ -16,7 +16,7 @@ import attrs
 
 from pool.errors import NotRunning
 from pool.maps.commands import StoredMap
-from pool.maps.follower import Follower
+from pool.maps.follower import MapFollower
 from pool.maps.replica import Replica
 from pool.runtime.session import CLOSE_BUDGET_S, Session
 
@@ -33,15 +33,15 @@ class Maps:
 
     session: Session
     on_lost: Callable[[], object]  # the pool's data are gone
-    follower: Follower = attrs.field(init=False)
+    follower: MapFollower = attrs.field(init=False)
     _held: dict[str, _HeldReplica] = attrs.field(init=False, factory=dict)
     _lock: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
     _is_closed: bool = attrs.field(init=False, default=False)
 
     @follower.default
-    def _new_follower(self) -> Follower:
+    def _new_follower(self) -> MapFollower:
         session = self.session
-        return Follower(
+        return MapFollower(
             io=session.io,
             url=session.url,
             control=session.control,

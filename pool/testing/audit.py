@@ -10,6 +10,11 @@
 
 A payload with flag p stays in `payloads` in every state.  Flags b, d and i say that the key stands
 in `checkpoints`, `due` and its inbox; the lane's counters are the sizes of what they count.
+
+A job that has followers has them beside it until it has ended, or as long as its dead letter waits
+to be replayed; then they are messages to their lanes.  So followers of nobody are those of a job
+that has ended and whose followers were never released; and of messages that nobody comes for in
+`due` nobody would ever hear.
 """
 
 from __future__ import annotations
@@ -22,8 +27,20 @@ import redis
 
 from pool.core.ids import member_name
 from pool.core.lifecycle import OWNED
-from pool.core.record import MORE, Record, Start, steps_name
-from pool.names import LINE, QUEUED, Control, Names, key_of, queued
+from pool.core.record import MORE, Record, Start, more_of, steps_name
+from pool.names import (
+    FOLLOWERS,
+    IN,
+    LINE,
+    OUT,
+    QUEUED,
+    Control,
+    Names,
+    key_of,
+    pair,
+    queued,
+    split_pair,
+)
 from pool.redis.commands.member import Opening
 from pool.redis.commands.opening import generation_of_pool
 
@@ -77,10 +94,12 @@ class _Lane:
     pending: dict[str, float]
     due: dict[str, float]
     payloads: set[str]
+    followers: set[str]  # of whom, each by id and key
+    outs: dict[str, str]  # messages to lanes, and which there are of each
     lines: dict[str, str]  # who is queued, by key
     checkpoints: set[str]
     parked: set[str]
-    letters: set[str]
+    letters: dict[str, str]
     unassigned: dict[str, dict[str, float]]
     owned: dict[str, set[str]]
     streams: dict[str, dict[str, dict[str, bytes]]]
@@ -98,8 +117,8 @@ class _Lane:
                 pipe.hgetall(name)
             for name in (n.keepalive, n.pending, n.due, *map(n.unassigned, handlers)):
                 pipe.zrange(name, 0, -1, withscores=True)
-            for name in (n.checkpoints, n.letters):
-                pipe.hkeys(name)
+            pipe.hkeys(n.checkpoints)
+            pipe.hgetall(n.letters)
             pipe.zrange(n.parked, 0, -1)
             for worker in workers:
                 pipe.smembers(n.owned(worker))
@@ -114,7 +133,9 @@ class _Lane:
         payloads = _texts(next(replies))
         keepalive, pending, due = (_scores(next(replies)) for _ in range(3))
         unassigned = {handler: _scores(next(replies)) for handler in handlers}
-        checkpoints, letters, parked = (set(map(_text, next(replies))) for _ in range(3))
+        checkpoints = set(map(_text, next(replies)))
+        letters = _texts(next(replies))
+        parked = set(map(_text, next(replies)))
         return cls(
             lane=lane,
             keepalive=keepalive,
@@ -123,7 +144,9 @@ class _Lane:
             jobs=jobs,
             pending=pending,
             due=due,
-            payloads={name for name in payloads if name[:1] != LINE},
+            payloads={name for name in payloads if name[:1] not in (LINE, OUT, IN, FOLLOWERS)},
+            followers={name[1:] for name in payloads if name[:1] == FOLLOWERS},
+            outs={name[1:]: text for name, text in payloads.items() if name[:1] == OUT},
             lines={name[1:]: ids for name, ids in payloads.items() if name[:1] == LINE},
             checkpoints=checkpoints,
             parked=parked,
@@ -147,6 +170,8 @@ class _Lane:
             if record.epoch in epochs:
                 yield f"{key!r}: has the epoch of {epochs[record.epoch]!r}"
             epochs[record.epoch] = key
+        yield from self._of_followers(records)
+        yield from self._of_messages()
         yield from self._of_indexes(records)
         yield from self._of_identities()
         yield from self._of_counters(records)
@@ -207,6 +232,34 @@ class _Lane:
         for name in named - set(records):
             yield f"{name!r}: in line without a record"
 
+    def _of_followers(self, records: dict[str, Record | None]) -> Iterator[str]:
+        having = {
+            pair(key_of(name), r.id) for name, r in records.items() if r and _has_more(r.more)
+        }
+        having |= {
+            job for job, text in self.letters.items() if _has_more("".join(text.split("|", 6)[5:6]))
+        }
+        for job in having - self.followers:
+            yield f"{job!r}: its followers are gone"
+        unreadable = {key for key, record in records.items() if record is None}
+        for job in self.followers - having:
+            if split_pair(job)[0] not in unreadable:
+                yield f"{job!r}: has ended, and its followers were never released"
+
+    def _of_messages(self) -> Iterator[str]:
+        there = set[str]()
+        for to, text in self.outs.items():
+            if " " in to:
+                continue
+            first, next_ = map(int, text.split(" ")[:2])
+            there |= {f"{to} {number}" for number in range(first, next_)}
+            if (first < next_) != (f"o:{to}" in self.due):
+                yield f"{next_ - first} messages to lane {to}, of which `due` says otherwise"
+        for message in there ^ {name for name in self.outs if " " in name}:
+            yield f"message {message}: {'is gone' if message in there else 'nobody knows of it'}"
+        if (counted := int(self.lane.get("outgoing", "0"))) != len(there):
+            yield f"counts {counted} messages to lanes, has {len(there)}"
+
     def _of_entry(self, key: str, record: Record) -> Iterator[str]:
         entry_id = f"{record.epoch}-0"
         fields = self.streams.get(record.owner, {}).get(entry_id)
@@ -238,6 +291,8 @@ class _Lane:
             if is_not(key, "pending"):
                 yield f"{key!r}: in `pending`, but is not"
         for member in self.due:
+            if member[:2] == "o:":
+                continue  # see `_of_messages`
             if member.removeprefix("k:") not in records or not member.startswith("k:"):
                 yield f"{member!r}: in `due` without a record"
         for handler, keys in self.unassigned.items():
@@ -265,7 +320,7 @@ class _Lane:
                 yield f"{of!r}: steps without a record"
             if mark and of not in self.letters:
                 yield f"{of!r}: steps without a dead letter"
-        for job in self.parked ^ self.letters:
+        for job in self.parked ^ set(self.letters):
             yield f"{job!r}: only one of `parked` and `letters` has it"
 
     def _of_identities(self) -> Iterator[str]:
@@ -289,6 +344,11 @@ class _Lane:
         for name, size in (("unassigned", unassigned), ("waiting", waiting)):
             if (counted := int(self.lane.get(name, "0"))) != size:
                 yield f"counts {counted} {name} keys, has {size}"
+
+
+def _has_more(more: str) -> bool:
+    """Say whether there are followers beside it: those that were released have names."""
+    return more_of(more, "followers").isdecimal()
 
 
 def _but_progress(more: str) -> list[str]:

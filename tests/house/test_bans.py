@@ -49,6 +49,8 @@ MAY_SCRIPT = {
     ("advance.lua", "XDEL"): "acknowledges; the payload is kept in `payloads`",
     ("quarantine.lua", "XDEL"): "the entry of a record that is parked with its payload",
     ("quarantine.lua", "MAXLEN"): "the journal",
+    ("outgoing.lua", "MAXLEN"): "the journal",
+    ("incoming.lua", "MAXLEN"): "the journal",
     ("reap.lua", "XDEL"): "an entry that no record confirms",
     ("reconcile.lua", "XDEL"): "an entry that no record confirms",
     ("reconcile.lua", "SCAN"): "what one worker owns, a page at a time",

@@ -101,6 +101,7 @@ EXTRAS = {
 # What is imported upward, for type checkers alone: what a job is given is the node that runs it.
 BY_TYPE = {
     ("pool.jobs.job", "pool.jobs.node"),
+    ("pool.jobs.job", "pool.jobs.followers"),
     ("pool.jobs.handlers", "pool.jobs.node"),
     ("pool.jobs.around", "pool.jobs.client.ref"),
 }

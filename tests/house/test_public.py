@@ -41,7 +41,7 @@ HOMES = (
     pool.sync,
     pool.testing,
 )
-NAMES_MAX = 25
+NAMES_MAX = 26
 # What a public signature names, and nobody has to.
 UNNAMED = {
     "_Decorator": "what `@handlers.job(...)` applies; the function's own type comes out of it",

@@ -30,7 +30,17 @@ import pool.letters
 import pool.maps
 import pool.streams
 import pool.sync
-from pool import Call, Handlers, Job, JobRef, Node, PoolError, ReplicatedMap, Settings
+from pool import (
+    Call,
+    Follower,
+    Handlers,
+    Job,
+    JobRef,
+    Node,
+    PoolError,
+    ReplicatedMap,
+    Settings,
+)
 from pool.errors import PayloadTooLarge, UsageError
 from pool.events import ActorCrashed
 from pool.jobs.client.dispatch import Dispatching
@@ -66,7 +76,7 @@ MADE_HERE = words(
     "Change Counted Event EventSource Handler Job JobRef LocalWorker Parked Position Reader "
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
-    "Progress JobPage StopReport Result Ref Letters MapReader"
+    "Progress JobPage StopReport Result Stage Ref Letters MapReader"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
 PYTHONS_OWN = words(
@@ -369,6 +379,7 @@ STREAM_ENDS = {
 A_WORKER = {name: A_NODE[name] for name in ("capacity", "weight", "label", "version")}
 CHOSEN = {"topics": TOPICS, "pattern": PATTERN, "where": WHERE, "buffer_max": BUFFER}
 A_JOB = {"handler": Takes(echo, frozenset({"'x'"})), "key": KEY, "args": JSON, "kwargs": JSON}
+FOLLOWERS = taking((), "[]", "()", "set", "generator")
 STREAM = Takes(lambda o: o.stream)
 JOB_ID = NAME.called("job_id")
 A_LETTER = {"key": KEY, "job_id": JOB_ID}
@@ -407,6 +418,8 @@ DISPATCH_OPTIONS = {
     "retention_s": within(0.0, YEAR_S).or_none(),
     "expires_s": within(0.01, YEAR_S).or_none(),
     "start_timeout_s": within(0.01, YEAR_S).or_none(),
+    "then": FOLLOWERS,
+    "otherwise": FOLLOWERS,
 }
 MANY_JOBS = {
     "handler": A_JOB["handler"],
@@ -418,6 +431,13 @@ SOME_LETTERS = {**LETTERS, "cursor": taking("", "''"), "count": within(1, 256, w
 CALLS: dict[str, dict[str, Takes]] = {
     "Node.__init__": A_NODE,
     "Node.options": DISPATCH_OPTIONS,
+    "Follower.__init__": {"handler": ANY, "key": ANY, "args": ANY, "kwargs": ANY},
+    "Follower.options": {
+        "then": FOLLOWERS,
+        "otherwise": FOLLOWERS,
+        "takes_result": FLAG,
+        "delay_s": within(0.0, YEAR_S),
+    },
     "Dispatching.dispatch": A_JOB,
     "Dispatching.dispatch_many": MANY_JOBS,
     "Node.notify": {"key": KEY, "payload": JSON.but("64 KiB")},
@@ -543,6 +563,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "process": FLAG,
         "memory_bytes": taking(None, "None"),
     },
+    "Job.then": {"followers": Takes(Follower("x", "k")).called("then")},
     "Job.progress": {
         "done": within(0, 10**15),
         "total": within(0, 10**15).or_none(),
@@ -688,6 +709,8 @@ class Things:
                 on = self.ref
             case "DeadLetters":
                 on = self.node.parked
+            case "Follower":
+                on = Follower if method == "__init__" else Follower("x", "k")
             case "Call":
                 on = Call if method == "__init__" else Call("x")
             case "ReplicatedMap" if method != "open":

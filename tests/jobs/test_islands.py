@@ -16,9 +16,10 @@ import attrs
 import pytest
 import redis
 
-from pool import Handlers, Job, JobRef, Node
+from pool import Follower, Handlers, Job, JobRef, Node
 from pool.errors import ConfigError, StoreLost, StoreUnavailable
 from pool.events import (
+    ChannelApart,
     ControlLost,
     DataLost,
     LaneDataLost,
@@ -533,3 +534,52 @@ async def test_lanes_have_clocks_of_their_own(
     assert [worker.target(lane).number for lane in range(LANES)] == [1, 2, 2]
     assert {*_prefixes(POOL)[1:]} <= {key.removesuffix("lane") for key in asked}
     assert await serves(node, LAST)
+
+
+async def test_followers_for_a_lane_that_hangs_wait_for_it(
+    islands: Fleet, cluster: Cluster, diary: Diary
+) -> None:
+    """G-01, G-05: hundreds for one that hangs; the others' come at once, and these once each."""
+    mine, count = made(diary), 300
+
+    @mine.job("last")
+    async def last(job: Job, number: int) -> None:
+        diary.note("last", number)
+
+    node, second = await islands.node(mine), await islands.node(mine)
+    with hung(cluster, LAST):
+        for number in range(count):
+            then = [
+                Follower(last, key_in(LAST, f"for-{number}"), number),
+                Follower(last, key_in(1, f"for-{number}"), count + number),
+            ]
+            via = node.options(then=then)
+            await via.dispatch("echo", key_in(0, f"of-{number}"), "text")
+        await diary.until(lambda told: len(told) >= count)
+        assert {number for _, number in diary.entries} == {*range(count, 2 * count)}
+        assert islands.client.hget(Names(POOL, 0).lane, "outgoing") == str(count).encode()
+    await diary.until(lambda told: len(told) >= 2 * count)
+    assert sorted(number for _, number in diary.entries) == [*range(2 * count)]
+    assert second.state == node.state == "open"
+
+
+async def test_a_lane_that_was_wiped_is_carried_to_from_where_it_stands(
+    islands: Fleet, cluster: Cluster, diary: Diary
+) -> None:
+    """That it had more is told, and what comes for it then arrives."""
+    mine = made(diary)
+
+    @mine.job("last")
+    async def last(job: Job, number: int) -> None:
+        diary.note("last", number)
+
+    node = await islands.node(mine)
+    via = node.options(then=Follower(last, key_in(LAST, "for"), 1))
+    await via.dispatch("echo", key_in(0, "of"), "text")
+    await diary.has("last", 1)
+    wipe(cluster, LAST)
+    await islands.seen(LaneDataLost, lane=LAST)
+    via = node.options(then=Follower(last, key_in(LAST, "for"), 2))
+    await via.dispatch("echo", key_in(0, "of"), "text")
+    await diary.has("last", 2)
+    await islands.seen(ChannelApart, lane=0, to=LAST)

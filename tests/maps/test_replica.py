@@ -30,7 +30,7 @@ from pool.maps.deltas import (
     SetIfNotExists,
     Value,
 )
-from pool.maps.follower import Follower
+from pool.maps.follower import MapFollower
 from pool.maps.replica import Replica, _Found, _Waiter
 from pool.names import Control
 from pool.redis.embedded.server import EmbeddedServer
@@ -86,7 +86,7 @@ class Fleet:
     control: Control
     client: Any
     pipeline: Pipeline
-    follower: Follower
+    follower: MapFollower
     tasks: TaskGroup
     events: list[object]
     lost: list[StoreLost] = attrs.field(factory=list)
@@ -137,7 +137,7 @@ async def joined(
     with connect(admin_url or url) as client:
         client.hset(control.config, "incarnation", "i1")
         pipeline = await Pipeline.open(io, address, op_timeout_s=settings.op_timeout_s)
-        follower = Follower(
+        follower = MapFollower(
             io=io,
             url=address,
             control=control,

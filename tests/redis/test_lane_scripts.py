@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
+from pool.core.followers import Follows
 from pool.core.options import Options
 from pool.names import line, queued, split_pair
 from pool.redis.commands.calls import Target
+from pool.redis.commands.channel import outgoing_of
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.upkeep import expired, walked
 from pool.redis.embedded.server import EmbeddedServer
@@ -154,6 +156,31 @@ def _replay(bench: Bench) -> ScriptCall:
     return bench.lane.replay(key, job_id, "anew", "h", [W1], **room)
 
 
+def _follows() -> bytes:
+    nested = Follows(when="then", key="n", id="idn", handler="h", lane=0, call=b"").pack()
+    call = b'["' + b"x" * 2000 + b'"]'
+    follows = Follows(
+        when="then", key="f", id="idf", handler="h", lane=0, call=call, followers=nested
+    )
+    return follows.pack()
+
+
+def _lead(bench: Bench) -> ScriptCall:
+    return bench.advance_call("own", "w1.1", bench.edge("d", "r1", y=_follows()))
+
+
+def _outgoing(bench: Bench) -> ScriptCall:
+    assert bench.advance("own", "w1.1", bench.edge("d", "r1", y=_follows())) == ["OK - 0"]
+    told = outgoing_of(bench.run(bench.lane.outgoing(0, hold_s=1.0)))
+    return bench.lane.outgoing(0, hold_s=1.0, taken=told.messages, root=told.root)
+
+
+def _incoming(bench: Bench) -> ScriptCall:
+    assert bench.advance("own", "w1.1", bench.edge("d", "r1", y=_follows())) == ["OK - 0"]
+    told = outgoing_of(bench.run(bench.lane.outgoing(0, hold_s=1.0)))
+    return bench.lane.incoming(0, told.root, told.messages)
+
+
 # Each makes a call which writes, in a lane as `busy` makes it.
 ACCEPTING: dict[str, Make] = {
     "dispatch": _dispatch,
@@ -168,6 +195,9 @@ FREEING: dict[str, Make] = {
     "thaw": lambda b: b.lane.thaw(["w7.1"], known_s=60.0),
     "look": lambda b: b.lane.look([("r1", ""), ("none", "j")], node="n7.1"),
     "settle": _settle,
+    "lead": _lead,
+    "outgoing": _outgoing,
+    "incoming": _incoming,
     "release": _release,
     "grant": _grant,
     "reap grant": _reap_grant,
@@ -221,7 +251,7 @@ def test_every_script_of_the_lane_is_held_to_these_rules() -> None:
     scripts = {script.name for script in SCRIPTS}
     tested = {"settle": "advance", "release": "advance", "grant": "advance", "stop": "intend"}
     tested |= {"reap grant": "advance", "reap all": "reap", "edit": "letter", "discard": "letter"}
-    tested |= {"promote": "advance", "queue": "dispatch"}
+    tested |= {"promote": "advance", "queue": "dispatch", "lead": "advance"}
     # `found` has one key, in the control prefix, and a test of its own.
     assert {tested.get(name, name) for name in ALL} == scripts - {"open_pool"}
 
@@ -326,7 +356,7 @@ def unused(bench: Bench, name: str) -> set[str]:
     n = bench.names
     inboxes = {n.inbox(key) for key in ("p", "r1", "r2", "r3", "u", "w")}
     match name:
-        case "settle":
+        case "settle" | "lead":
             return {n.inbox("r1"), n.open, n.trials, n.parked, n.letters, n.journal, n.attempts}
         case "look":
             return {n.thawed, n.letters}  # for records with marks, and who has no outcome

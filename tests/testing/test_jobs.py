@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pool import Handlers, Job
+from pool import Follower, Handlers, Job
 from pool.testing import make_job
 
 handlers = Handlers()
@@ -33,3 +33,17 @@ async def test_a_job_for_tests_has_state_and_messages() -> None:
     assert heard == ["a", {"b": 2}]
     job.state = {"n": 2}
     assert job._checkpoint() == b'{"n":2}'
+
+
+@pytest.mark.anyio
+async def test_a_job_for_tests_has_the_followers_that_its_handler_adds() -> None:
+    """Checked as in a pool, and there to be looked at."""
+
+    @Handlers().job("order")
+    async def order(job: Job, count: int) -> None:
+        for number in range(count):
+            job.then(Follower(double, f"{job.key}/{number}", number))
+
+    job = make_job("o1")
+    await order(job, 2)
+    assert [(each.key, each.args) for each in job.followers] == [("o1/0", (0,)), ("o1/1", (1,))]

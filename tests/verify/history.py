@@ -10,6 +10,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
                            invoke before the call, then ok (job), fail (err; nothing was done) or
                            info (err; unknown).  idem: the call's own token, carried in the payload.
                            extra: digest, kind job|service, attempts_max, delay_s, poison
+    follow    producer     idem is to follow: key.  extra: of (idem of its predecessor), when
+                           (then: that is done, otherwise)
     result    producer     ok (result), fail (err POOLPARKED | POOLCANCELLED | ...), info (unknown)
     cancel    producer     invoke, then ok: the job has ended, fail: nothing was done, or info
     notify    producer     invoke, then ok | fail | info.  extra: seq, rising per key

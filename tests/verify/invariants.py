@@ -155,7 +155,8 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
 
 def _waits_misled(view: View, job: str, dispatch: Event) -> bool:
     """Say whether what a job waits for was named by one whom a step of the clock misled."""
-    named = [run.end for run in view.by_job.get(job, ()) if run.end and run.end.err == "retry"]
+    runs = view.by_job.get(job, ())
+    named = [run.end for run in runs if run.end and run.end.err in ("retry", "error")]
     if dispatch.extra.get("delay_s"):
         named.append(dispatch)
     return any(view.is_misled(event) for event in named)

@@ -39,6 +39,7 @@ SEEDS: Final = 500
 _TESTS_FAILED: Final = 1  # pytest's exit code
 _PATIENCE: Final = 5.0  # times as long as its tests take without it, and ...
 _STARTS_S: Final = 30.0
+_CHANNEL: Final = "tests/redis/test_channel_scripts.py::"
 _ONE_AT_A_TIME: Final = threading.Lock()  # a world owns trio's dice, and the Lua interpreter
 _LEFT_BEHIND: Final = (
     *("__pycache__", ".*_cache", ".git", ".venv", ".peers", ".hypothesis", "build", "dist"),
@@ -2548,7 +2549,7 @@ MUTANTS: Final = (
     Mutant(
         name="the last comes first",
         breaks="who comes goes to the head of the line",
-        path="pool/redis/lua/dispatch.lua",
+        path="pool/redis/lua/lib/queue.lua",
         old="  ids[#ids + 1] = r[ID]",
         new="  table.insert(ids, 1, r[ID])",
         needs=("lines",),
@@ -2869,6 +2870,78 @@ MUTANTS: Final = (
         old="call = partial(context.run, handler.fn, job, *args, **kwargs)",
         new="call = partial(handler.fn, job, *args, **kwargs)",
         by=("tests/jobs/test_in_a_handler.py",),
+    ),
+    Mutant(
+        name="followers of a call that failed",
+        breaks="messages that a lane may never have had count as carried out",
+        path="pool/jobs/fleet/carrier.py",
+        old="            if stands is None:\n                return",
+        new='            stands = stands or ""',
+        by=("tests/jobs/test_islands.py::test_followers_for_a_lane_that_hangs_wait_for_it",),
+    ),
+    Mutant(
+        name="followers that nobody knows",
+        breaks="which messages there are is not written by the step that writes them",
+        path="pool/redis/lua/lib/channel.lua",
+        old="  later('HSET', payloads, '\\r' .. to, out_head(out))",
+        new="",
+        needs=("chains",),
+    ),
+    Mutant(
+        name="followers of either end",
+        breaks="who follows otherwise follows what is done as well",
+        path="pool/redis/lua/lib/channel.lua",
+        old="    if (when == 't') == (word == 'done') then",
+        new="    if when == 'o' or word == 'done' then",
+        needs=("chains",),
+    ),
+    Mutant(
+        name="followers that stay",
+        breaks="what was released is there to be released again",
+        path="pool/redis/lua/lib/channel.lua",
+        old="  if has_text and (word ~= 'parked' or #names > 0) then",
+        new="  if false then",
+        needs=("chains",),
+    ),
+    Mutant(
+        name="followers told nothing",
+        breaks="the result does not go along",
+        path="pool/redis/lua/lib/channel.lua",
+        old="  return before .. value .. behind",
+        new="  return before .. 'null' .. behind",
+        needs=("chains",),
+    ),
+    Mutant(
+        name="message carried out twice",
+        breaks="a lane goes by no name of a message: whatever comes is carried out",
+        path="pool/redis/lua/incoming.lua",
+        old="if not first then\n  return 'APART ' .. stands\nend",
+        new="first = 5",
+        by=(_CHANNEL + "test_a_repeat_or_a_late_copy_does_nothing",),
+    ),
+    Mutant(
+        name="message forgotten by its number",
+        breaks="what a lane forgets is not looked at: after a failover it is another message",
+        path="pool/redis/lua/outgoing.lua",
+        old="1, 16) == last then",
+        new="1, 16) ~= '' then",
+        by=(_CHANNEL + "test_another_message_in_the_place_of_one_that_was_lost_is_carried_over",),
+    ),
+    Mutant(
+        name="channel begun anew by anybody",
+        breaks="who was told long ago where a lane stands has the other one go on from there",
+        path="pool/redis/lua/outgoing.lua",
+        old="elseif anew ~= '' and root == out.root then",
+        new="elseif anew ~= '' then",
+        by=(_CHANNEL + "test_lost_data_begin_the_pair_anew",),
+    ),
+    Mutant(
+        name="messages that nobody comes for",
+        breaks="who is told of messages takes them out of `due`: if he dies nobody carries them",
+        path="pool/redis/lua/outgoing.lua",
+        old="  redis.call('ZADD', due, now + hold_ms, 'o:' .. to)",
+        new="  redis.call('ZREM', due, 'o:' .. to)",
+        by=(_CHANNEL + "test_what_follows_is_released_as_its_predecessor_ends",),
     ),
     Mutant(
         name="known types are known for good",

@@ -4093,6 +4093,101 @@ def what_was_saved_is_gone(s: Story) -> None:
     _state(s, "info", 20, 0)
 
 
+def _follow(s: Story, job: str, when: str = "then", of: str = "j1") -> None:
+    extra = {"of": f"c-{of}", "when": when}
+    s.say("follow", key="f", idem=f"c-{job}", extra=extra)
+
+
+def _followed(s: Story, job: str, told: object = None) -> None:
+    """Tell the life of a job that follows another."""
+    s.dispatch(job, "f")
+    x: dict[str, Any] = {} if told is None else {"told": told}
+    s.start(job, "f", epoch=20, **x)
+    s.end(job, "f", epoch=20)
+    s.commit(job, "f", epoch=20)
+
+
+@good("I61")
+def who_follows_what_is_done(s: Story) -> None:
+    _follow(s, "j2")
+    _follow(s, "j3", "otherwise")
+    s.whole("j1")
+    _followed(s, "j2", told=["c-j1", 10, 1])
+
+
+@good("I61")
+def who_follows_what_is_not_done(s: Story) -> None:
+    _follow(s, "j2")
+    _follow(s, "j3", "otherwise")
+    s.dispatch("j1")
+    s.commit("j1", extra={"word": "parked"})
+    _followed(s, "j3", told="parked: failed")
+    s.final()
+
+
+@good("I61")
+def who_follows_what_has_not_ended_or_was_never_there(s: Story) -> None:
+    _follow(s, "j2")
+    _follow(s, "j4", of="j3")
+    s.dispatch("j1")
+
+
+@good("I61")
+def a_follower_is_lost_with_the_data(s: Story) -> None:
+    _follow(s, "j2")
+    s.whole("j1")
+    s.fault("loss", since=0.0)
+    s.final()
+
+
+@bad("I61")
+def nobody_follows(s: Story) -> None:
+    _follow(s, "j2")
+    s.whole("j1")
+    s.final()
+
+
+@bad("I61")
+def nobody_follows_though_data_were_lost_before(s: Story) -> None:
+    _follow(s, "j2")
+    s.fault("loss", since=0.0)
+    s.at += 1.0
+    s.whole("j1")
+    s.final()
+
+
+@bad("I61")
+def who_follows_otherwise_follows_what_is_done(s: Story) -> None:
+    _follow(s, "j2", "otherwise")
+    s.whole("j1")
+    _followed(s, "j2")
+
+
+@bad("I61")
+def who_follows_is_there_before_the_end(s: Story) -> None:
+    _follow(s, "j2")
+    s.dispatch("j1")
+    _followed(s, "j2")
+
+
+@bad("I61")
+def who_follows_is_there_and_nobody_is_before_it(s: Story) -> None:
+    _follow(s, "j2")
+    _followed(s, "j2")
+
+
+@bad("I61")
+def who_follows_is_told_something_else(s: Story) -> None:
+    _follow(s, "j2")
+    s.whole("j1")
+    _followed(s, "j2", told=["c-j1", 9, 1])
+
+
+@bad("I61")
+def a_message_is_left(s: Story) -> None:
+    s.final(out=["0 to 1 7"])
+
+
 @good("I50")
 def a_reader_reads_all(s: Story) -> None:
     _reader(s)

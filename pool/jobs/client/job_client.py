@@ -33,10 +33,17 @@ from pool.jobs.client.dispatcher import Dispatcher
 from pool.jobs.client.requests import Requests
 from pool.jobs.client.waiters import Waiters, Waiting
 from pool.jobs.context import Context, Seen
+from pool.jobs.followers import Follower, Packer
 from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.typed.contract import ValueCodec, ours
-from pool.names import check_handler, check_idempotency_key, check_job_id, check_key
+from pool.names import (
+    check_handler,
+    check_idempotency_key,
+    check_job_id,
+    check_key,
+    followers,
+)
 from pool.redis.commands.admission import AS_REGISTERED, Admission
 from pool.redis.commands.talk import Missing
 
@@ -56,6 +63,8 @@ class DispatchOptions:
     idempotency_key: str | None = None
     window_s: float = WINDOW_S
     retention_s: float | None = None
+    then: tuple[Follower, ...] = ()
+    otherwise: tuple[Follower, ...] = ()
     expires_s: float | None = None
     start_timeout_s: float | None = None
     known: str = attrs.field(init=False, default="")  # the id, if it was given
@@ -84,7 +93,8 @@ class DispatchOptions:
         object.__setattr__(self, "expires_s", limits[0])
         object.__setattr__(self, "start_timeout_s", limits[1])
         given = (retention_s, *limits)
-        object.__setattr__(self, "is_special", bool(known) or given != (None, None, None))
+        is_special = bool(known or self.then or self.otherwise) or given != (None, None, None)
+        object.__setattr__(self, "is_special", is_special)
 
     def told(self) -> dict[str, Any]:
         """Return them as `Node.options` takes them, those that stand as they are left out."""
@@ -134,14 +144,20 @@ def _begin(options: DispatchOptions, usual: Options | None) -> tuple[float | Non
 
 
 def _more(
-    options: DispatchOptions, known: str, handler: str, payload: bytes, usual: Options | None
+    options: DispatchOptions,
+    known: str,
+    handler: str,
+    payload: bytes,
+    followers: bytes,
+    usual: Options | None,
 ) -> str:
     is_known = known or options.known
     expires_s, start_s = _begin(options, usual)
     return pack_more(
         expires=_ms(expires_s),
         start=_ms(start_s),
-        digest=digest_of(handler, payload) if is_known else "",
+        digest=digest_of(handler, payload + followers) if is_known else "",
+        followers=len(payload) if followers else "",
         window=_ms(options.window_s) if is_known else "",
         retention=_ms(options.retention_s),
     )
@@ -237,15 +253,21 @@ class JobClient:
         else:
             payload = mine._arguments.encode(name, args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
-        more, usual = "", mine._options if mine is not None else None
+        job_id, more = known or options.known or context.ids.next(), ""
+        usual = mine._options if mine is not None else None
         if known or options.is_special or (usual is not None and usual.is_timed):
-            more = _more(options, known, name, payload, usual)
+            behind = self._followers(options, key, job_id)
+            more = _more(options, known, name, payload, behind, usual)
+            payload += behind
         if options.if_exists == "attach" and (known or options.known):
             must = "another policy beside an id: that names this job, and attaching is to another"
             raise checks.option("if_exists", "attach", must)
+        if options.if_exists == "attach" and (options.then or options.otherwise):
+            must = "another policy beside followers: they follow this job, not the live one"
+            raise checks.option("if_exists", "attach", must)
         admission = Admission(
             key=key,
-            id=known or options.known or context.ids.next(),
+            id=job_id,
             handler=name,
             kind=kind,
             payload=payload,
@@ -257,6 +279,15 @@ class JobClient:
         if more:
             admission.go_by(admission.policy)
         return admission
+
+    def _followers(self, options: DispatchOptions, key: str, job_id: str) -> bytes:
+        if not (options.then or options.otherwise):
+            return b""
+        return self.packer().pack(options.then, options.otherwise, key=key, job_id=job_id)
+
+    def packer(self) -> Packer:
+        """Return what packs followers in this pool."""
+        return Packer(len(self.context.lanes), self.context.settings.payload_bytes_max)
 
     async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
         """Add what only another look tells, in time: names like the one that nobody knows."""
@@ -328,6 +359,13 @@ class JobClient:
         told: bytes | None = await context.pipeline.execute("HGET", name, key)
         job_id, _, text = (told or b"").decode(errors="replace").partition("\t")
         return attempts(text) if job_id == found.id else ()
+
+    async def followers(self, key: str, job_id: str) -> bytes:
+        """Fetch the followers of a job that has not ended, packed."""
+        context = self.context
+        payloads = context.lane_of(key).lane.names.payloads
+        told = await context.pipeline.execute("HGET", payloads, followers(key, job_id))
+        return told or b""
 
     async def look(
         self, key: str, job_id: str, seen: Seen | None = None

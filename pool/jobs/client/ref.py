@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator
+from typing import Any, Generic, Literal, TypeVar
 
 import attrs
 
 from pool import checks
 from pool.core.codec import decode_value
+from pool.core.followers import When, parse, released
 from pool.core.lapse import NOT_IN_TIME, begin_by_ms
 from pool.core.record import SUPERSEDED, Attempt, Outcome, Progress, Record, more_of
 from pool.errors import (
@@ -138,6 +140,23 @@ def status_of(
     )
 
 
+@attrs.frozen
+class Stage:
+    """A job of a chain, and how it is.
+
+    `when` is `then` or `otherwise`, empty for the first one; `depth` how many are before it.
+    `state` is that of `Status`; or `expected`: what it follows has not ended; or `released`: that
+    has, and it is on its way, or ended so long ago that nothing is known of it.
+    """
+
+    key: str
+    job_id: str
+    handler: str
+    when: When | Literal[""]
+    depth: int
+    state: str
+
+
 @attrs.define(eq=False)
 class JobRef(Generic[R]):
     """A reference to one accepted job.  It stays good after restarts of anything.
@@ -259,6 +278,39 @@ class JobRef(Generic[R]):
         history = await self._client.history(self.key, found)
         return status_of(self.key, self.job_id, found, self._client, history)
 
+    async def stages(self) -> list[Stage]:
+        """Return this job and all that follow it, each before its own followers.
+
+        Of what follows otherwise than it went nothing is told once that is known.  Each stage is
+        asked for by itself, so they may have gone on in between.
+
+        Raises:
+            JobLost, NoSuchJob, StoreUnavailable: As for `status()`.
+        """
+        found, _ = await self._client.look(self.key, self.job_id, self._seen)
+        return await self._stages(self.key, self.job_id, found, "", 0)
+
+    async def _stages(
+        self, key: str, job_id: str, found: Record | Outcome, when: When | Literal[""], depth: int
+    ) -> list[Stage]:
+        client, more = self._client, found.more
+        if isinstance(found, Record):
+            state: str = found.state
+            handler = found.handler
+        else:
+            state, handler = found.word, more_of(more, "handler")
+        stages = [Stage(key, job_id, handler, when, depth, state)]
+        went: When = "then" if state == "done" else "otherwise"
+        for of in released(more):
+            try:
+                next_found, _ = await client.look(*of)
+                stages += await self._stages(*of, next_found, went, depth + 1)
+            except NoSuchJob:
+                stages.append(Stage(*of, "", went, depth + 1, "released"))
+        if more_of(more, "followers").isdecimal():
+            stages += _expected(await client.followers(key, job_id), depth + 1)
+        return stages
+
     async def stop(self, cause: str = "stopped", timeout_s: float | None = None) -> None:
         """Stop the job; return when it has really ended.  A job that has ended stays as it is.
 
@@ -286,6 +338,13 @@ class JobRef(Generic[R]):
             await self._client.wait(waiting, timeout_s)
         finally:
             self._seen = None if isinstance(waiting.answer, Outcome) else waiting.seen
+
+
+def _expected(text: bytes, depth: int) -> Iterator[Stage]:
+    """Yield what follows jobs that have not ended."""
+    for each in parse(text):
+        yield Stage(each.key, each.id, each.handler, each.when, depth, "expected")
+        yield from _expected(each.followers, depth + 1)
 
 
 async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:

@@ -9,6 +9,7 @@
     due, waiting             grant: a delay or a retry is over
     due, not yet begun       it is too late: it ends, or waits for its next attempt (lib/lapse.lua)
     due, has an intent       signal its owner again
+    due, messages to a lane  carry them over, see `Carrier`
     due, running             its run-time limit is over: write the intent "timed out", signal
     not to be read           parked, see `quarantine`
 
@@ -36,6 +37,7 @@ from pool.core.retry import RECOVERY_RETRY_S, refused_delay
 from pool.core.settlement import Death, Grant
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.jobs.context import Context, LaneState
+from pool.jobs.fleet.carrier import Carrier
 from pool.jobs.fleet.walker import ACT_MAX, Walker
 from pool.jobs.quarantine import quarantine
 from pool.jobs.settlement import Recovery, TellWaiters, judgement_of
@@ -98,6 +100,7 @@ class Sweeper(Actor[Deadline]):
     tell_waiters: TellWaiters
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
     _alarms: Alarms = attrs.field(init=False)
+    _carrier: Carrier = attrs.field(init=False)
     _agendas: defaultdict[int, Agenda] = attrs.field(
         init=False, factory=lambda: defaultdict(Agenda)
     )
@@ -108,6 +111,10 @@ class Sweeper(Actor[Deadline]):
     @_alarms.default
     def _no_alarms(self) -> Alarms:
         return Alarms(self.context.io.clock)
+
+    @_carrier.default
+    def _no_messages(self) -> Carrier:
+        return Carrier(context=self.context, spawn=self.spawn)
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -120,7 +127,12 @@ class Sweeper(Actor[Deadline]):
 
     def begin(self) -> None:
         self.spawn(self._alarms.ring, self._sweep, self.spawn)
-        walker = Walker(context=self.context, move=self._move, on_suspects=self.on_suspects)
+        walker = Walker(
+            context=self.context,
+            move=self._move,
+            carry=self._carrier.carry,
+            on_suspects=self.on_suspects,
+        )
         for state in self.context.lanes:
             self.spawn(walker.run, state.number)
 
@@ -146,6 +158,8 @@ class Sweeper(Actor[Deadline]):
             swept = await pipeline.call(call, repeatable=True)
             state.tell_time(swept.now_ms, clock())
             ours_s = agenda.passed(asked_s)
+            for to in swept.outgoing:
+                self._carrier.carry(lane, to)
             is_stuck = not await self._look_after(state, swept.found)
             is_far = skip + keys_max > SKIPPED_MAX  # the way there is as long: begin anew
             if swept.is_ours:

@@ -39,7 +39,7 @@ from pool.events import CountersMended
 from pool.jobs.context import Context, LaneState
 from pool.jobs.quarantine import quarantine
 from pool.jobs.restoring import restore, tell_restored
-from pool.names import Names, split_pair
+from pool.names import Names, out, split_pair
 from pool.redis.commands.recovery import Overdue
 from pool.redis.commands.reply import read
 from pool.redis.commands.upkeep import Expired, Recounted, Requeued, Walked
@@ -97,6 +97,7 @@ class Walker:
 
     context: Context
     move: Move  # recovers what nobody owns
+    carry: Callable[[int, int], object]  # what a lane has for another
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
     _faults: set[str] = attrs.field(init=False, factory=set)  # told since a pass began
     _troubled_in: set[int] = attrs.field(init=False, factory=set)  # lanes; by their last slices
@@ -163,11 +164,23 @@ class Walker:
             if mine.is_whole and pipeline.connections == mine.connections:
                 await self._end(state, mine, told)
             mine.found = 0
+            if told.out:
+                await self._carry(state)
         await self._expire(state)
         pause_s = model.pause_s(told.records, len(context.lanes), ttl_s)
         # An error in place of an answer may come once only: that must not cost a whole rest.
         is_new = state.number in self._troubled_in and not was_troubled
         return min(pause_s, ttl_s) if is_new else pause_s
+
+    async def _carry(self, state: LaneState) -> None:
+        """Have carried over what the lane has for others, though nothing in `due` says so."""
+        lanes = range(len(self.context.lanes))
+        payloads = state.lane.names.payloads
+        heads = await self.context.pipeline.execute("HMGET", payloads, *map(out, lanes))
+        for to, head in zip(lanes, heads, strict=True):
+            first_and_next = (head or b"").split(b" ")[:2]
+            if len({*first_and_next}) == 2:
+                self.carry(state.number, to)
 
     async def _expire(self, state: LaneState) -> None:
         """End the answers and the dead letters that were kept for long enough, a page at a time."""

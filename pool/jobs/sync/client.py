@@ -21,6 +21,7 @@ from pool.jobs.client.dispatch import Call, Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions
 from pool.jobs.client.parked import ParkedJob, ParkedPage
 from pool.jobs.client.ref import JobRef, Status
+from pool.jobs.followers import Follower, several
 from pool.jobs.handlers import QUEUE_MAX, Handler
 from pool.jobs.node import Node
 from pool.jobs.sync.portal import Portal, Portals
@@ -104,6 +105,8 @@ class Client:
         retention_s: float | None = None,
         expires_s: float | None = None,
         start_timeout_s: float | None = None,
+        then: Follower | Iterable[Follower] = (),
+        otherwise: Follower | Iterable[Follower] = (),
     ) -> Client:
         """Return this client with other options for its dispatches, see `Node.options`.
 
@@ -122,6 +125,8 @@ class Client:
             retention_s: Likewise.
             expires_s: Likewise.
             start_timeout_s: Likewise.
+            then: Likewise.
+            otherwise: Likewise.
 
         Raises:
             InvalidOption: As for `Node.options`.
@@ -142,6 +147,8 @@ class Client:
             retention_s=retention_s,
             expires_s=expires_s,
             start_timeout_s=start_timeout_s,
+            then=several("then", then),
+            otherwise=several("otherwise", otherwise),
         )
         return other
 

@@ -92,7 +92,8 @@ class Settlement:
         ttl_ms = self._brief_ms if value is None else self._ttl_ms
         if handler is not None and handler._options.retention_s is not None:
             ttl_ms = outcome_ttl_ms(self.context.settings, handler._options)
-        return DoneEdge(start.key, start.epoch, start.id, ttl_ms, start.handler, encoded)
+        followers = run.job._packed if run.job is not None else b""
+        return DoneEdge(start.key, start.epoch, start.id, ttl_ms, start.handler, encoded, followers)
 
     def _judged(self, run: Run, ending: Ending) -> Decision:
         start = run.start

@@ -45,8 +45,9 @@ class Admission:
         return f"{self.policy}{'k' * self.allow_unknown}{'u' * self.unassigned}{more}"
 
     def go_by(self, policy: str) -> None:
-        """Take what its handler says; who names this job by an id is attached to no other one."""
-        is_attaching = policy.startswith(("a", "b")) and more_of(self.more, "digest")
+        """Take what its handler says; what is named by an id, or followed, is itself a job."""
+        is_own = more_of(self.more, "digest") or more_of(self.more, "followers")
+        is_attaching = policy.startswith(("a", "b")) and is_own
         self.policy = "" if is_attaching else policy
 
 

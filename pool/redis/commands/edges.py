@@ -138,13 +138,14 @@ class DoneEdge(Edge):
     takes = 2
 
     result: bytes = b""
+    followers: bytes = b""  # those that this run has added; see `core/followers.py`
 
     def words(self) -> Words:
-        return self.result, "", ""
+        return self.result, self.followers, ""
 
     @property
     def size_bytes(self) -> int:
-        return len(self.result)
+        return len(self.result) + len(self.followers)
 
 
 @attrs.define(eq=False)

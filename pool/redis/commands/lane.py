@@ -13,6 +13,7 @@ import attrs
 from pool.redis.commands import (
     admission,
     change,
+    channel,
     letters,
     member,
     opening,
@@ -22,6 +23,7 @@ from pool.redis.commands import (
 )
 from pool.redis.commands.admission import AdmissionCalls
 from pool.redis.commands.change import ChangeCalls
+from pool.redis.commands.channel import ChannelCalls
 from pool.redis.commands.letters import LetterCalls
 from pool.redis.commands.member import MemberCalls
 from pool.redis.commands.recovery import RecoveryCalls
@@ -31,7 +33,7 @@ from pool.redis.scripts import Script
 
 SCRIPTS: Final = tuple(
     script
-    for family in (admission, change, letters, member, opening, recovery, talk, upkeep)
+    for family in (admission, change, channel, letters, member, opening, recovery, talk, upkeep)
     for script in vars(family).values()
     if isinstance(script, Script)
 )
@@ -41,6 +43,7 @@ SCRIPTS: Final = tuple(
 class Lane(
     AdmissionCalls,
     ChangeCalls,
+    ChannelCalls,
     LetterCalls,
     MemberCalls,
     RecoveryCalls,

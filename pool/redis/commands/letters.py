@@ -124,7 +124,7 @@ LETTERS: Final = Script.load(
 )
 LETTER: Final = Script.load(
     "letter",
-    keys="lane parked letters checkpoints",
+    keys="lane parked letters checkpoints payloads",
     args="generation what job payload",
     reads=letter_changed,
 )
@@ -167,7 +167,7 @@ class LetterCalls(Calls):
         """Change the payload of one, or discard it."""
         n = self.names
         args = (self.generation, what, pair(key, job_id), payload)
-        return LETTER((n.lane, n.parked, n.letters, n.checkpoints), args)
+        return LETTER((n.lane, n.parked, n.letters, n.checkpoints, n.payloads), args)
 
     def replay(
         self,

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 import attrs
 
+from pool.core.digits import number
 from pool.core.options import Options
 from pool.core.record import Record
 from pool.core.settlement import Death
@@ -54,6 +55,7 @@ class Swept:
     is_ours: bool  # we hold the sweeper's lock: the rest is ours, too
     left_ms: int | None  # else: something is left to who holds it until then
     found: list[Overdue]
+    outgoing: list[int]  # lanes for which there are messages
 
 
 @attrs.frozen(kw_only=True)
@@ -139,9 +141,12 @@ _OWNERS: Final[Mapping[bytes, Literal["none", "live", "hung", "gone"]]] = {
 def overdue(reply: Reply) -> Swept:
     """Read the reply of `sweep`."""
     now, following, left, *rest = reply
-    found = []
+    found, outgoing = [], []
     for i in range(0, len(rest), 5):
         index, key, text, owner, options = rest[i : i + 5]
+        if index == b"out":
+            outgoing.append(number(key))
+            continue
         found.append(
             Overdue(
                 index=_INDEXES[index],
@@ -159,6 +164,7 @@ def overdue(reply: Reply) -> Swept:
         is_ours=not left,
         left_ms=int(left or 0) or None,
         found=found,
+        outgoing=outgoing,
     )
 
 

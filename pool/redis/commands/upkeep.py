@@ -33,6 +33,7 @@ class Walked:
     astray: int = 0  # records found out of place, in this pass or the one before
     unassigned: int = 0
     waiting: int = 0
+    out: int = 0  # messages to lanes, see `lib/channel.lua`
     changes: str = ""  # see `recount.lua`
     suspects: Sequence[str] = ()  # without a deadline that they should have
     flat: Sequence[bytes] = ()  # key, record, key, record ...
@@ -142,7 +143,7 @@ def walked(reply: Reply) -> Walked:
     if not rest:
         return Walked(now_ms=int(now), held_s=max(1, int(held)) / 1000)
     is_continued, is_from_start, records, cursor, open_at, cleanup_at, astray = rest[:7]
-    unassigned, waiting, changes, suspects, found = rest[7:]
+    unassigned, waiting, out, changes, suspects, found = rest[7:]
     return Walked(
         now_ms=int(now),
         is_continued=bool(is_continued),
@@ -154,6 +155,7 @@ def walked(reply: Reply) -> Walked:
         astray=typed(astray, int),
         unassigned=typed(unassigned, int),
         waiting=typed(waiting, int),
+        out=typed(out, int),
         changes=changes.decode(),
         suspects=tuple(name.decode(errors="replace") for name in suspects),
         flat=flat(found),
@@ -241,7 +243,7 @@ RESTORE: Final = Script.load(
 )
 EXPIRE: Final = Script.load(
     "expire",
-    keys="lane kept parked letters checkpoints *results",
+    keys="lane kept parked letters checkpoints payloads *results",
     args="generation items_max parked_ms parked_max *items",
     reads=expired,
 )
@@ -325,7 +327,7 @@ class UpkeepCalls(Calls):
         An item is what the reply told: (length, job id, key) of some jobs, line ends between.
         """
         n, keeps = self.names, self.keeps
-        keys = [n.lane, n.kept, n.parked, n.letters, n.checkpoints]
+        keys = [n.lane, n.kept, n.parked, n.letters, n.checkpoints, n.payloads]
         for item in items:
             lines = (line.partition(" ")[2] for line in item.split("\n"))
             keys += (n.result(*split_pair(job)) for job in lines)

@@ -43,7 +43,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     t step         x its name, y its result                  stores it, unless it has one
     n progress     x done/total/note                         rewrites how far it is, with the time, in `more`
     o over                                    its trial: it has lived for long enough
-    d done         x result
+    d done         x result, y its further followers, see lib/channel
     c cancel       x cause, z 1: it has begun; the key of a queued one is its name, see lib/queue.lua
     x park         x cause, y error[, newline, attempt], z 1: it has begun
     w wait         x delay ms, y next attempt[ mark], z error[, newline, attempt]
@@ -56,9 +56,9 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, (lapse), (wait), place, (queue), keep, (steps), finish, (hung), says
+Uses     life, lane, expected, record, batch, (lapse), (wait), place, (queue), keep, (steps), (out), (channel), finish, (hung), says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
-         has ended, and the next one of its key has its turn: it is due) (acknowledge: OK <flags>[ <waiters>]) |
+         has ended, and something is due: the next one of its key has its turn, or it has followers) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          LATE (acknowledge: it is too late to begin it; whoever sweeps ends it) |
          GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
@@ -280,7 +280,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   end
 
   if edge == 'd' then
-    return finish(key, r, 'done', ttl_ms, '', x, result, inbox, unassigned, true)
+    return finish(key, r, 'done', ttl_ms, '', x, result, inbox, unassigned, true, y ~= '' and y or nil)
   elseif edge == 'c' then
     return finish(key, r, 'cancelled', ttl_ms, x, '', result, inbox, unassigned, z == '1')
   elseif edge == 'x' then

@@ -23,7 +23,8 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          refuses it): a attach to it, if handler and payload are the same, b whatever they are;
                          q<N> queue behind it with N others at most, r likewise alone, and stop it, c alone; h as its
                          handler's options say.  Then a comma and what its record has in `more`.  A digest there says
-                         that its id was given to it, and may be given again
+                         that its id was given to it, and may be given again; `f`, how long the payload is: what stands
+                         behind that are its followers, see lib/channel
 
 Uses     lane, expected, record, batch, (lapse), (wait), place, (queue), (keep)
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
@@ -176,7 +177,6 @@ local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
     end
     ids = {}
   end
-  ids[#ids + 1] = r[ID]
   if policy == 'r' and string.sub(live[INTENT], 1, 1) ~= 's' then
     live[INTENT] = 'sreplaced by ' .. r[ID]
     flag(live, 'd', true)
@@ -186,26 +186,17 @@ local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
     later('ZADD', due, text_of(now), 'k:' .. key)
     is_due = 1
   end
-  flag(live, 'n', true)
-  later('HSET', jobs, key, pack(live))
-  r[STATE], r[EPOCH], r[SINCE] = 'Q', stamp(), delay_ms > 0 and text_of(now + delay_ms) or ''
-  local name, ends = queued_name(key, r[ID]), begin_by(r)
-  if ends then
-    flag(r, 'd', true)
-    later('ZADD', due, text_of(ends), 'k:' .. name)
-  end
-  later('HSET', payloads, name, payload)
-  later('HSET', jobs, name, pack(r))
-  set_line(key, ids, 1)
+  stand_behind(key, live, r, ids, delay_ms, payload)
   queued = queued + 1
-  tally('dispatched', 1)
-  tally('waiting', 1)
-  tally('delayed', 1) -- it has begun to wait, see `recount`
   return 'QUEUED ' .. is_due
 end
 
+local function keep_followers(key, id, text)
+  later('HSET', payloads, '\f' .. pair_of(id, key), text)
+end
+
 -- What is said of a job whose key has a live one.
-local function meet(key, live, id, handler, kind, flags, delay_ms, payload, digest, more)
+local function meet(key, live, id, handler, kind, flags, delay_ms, payload, digest, more, followers)
   local facts = table.concat({ live[STATE], live[OWNER] ~= '' and live[OWNER] or '-', live[ID], live[HANDLER] }, ' ')
   if has(live, 'n') then
     write_batch()
@@ -244,15 +235,25 @@ local function meet(key, live, id, handler, kind, flags, delay_ms, payload, dige
   end
   flag(r, 'p', #payload > INLINE_BYTES_MAX)
   local answer = enqueue(key, live, r, delay_ms, policy, tonumber(line_max) or 0, payload)
-  return answer, string.sub(answer, 1, 1) == 'Q'
+  if string.sub(answer, 1, 1) ~= 'Q' then
+    return answer
+  end
+  if followers then
+    keep_followers(key, id, followers)
+  end
+  return answer, true
 end
 -- end meeting
 
 local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, result, unassigned)
-  local more, digest = '', nil
-  if #flags > 3 then
+  local more, digest, followers = '', nil, nil
+  if #flags > 2 then
     flags, more = string.match(flags, '^([^,]*),?(.*)$')
     digest = more_of(more, 'd')
+    local size = more_of(more, 'f')
+    if size then
+      payload, followers = string.sub(payload, 1, size), string.sub(payload, size + 1)
+    end
   end
   if unfit[unassigned] then
     return 'MALFORMED'
@@ -279,7 +280,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     if digest and more_of(r[MORE], 'l') == id then
       return conflict(digest, handler, r[MORE], r[HANDLER]) or 'REPLAYED ' .. r[ID] .. ' ' .. r[HANDLER]
     end
-    local answer, is_open = meet(key, r, id, handler, kind, flags, delay_ms, payload, digest, more)
+    local answer, is_open = meet(key, r, id, handler, kind, flags, delay_ms, payload, digest, more, followers)
     return is_open and answer or refuse(answer, result, id, key)
   end
   if queued >= queued_jobs_max then
@@ -301,6 +302,9 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   if #payload > INLINE_BYTES_MAX then
     flag(r, 'p', true)
     later('HSET', payloads, key, payload)
+  end
+  if followers then
+    keep_followers(key, id, followers)
   end
   queued = queued + 1
   tally('dispatched', 1)

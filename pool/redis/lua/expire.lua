@@ -7,6 +7,7 @@ KEYS[2] kept       zset    (length, job id, key) of one call's jobs (line ends b
 KEYS[3] parked     zset    (job id, key) -> when it was parked
 KEYS[4] letters    hash    (job id, key) -> dead letter
 KEYS[5] checkpoints hash   the results of their steps, see lib/steps
+KEYS[6] payloads   hash    their followers, see lib/channel
 KEYS[...] results          result:ID KEY per job of all items
 ARGV[1] generation  str
 ARGV[2] items_max    int   how many at most to tell of, and letters to end
@@ -17,14 +18,15 @@ ARGV[...] items            as it was told of them
 Uses     lane
 Returns  how many letters were ended, then items whose time is up
 Errors   POOLDATALOST <lane>
-Cost     O(jobs + items_max * log n); 2 commands an item that is ended, 2 a job of it, 3 a letter, 7 a call
+Cost     O(jobs + items_max * log n); 2 commands an item that is ended, 2 a job of it, 4 a letter, 8 a call
 Why Lua  the time of an answer may have been prolonged since it was told, and pool time is the lane's alone.
 ]]
 redis.call('ZCARD', kept)
 local over = redis.call('ZCARD', parked) - parked_max
 redis.call('HLEN', letters)
 redis.call('HLEN', checkpoints)
-local k = 6
+redis.call('HLEN', payloads)
+local k = 7
 for i = 5, #ARGV do
   local _, jobs = string.gsub(ARGV[i], '[^\n]+', '')
   local until_ms = redis.call('ZSCORE', kept, ARGV[i])
@@ -52,6 +54,7 @@ for i = 1, #oldest, 2 do
   redis.call('ZREM', parked, oldest[i])
   redis.call('HDEL', letters, oldest[i])
   redis.call('HDEL', checkpoints, '\n\n' .. oldest[i])
+  redis.call('HDEL', payloads, '\f' .. oldest[i])
   over, ended = over - 1, ended + 1
 end
 tally('forgotten', ended)

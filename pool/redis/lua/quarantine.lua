@@ -20,10 +20,10 @@ ARGV[3] text         bytes  what the record was when it was seen
 ARGV[4] after        str    entry behind which its start is looked for; -: from the first one
 ARGV[5] looked_max   int    > 0; how many entries are looked at
 
-Uses     lane, record, batch, lapse, queue
+Uses     lane, record, batch, lapse, queue, (out), (channel)
 Returns  OK | MOVED_ON (it is another record by now) | LOOKED <entry> (nothing was done: it may stand behind this)
 Errors   POOLDATALOST <lane>
-Cost     O(looked_max); 24 commands, 9 more if somebody is queued behind it
+Cost     O(looked_max); 24 commands, 9 more if somebody is queued behind it, 4 for each of its followers
 Why Lua  it may have been mended or replaced since it was read.
 ]]
 if redis.call('HGET', jobs, key) ~= text then
@@ -60,6 +60,13 @@ local of = string.match(key, '^\t[^ ]+ (.*)$') or key -- of one that is queued: 
 redis.call('ZADD', parked, now, id .. ' ' .. of)
 redis.call('HSET', letters, id .. ' ' .. of, 'parked|0||0|' .. text_of(now) .. ',,,|h-|malformed\n'
   .. string.gsub(text, '[%c]', ' ') .. '\n\n' .. (payload or ''))
+local its_id = string.match(text, '^[^|]*|[^|]*|([^|]+)|')
+if its_id and redis.call('HEXISTS', payloads, '\f' .. its_id .. ' ' .. of) == 1 then
+  local r = new_record('j', its_id, '-') -- whoever follows it does so now: there is no job to replay
+  r[MORE] = 'f0'
+  release(its_id .. ' ' .. of, r, 'parked', 'malformed', '', '')
+  redis.call('HDEL', payloads, '\f' .. its_id .. ' ' .. of)
+end
 redis.call('HDEL', jobs, key)
 redis.call('HDEL', payloads, key)
 redis.call('HDEL', checkpoints, key, '\n' .. key)

@@ -82,7 +82,8 @@ redis.call('HDEL', letters, pair)
 local r = new_record(more_of(more, 'k') or 'j', anew, handler)
 local inherited = {}
 for each in string.gmatch(more, '[^,]+') do
-  inherited[#inherited + 1] = string.find(each, '^[drswx]') and each or nil
+  -- Of f only what says that there are followers; others have been released, see lib/channel.
+  inherited[#inherited + 1] = (string.find(each, '^[drswx]') or string.find(each, '^f%d+$')) and each or nil
 end
 r[MORE] = with_more(from_now(table.concat(inherited, ',')), 'l', id)
 if not more_of(more, 'e') then
@@ -91,6 +92,11 @@ end
 if #payload > INLINE_BYTES_MAX then
   flag(r, 'p', true)
   later('HSET', payloads, key, payload)
+end
+local followers = redis.call('HGET', payloads, '\f' .. pair)
+if followers then
+  redis.call('HDEL', payloads, '\f' .. pair)
+  redis.call('HSET', payloads, '\f' .. pair_of(anew, key), followers)
 end
 local steps = redis.call('HGET', checkpoints, letters_steps(pair))
 if steps then -- of what was edited there are none any more, see letter

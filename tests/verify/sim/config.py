@@ -7,6 +7,7 @@ fewer jobs, is otherwise the same, so that a failure can be made small.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Collection
@@ -93,6 +94,7 @@ SHAPES: Final = {
     "keeps": "jobs have steps, and services save what they have heard",
     "in-time": "many jobs must begin by some time",
     "letters": "dead letters are replayed, by several nodes at once",
+    "chains": "jobs have others that follow them, and these have",
     "maps": "programs write, watch and wait for replicated maps",
     "sinks": "programs add events to streams, which readers and sinks read",
 }
@@ -103,9 +105,19 @@ PROGRAMS_SHARE: Final = 0.25  # of seeds, for each of these
 KEEPS_SHARE: Final = 0.4
 IN_TIME_SHARE: Final = 0.3
 LETTERS_SHARE: Final = 0.3
+CHAINS_SHARE: Final = 0.3
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()
+
+
+ATTEMPTS_MAX: Final = 4  # of a job
+Plan = dict[str, Any]  # what a job is to do
+
+
+def digest(plan: Plan) -> str:
+    """Return what tells whether a plan has arrived as it was sent."""
+    return hashlib.sha1(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @attrs.frozen(kw_only=True)
@@ -146,7 +158,7 @@ class Config:
         edges = tuple(kind for kind in EDGES if dice.random() < share)
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
         # These have dice of their own.
-        mine = {"crowd", "pages", "lines", "keeps", "in-time", "letters", *PROGRAMS}
+        mine = {"crowd", "pages", "lines", "keeps", "in-time", "letters", "chains", *PROGRAMS}
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
@@ -174,6 +186,8 @@ class Config:
             shapes = (*shapes, "in-time")
         if random.Random(f"letters/{seed}").random() < LETTERS_SHARE:
             shapes = (*shapes, "letters")
+        if random.Random(f"chains/{seed}").random() < CHAINS_SHARE:
+            shapes = (*shapes, "chains")
         lanes = config.lanes
         if LANES & {*faults}:
             shapes = (*(name for name in shapes if name != "apart"), "apart")

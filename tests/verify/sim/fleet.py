@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -13,13 +11,13 @@ import anyio
 import attrs
 from anyio.abc import TaskGroup
 
-from pool import Cancel, Handlers, Job, LocalWorker, Node, Park, Retry, Settings, Step
+from pool import Cancel, Follower, Handlers, Job, LocalWorker, Node, Park, Retry, Settings, Step
 from pool.core.pages import PAGES, Pages
 from pool.errors import PoolError, StorageFull
 from pool.events import Event as Said
 from pool.names import lane_of
 from tests.verify.history import FencedResource, Recorder
-from tests.verify.sim.config import Config
+from tests.verify.sim.config import ATTEMPTS_MAX, Config, Plan, digest
 from tests.verify.sim.faults import POOL
 from tests.verify.sim.programs import Programs
 from tests.verify.sim.server import Server
@@ -37,7 +35,6 @@ from tests.verify.sim.world import (
 URL: Final = "redis://simulated:6379"
 APART: Final = "redis+cluster://simulated:7000"  # each hash tag has a server of its own
 LIMIT_S: Final = 1.5  # run-time limit of `limited`
-ATTEMPTS_MAX: Final = 4
 BACKOFF_S: Final = 0.2
 BACKOFF_MAX_S: Final = 1.0
 GRACE_S: Final = 1.0
@@ -45,19 +42,12 @@ AFTER_S: Final = 0.3  # what `Retry` asks for
 ANSWER_S: Final = 1.0  # within this after a node has left, its calls must have been answered
 _SEEN_S: Final = 0.5  # what an observer may block its loop for, in TTL
 
-Plan = dict[str, Any]
-
 
 class Odd(BaseException):
     """What no code of the library names."""
 
 
 Op = Callable[["Boot"], Coroutine[Any, Any, None]]
-
-
-def digest(plan: Plan) -> str:
-    """Return what tells whether a plan has arrived as it was sent."""
-    return hashlib.sha1(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def settings_of(config: Config, name: str = "") -> Settings:
@@ -96,11 +86,14 @@ def pages_of(config: Config, name: str) -> Pages:
     if "pages" not in config.shapes:
         return PAGES
     dice = random.Random(f"pages/{config.seed}/{name}")
-    fields = [field.name for field in attrs.fields(Pages) if field.name != "outcome_bytes"]
+    later = ("outcome_bytes", "carried", "carried_bytes")
+    fields = [field.name for field in attrs.fields(Pages) if field.name not in later]
     sizes = {field: dice.randint(1, 3) for field in fields}
     sizes["message_bytes"] = dice.choice((1, 64, PAGES.message_bytes))
     own = random.Random(f"outcomes/{config.seed}/{name}")  # older seeds stay what they were
-    return Pages(**sizes, outcome_bytes=own.choice((1, 256, PAGES.outcome_bytes)))
+    outcome_bytes = own.choice((1, 256, PAGES.outcome_bytes))
+    sizes |= {"carried": own.randint(1, 3), "carried_bytes": own.choice((1, PAGES.carried_bytes))}
+    return Pages(**sizes, outcome_bytes=outcome_bytes)
 
 
 @attrs.define(eq=False)
@@ -304,6 +297,7 @@ class Boot:
             "backoff_max_s": BACKOFF_MAX_S,
         }
         handlers.job("work", **retries)(self._work)
+        handlers.job("after", **retries)(self._after)
         handlers.job("limited", timeout_s=LIMIT_S, **retries)(self._limited)
         handlers.service(
             "feed", backoff_s=BACKOFF_S, backoff_max_s=BACKOFF_MAX_S, retention_s=600.0
@@ -327,6 +321,10 @@ class Boot:
 
     async def _work(self, job: Job, idem: str, plan: Plan) -> list[Any]:
         who = self._begun(job, idem, plan, attempts_max=ATTEMPTS_MAX)
+        return await self._run(job, plan, who)
+
+    async def _after(self, job: Job, told: Any, idem: str, plan: Plan) -> list[Any]:
+        who = self._begun(job, idem, plan, attempts_max=ATTEMPTS_MAX, told=told)
         return await self._run(job, plan, who)
 
     async def _poison(self, job: Job, idem: str, plan: Plan) -> None:
@@ -359,6 +357,8 @@ class Boot:
             for number in range(plan.get("steps", 0)):
                 await job.progress(number, plan["steps"])
                 await self._step(job, f"s{number}", who)
+            for token, key, added in plan.get("adds", ()):
+                job.then(Follower("work", key, token, added))
             if plan["s"]:
                 await anyio.sleep(plan["s"])
             if job.attempt <= plan["fails"]:

@@ -18,8 +18,9 @@ from pool.errors import (
     StoreLost,
     StoreUnavailable,
 )
-from tests.verify.sim.config import Config
-from tests.verify.sim.fleet import ATTEMPTS_MAX, Boot, Op, Plan, SimFleet, digest
+from tests.verify.sim.chains import Chains
+from tests.verify.sim.config import ATTEMPTS_MAX, Config, Plan, digest
+from tests.verify.sim.fleet import Boot, Op, SimFleet
 from tests.verify.sim.world import World
 from tests.verify.view import TERMINAL_ERRORS
 
@@ -79,6 +80,7 @@ class Load:
         self._tokens = 0
         self._last = world.dice("last calls")
         self._lines = world.dice("lines")
+        self._chains = Chains(world.dice("chains"), config.keys, self._chain_plan)
         self._late = world.dice("late")
         fleet.last_calls = self._last_calls
 
@@ -202,6 +204,10 @@ class Load:
 
         self._ask(dice, ask, lambda: self._jobs_again(dice, ask))
 
+    def _chain_plan(self, dice: random.Random) -> Plan:
+        plan = _job_plan(dice, "work", self._config.ttl_s)
+        return {**plan, "s": min(plan["s"], 0.3)}
+
     def _limits(self, delay_s: float) -> dict[str, float]:
         """Return by when a job must begin, if it must; by dice of their own."""
         dice, limits = self._late, dict[str, float]()
@@ -244,6 +250,9 @@ class Load:
         batch = self._tokens
         self.asking[batch] = boot
         tokens = [f"t{batch}.{i}" for i in range(len(calls))]
+        if self._is_followed(name, calls, options):
+            more = self._chains.options(boot, batch, tokens[0], calls[0][1])
+            options = {**options, **more}
         asked = {name: options[of] for name, of in _ASKED.items() if options.get(of)}
         kind = "service" if name == "feed" else "job"
         attempts_max = 0 if name == "feed" else ATTEMPTS_MAX
@@ -288,6 +297,12 @@ class Load:
         if is_named and (accepted or is_unknown):
             await self._repeat(via, name, tokens[0], calls[0], accepted)
         return accepted
+
+    def _is_followed(
+        self, name: str, calls: Sequence[tuple[str, Plan]], options: dict[str, Any]
+    ) -> bool:
+        has_chains = "chains" in self._config.shapes and name in ("work", "limited")
+        return has_chains and len(calls) == 1 and options.get("if_exists") != "attach"
 
     def _is_named(
         self, batch: int, calls: Sequence[tuple[str, Plan]], options: dict[str, Any]

@@ -113,6 +113,16 @@ def messages(keyspace: Keyspace) -> set[tuple[str, int]]:
     return found
 
 
+def outgoing(keyspace: Keyspace) -> list[str]:
+    """Return the messages to lanes that were not carried over."""
+    return [
+        f"{lane_in(key)} to {name[1:].decode()}"
+        for key, fields in keyspace.keys.items()
+        for name in (fields if key.endswith(b":payloads") and isinstance(fields, dict) else ())
+        if name[:1] == b"\r" and b" " in name
+    ]
+
+
 def lane_in(name: bytes) -> str:
     """Return the lane of a key's name: one identity has a lease in each by itself."""
     return name.partition(b"}")[0].rpartition(b":")[2].decode()
@@ -200,5 +210,6 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         "takes": takes,
         "marks": marks,
         "unknown": [],
+        "out": outgoing(keyspace),
         "workers": sorted(name[1:].decode() for name in workers if name.startswith(b"=w")),
     }

@@ -14,10 +14,9 @@ from pool.runtime.actor import Actor
 from tests.verify.checker import Bounds, Report, check
 from tests.verify.history import Event, digest
 from tests.verify.sim import reading
-from tests.verify.sim.config import Config
+from tests.verify.sim.config import ATTEMPTS_MAX, Config
 from tests.verify.sim.faults import POOL, Faults, Weather
 from tests.verify.sim.fleet import (
-    ATTEMPTS_MAX,
     BACKOFF_MAX_S,
     GRACE_S,
     LIMIT_S,
@@ -134,6 +133,8 @@ class Simulation:
             return False
         keyspace = self.server.keyspace
         if not self.fleet.programs.is_quiet(keyspace):
+            return False
+        if reading.outgoing(keyspace):
             return False
         found = reading.records(keyspace, POOL, self.config.lanes)
         if any(record is None or record.kind == "job" for record in found.values()):

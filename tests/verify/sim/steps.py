@@ -16,16 +16,16 @@ from typing import Any, Final
 
 import attrs
 
-from pool import Node
+from pool import Follower, Node
 from pool.errors import PoolError
 from pool.jobs.client.ref import JobRef
 from pool.maps import commands
 from pool.names import lane_of
 from pool.redis.commands.member import RENEW
 from pool.redis.commands.upkeep import RECONCILE
-from tests.verify.sim.config import Config
+from tests.verify.sim.config import Config, Plan, digest
 from tests.verify.sim.faults import Fuse
-from tests.verify.sim.fleet import Boot, Plan, digest
+from tests.verify.sim.fleet import Boot
 from tests.verify.sim.load import stop
 from tests.verify.sim.run import Outcome, Simulation
 from tests.verify.sim.world import Process
@@ -103,6 +103,32 @@ class Stage:
         """Have a node dispatch another job to the key of the last one."""
         options = {"if_exists": policy, "expires_s": expires_s}
         self._dispatch(by, f"step{self.jobs}", "work", {}, options)
+
+    def lead(self, by: str, to: str, **plan: Any) -> None:
+        """Have a node dispatch a job that others follow, both if it is done and otherwise.
+
+        All keys are chosen now: who they are for may have died when it is their turn.
+        """
+        key, *keys = (self.key_of(name) for name in (to, OTHER, ACTOR, OTHER, ACTOR))
+        whole = {**_PLAIN, **plan}
+        boot = self.boot(by)
+        tokens = [f"t9{self.jobs}.{number}" for number in range(len(keys))]
+
+        def follower(number: int, of: str, when: str, **options: Any) -> Follower:
+            token, its = tokens[number], keys[number]
+            boot.record("follow", key=its, idem=token, extra={"of": of, "when": when})
+            made = Follower("after", its, token, _PLAIN)
+            return made.options(takes_result=True, **options)
+
+        async def ask(boot: Boot, node: Node) -> None:
+            load = self.simulation.load
+            first = f"t{load._tokens + 1}.0"
+            last = follower(1, tokens[0], "then")
+            then = [follower(0, first, "then", then=last), follower(2, first, "then")]
+            options = {"then": then, "otherwise": follower(3, first, "otherwise")}
+            await load._dispatch(boot, node, "work", [(key, whole)], options)
+
+        self.do(by, ask)
 
     def _dispatch(self, by: str, key: str, name: str, plan: Plan, options: Plan) -> None:
         whole = {**_PLAIN, **plan}
@@ -338,6 +364,58 @@ def _stop_behind(stage: Stage) -> Callable[[Boot, Node], Any]:
     return ask
 
 
+def _lead(stage: Stage) -> None:
+    """Have the actor end a job that others follow, and carry these to their lanes."""
+    stage.at(0.0, lambda: stage.lead(OTHER, ACTOR))
+
+
+def _lead_otherwise(stage: Stage) -> None:
+    stage.at(0.0, lambda: stage.lead(OTHER, ACTOR, fails=1, how="park"))
+
+
+def _lead_and_add(stage: Stage) -> None:
+    """Have the actor end a job that adds others, after an attempt that did, too, and failed."""
+
+    def begin() -> None:
+        adds = [(f"t99.{number}", stage.key_of(OTHER), _PLAIN) for number in range(2)]
+        first = f"t{stage.simulation.load._tokens + 1}.0"
+        for token, key, _ in adds:
+            extra = {"of": first, "when": "then"}
+            stage.boot(OTHER).record("follow", key=key, idem=token, extra=extra)
+        stage.dispatch(OTHER, ACTOR, fails=1, adds=adds)
+
+    stage.at(0.0, begin)
+
+
+def _carry(stage: Stage) -> None:
+    """Have the actor carry what another node has left behind."""
+
+    def end() -> None:
+        stage.simulation.world.after(0.0, stage.crash, OTHER, 2.0)
+
+    stage.at(0.0, lambda: stage.lead(ACTOR, OTHER))
+    stage.simulation.server.keyspace.on_set = _then(stage.simulation.server.keyspace.on_set, end)
+
+
+def _then(on_set: Any, end: Callable[[], None]) -> Any:
+    """Call back right behind the first outcome that is stored."""
+    had: list[bytes] = []
+
+    def stored(key: bytes, value: bytes) -> None:
+        on_set(key, value)
+        if b":result:" in key and not had:
+            had.append(key)
+            end()
+
+    return stored
+
+
+CHAINS: Final[dict[str, Scene]] = {
+    "lead": _lead,
+    "lead otherwise": _lead_otherwise,
+    "lead and add": _lead_and_add,
+    "carry": _carry,
+}
 LINES: Final[dict[str, Scene]] = {
     "queue": _queue,
     "be promoted": _be_promoted,
@@ -371,6 +449,7 @@ SCENES: Final[dict[str, Scene]] = {
     "sweep": _sweep,
     "join": _join,
     **LINES,
+    **CHAINS,
 }
 _IDLE: Final = (RENEW, RECONCILE, commands.PROBE, commands.PAGE)
 _IDLE_SHAS: Final = frozenset(script.sha.encode() for script in _IDLE)

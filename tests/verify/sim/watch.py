@@ -27,6 +27,7 @@ from pool.jobs.worker.worker import Worker
 from pool.names import Control, key_of
 from pool.redis.commands.admission import DISPATCH
 from pool.redis.commands.change import ADVANCE
+from pool.redis.commands.channel import INCOMING
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.letters import REPLAY
 from pool.redis.commands.recovery import FENCE, REAP, SWEEP
@@ -34,6 +35,7 @@ from pool.redis.commands.talk import NOTIFY, InboxPage
 from pool.redis.commands.upkeep import Owned
 from tests.verify.history import Event, Recorder
 from tests.verify.sim import reading
+from tests.verify.sim.chains import carried
 from tests.verify.sim.faults import POOL
 from tests.verify.sim.programs import Programs, token_of
 from tests.verify.sim.server import Server
@@ -217,6 +219,8 @@ class Watch:
                 self.remade.add(made)
                 self.key_of[made] = key
                 self._store("replayed", key=key, job=made, extra={"of": letter})
+        elif script is INCOMING and reply == b"OK":
+            self._on_incoming(args)
         elif script is NOTIFY and isinstance(reply, bytes) and reply[:3] == b"OK ":
             # Who asked again may be told of the message that is there: each is told once.
             if (lane, reply) not in self._messages and (found := _SEQ.search(args[5])):
@@ -239,6 +243,16 @@ class Watch:
             self._use_claim(lane, args[1].decode(), args[2].decode())
         if script is REAP and isinstance(reply, list) and reply[-1] == b"FORGOTTEN":
             self._store("reap", nonce=f"{args[1].decode()}@{lane}", extra={"by": process.name})
+
+    def _on_incoming(self, args: Sequence[bytes]) -> None:
+        """Write that jobs were accepted which follow others; each once, as others' dispatches."""
+        for text in args[5::2]:
+            facts = carried(text)
+            if facts["job"] not in self.token_of:
+                self.key_of.setdefault(facts["job"], facts["key"])
+                self.token_of[facts["job"]] = facts["idem"]
+                self._store("dispatch", "invoke", **{**facts, "job": ""})
+                self._store("dispatch", **facts)
 
     def _use_claim(self, lane: str, dead: str, claim: str) -> None:
         """Write that a claim was good enough for a call: none of an older one may be, after it."""

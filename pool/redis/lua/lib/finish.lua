@@ -1,7 +1,7 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record, batch, queue, keep, steps; keys lane, jobs, pending, due, payloads, checkpoints, parked, letters, attempts,
+Needs  lane, record, batch, queue, keep, steps, channel; keys lane, jobs, pending, due, payloads, checkpoints, parked, letters, attempts,
        journal, source_owned, source_stream (of the record's owner); arguments parked_ms, brief_ms, results_max.
 ]]
 -- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
@@ -61,12 +61,12 @@ local function history_of(r, has_begun)
 end
 
 -- late kept
--- What `more` of an outcome has: of whom the id is known before it is dispatched, and of dead letters, also what
+-- What `more` of an outcome has: of whom the id is known before it is dispatched, who follows, and of dead letters, also what
 -- it was: h handler, k kind.
 local function more_kept(r, word)
   local kept = {}
   for each in string.gmatch(r[MORE], '[^,]+') do
-    kept[#kept + 1] = string.find(each, word == 'parked' and '^[dlorswx]' or '^[dlw]') and each or nil
+    kept[#kept + 1] = string.find(each, word == 'parked' and '^[dflorswx]' or '^[dflw]') and each or nil
   end
   if word == 'parked' or #kept > 0 then
     kept[#kept + 1] = 'h' .. r[HANDLER]
@@ -110,16 +110,21 @@ local function kept_ms(r, text, ttl_ms)
 end
 -- end kept
 
--- word: done | parked | cancelled.  Returns OK[ <waiters or -> <unheard>], the latter where the next one of its key
--- has its turn.  Outcome: word|epoch|owner|attempt|ended ms,history|more|detail, newline, body.
+-- word: done | parked | cancelled; followers: further ones of what is done.  Returns OK[ <waiters or -> <unheard>], the
+-- latter where something is due now: the next one of its key has its turn, or it has followers.
+-- Outcome: word|epoch|owner|attempt|ended ms,history|more|detail, newline, body.
 -- The body of what is parked is two lines, its error and its attempts; a dead letter is that, newline, payload.
 local OUTCOME = '^(%l+)|(%d+)|([^|]*)|' -- word, epoch, owner; whole it is read in core/record.py
-local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassigned, has_begun)
+local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassigned, has_begun, followers)
   detail = plain(detail)
   if word == 'parked' then
     local failed, entry = string.match(body, '^([^\n]*)\n?(.*)$')
     body = plain(failed) .. '\n' .. attempts_of(key, r, attempt_entry(r, entry))
   end
+  local is_queued = r[STATE] == 'Q'
+  local pair = is_queued and string.sub(key, 2) or pair_of(r[ID], key)
+  local has_next = (followers or more_of(r[MORE], 'f'))
+    and release(pair, r, word, detail, body, followers or '')
   local history = history_of(r, has_begun)
   local text = table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,
     r[MORE] == '' and word ~= 'parked' and '' or more_kept(r, word), detail }, '|') .. '\n' .. body
@@ -130,12 +135,11 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
       redis.call('ZREM', parked, old)
       redis.call('HDEL', letters, old)
       redis.call('HDEL', checkpoints, letters_steps(old))
+      redis.call('HDEL', payloads, '\f' .. old)
     end
-    local pair = pair_of(r[ID], key)
     redis.call('ZADD', parked, now, pair)
     redis.call('HSET', letters, pair, text .. '\n' .. payload)
   end
-  local is_queued = r[STATE] == 'Q'
   lift(key, r, unassigned)
   if has(r, 'p') then
     later('HDEL', payloads, key)
@@ -145,7 +149,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   end
   if has(r, 's') then
     if word == 'parked' then
-      park_steps(key, pair_of(r[ID], key))
+      park_steps(key, pair)
     end
     later('HDEL', checkpoints, steps_name(key))
   end
@@ -163,7 +167,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     ttl_ms = kept_ms(r, text, ttl_ms)
   end
   later('HDEL', jobs, key)
-  remember(result, is_queued and string.sub(key, 2) or pair_of(r[ID], key), text, ttl_ms)
+  remember(result, pair, text, ttl_ms)
   tally(word, 1)
   if word ~= 'done' then
     journal_add(word, is_queued and string.sub(key, #r[ID] + 3) or key, r, detail)
@@ -172,6 +176,9 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
     return 'OK ' .. (r[WAITERS] ~= '' and r[WAITERS] or '-') .. ' ' .. text_of(unheard)
   elseif is_queued then
     leave_line(key, r[ID])
+  end
+  if has_next then
+    return 'OK ' .. (r[WAITERS] ~= '' and r[WAITERS] or '-') .. ' 0'
   end
   return r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK'
 end

@@ -2,7 +2,8 @@
 queue: the jobs that wait behind the live one of their key.
 
 Needs  lane, record, batch, lapse; keys jobs, payloads, due.
-Gives  queued_name(key, id), line_of(key), set_line(key, ids), leave_line(name, id), promote(key): whether one was.
+Gives  queued_name(key, id), line_of(key), set_line(key, ids), leave_line(name, id), promote(key): whether one was;
+stand_behind(key, live, r, ids, delay_ms, payload): live is nil where the record of the key cannot be read.
 
 They stand in the hashes that all other jobs stand in, under names which no key can be: keys hold no control
 characters.  So no script has a key more for them, and the walk over the records comes to them, too.
@@ -16,7 +17,7 @@ characters.  So no script has a key more for them, and the walk over the records
                   |--stop, or its time to start is over (c of advance)--> cancelled
                   +--displaced (dispatch): out of the line, with its stop in the record, due now --c--> cancelled
 
-dispatch adds and displaces, advance and quarantine promote, advance ends, requeue puts right; each in one step.
+dispatch and incoming add, dispatch displaces, advance and quarantine promote, advance ends, requeue puts right; each in one step.
 A live record with somebody behind it has flag n: where that is not set nobody looks here.
 Dying changes nothing: who dispatched and got no answer finds its record when it asks again; what was displaced or
 promoted is in `due`, where any sweeper finds it.  A late copy of whatever ended or promoted one names an epoch or an
@@ -45,6 +46,27 @@ local function set_line(key, ids, first)
   else
     later('HSET', payloads, '\n' .. key, table.concat(ids, ' ', first))
   end
+end
+
+-- Behind those of `ids`, who are in line already.
+local function stand_behind(key, live, r, ids, delay_ms, payload)
+  ids[#ids + 1] = r[ID]
+  if live then
+    flag(live, 'n', true)
+    later('HSET', jobs, key, pack(live))
+  end
+  r[STATE], r[EPOCH], r[SINCE] = 'Q', stamp(), delay_ms > 0 and text_of(now + delay_ms) or ''
+  local name, ends = queued_name(key, r[ID]), begin_by(r)
+  if ends then
+    flag(r, 'd', true)
+    later('ZADD', due, text_of(ends), 'k:' .. name)
+  end
+  later('HSET', payloads, name, payload)
+  later('HSET', jobs, name, pack(r))
+  set_line(key, ids, 1)
+  tally('dispatched', 1)
+  tally('waiting', 1)
+  tally('delayed', 1) -- it has begun to wait, see `recount`
 end
 
 local function leave_line(name, id)

@@ -1,0 +1,121 @@
+"""What one lane has for another: the one tells, the other carries out; see `lib/channel.lua`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from pool.core.digits import number
+from pool.redis.commands.calls import Calls, as_ms
+from pool.redis.connection import Reply
+from pool.redis.scripts import Script, ScriptCall, Word
+
+UNREADABLE: Final = (
+    "malformed"  # id and key of a job that nobody can read; no key has such a result
+)
+
+
+@attrs.frozen(kw_only=True)
+class ChannelMessage:
+    """One message, and what can be read of it."""
+
+    name: str
+    text: bytes
+    delay_ms: int = 0
+    key: str = UNREADABLE
+    id: str = UNREADABLE
+
+    @classmethod
+    def parse(cls, name: str, text: bytes) -> ChannelMessage:
+        """Return the message; what is none of ours the lane parks that it is for."""
+        head = _JOB.match(text)
+        if head is None:
+            return cls(name=name, text=text)
+        delay, key_size, id_size = map(number, head.groups())
+        middle = head.end() + key_size
+        try:
+            key, job_id = text[head.end() : middle].decode(), text[middle : middle + id_size]
+            return cls(name=name, text=text, delay_ms=delay, key=key, id=job_id.decode())
+        except UnicodeDecodeError:
+            return cls(name=name, text=text)
+
+
+_JOB: Final = re.compile(rb"j (\d{1,16}) [js?] (\d{1,9}) (\d{1,9}) \d+ \d+ \d+\n", re.ASCII)
+
+
+@attrs.frozen(kw_only=True)
+class OutgoingPage:
+    """The next messages of a lane to another, and the name of the one before them."""
+
+    root: str
+    count: int  # how many there are
+    messages: Sequence[ChannelMessage]
+
+
+def outgoing_of(reply: Reply) -> OutgoingPage:
+    """Read the reply of `outgoing`."""
+    root, count, *rest = reply
+    names = [name.decode() for name in rest[::2]]
+    messages = [ChannelMessage.parse(*each) for each in zip(names, rest[1::2], strict=True)]
+    return OutgoingPage(root=root.decode(), count=number(count), messages=messages)
+
+
+def apart(reply: Reply) -> str:
+    """Read the reply of `incoming`: empty, or where the lane stands and has done nothing."""
+    word, _, name = reply.decode().partition(" ")
+    if word == "OK" or (word == "APART" and name):
+        return str(name)
+    raise ValueError("no status of this script")
+
+
+OUTGOING: Final = Script.load(
+    "outgoing",
+    keys="lane due payloads journal",
+    args="generation to taken last root anew hold_ms items_max bytes_max",
+    reads=outgoing_of,
+)
+INCOMING: Final = Script.load(
+    "incoming",
+    keys="lane jobs due payloads handlers parked letters journal *results",
+    args="generation from root expects *items",
+    reads=apart,
+)
+
+
+@attrs.frozen
+class ChannelCalls(Calls):
+    """Carrying over."""
+
+    def outgoing(
+        self,
+        to: int,
+        *,
+        hold_s: float,
+        taken: Sequence[ChannelMessage] = (),
+        root: str = "",
+        anew: str = "",
+    ) -> ScriptCall:
+        """Forget what another lane has carried out, and tell of what is next for it.
+
+        `anew` is where it stands if that is not behind `root`, nor behind what came then.
+        """
+        n, pages = self.names, self.pages
+        last = taken[-1].name if taken else ""
+        args: list[Word] = [self.generation, to, len(taken), last, root, anew, as_ms(hold_s)]
+        args += (pages.carried, pages.carried_bytes)
+        return OUTGOING((n.lane, n.due, n.payloads, n.journal), args)
+
+    def incoming(
+        self, origin: int, root: str, messages: Sequence[ChannelMessage], *, expects: str = "0"
+    ) -> ScriptCall:
+        """Carry out what another lane has for this one."""
+        n = self.names
+        keys = [n.lane, n.jobs, n.due, n.payloads, n.handlers, n.parked, n.letters, n.journal]
+        keys += (n.result(each.key, each.id) for each in messages)
+        args: list[Word] = [self.generation, origin, root, expects]
+        for each in messages:
+            args += (each.name, each.text)
+        return INCOMING(keys, args)

@@ -1,0 +1,106 @@
+--[[
+incoming: carry out what a lane has for this one, behind what it has carried out before; see lib/channel.
+
+KEYS[1] lane       hash    stamp, counters
+KEYS[2] jobs       hash    key -> record
+KEYS[3] due        zset    k:KEY -> when
+KEYS[4] payloads   hash    key -> payload, and where it stands with other lanes
+KEYS[5] handlers   hash    names ever registered -> options
+KEYS[6] parked     zset    (job id, key) -> when it was parked
+KEYS[7] letters    hash    (job id, key) -> dead letter
+KEYS[8] journal    stream  abnormal edges
+KEYS[...] results          result:ID KEY per item
+ARGV[1] generation  str
+ARGV[2] from        str   lane A
+ARGV[3] root        str   name of the message before the first
+ARGV[4] expects     str   pool time that the caller expects; 0: it knows none; see lib/expected
+ARGV[...] items           name, what it says each
+
+Uses     lane, expected, record, batch, lapse, queue
+Returns  OK | APART <name> (that is the last one from A that was carried out, and not among these: nothing is done)
+Errors   POOLDATALOST <lane>
+Cost     O(items); 12 commands each, 9 a call
+Why Lua  what a message causes, and that it was carried out, are one step.
+
+    j DELAY KIND #KEY #ID #HANDLER #MORE #PAYLOAD\n KEY ID HANDLER MORE PAYLOAD     a job to accept
+]]
+local JOB = '^j (%d+) ([js?]) (%d+) (%d+) (%d+) (%d+) (%d+)\n()'
+
+redis.call('HLEN', jobs)
+redis.call('ZCARD', due)
+redis.call('HLEN', payloads)
+redis.call('HLEN', handlers)
+redis.call('ZCARD', parked)
+redis.call('HLEN', letters)
+redis.call('XLEN', journal)
+local stands, first = redis.call('HGET', payloads, '\v' .. from) or '-', nil
+if stands == root then
+  first = 5
+end
+for a = 5, #ARGV, 2 do
+  first = ARGV[a] == stands and a + 2 or first
+end
+if not first then
+  return 'APART ' .. stands
+end
+redis.call('ZREM', due, '\n') -- frees, so that a full server lets the rest pass
+is_alone = true -- nothing is collected: one item finds what the one before it has written
+
+local function accept(text, result)
+  local delay_ms, kind, key_size, id_size, handler_size, more_size, size, at = string.match(text, JOB)
+  if not at or #text ~= at - 1 + key_size + id_size + handler_size + more_size + size then
+    local pair = 'malformed-' .. stamp() .. ' channel'
+    redis.call('ZADD', parked, now, pair)
+    redis.call('HSET', letters, pair, 'parked|0||0|' .. text_of(now) .. ',,,|h-|malformed\n\n\n' .. text)
+    redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'malformed', 'detail', 'from lane ' .. from)
+    tally('parked', 1)
+    return
+  end
+  local function take(length)
+    at = at + length
+    return string.sub(text, at - length, at - 1)
+  end
+  local key, id, handler, more, payload = take(key_size), take(id_size), take(handler_size), take(more_size), take(size)
+  local pair = id .. ' ' .. key
+  local live = redis.call('HGET', jobs, key)
+  local r = parse(live)
+  if redis.call('EXISTS', result) == 1 or redis.call('HEXISTS', letters, pair) == 1
+    or (r and r[ID] == id) or redis.call('HEXISTS', jobs, queued_name(key, id)) == 1 then
+    return -- of before some data were lost
+  end
+  local options = redis.call('HGET', handlers, handler)
+  local job = new_record(kind ~= '?' and kind or string.match(options or '', '^[js]') or 'j', id, handler)
+  job[MORE] = more
+  local call_size = more_of(more, 'f')
+  if call_size then
+    redis.call('HSET', payloads, '\f' .. pair, string.sub(payload, call_size + 1))
+    payload = string.sub(payload, 1, call_size)
+  end
+  flag(job, 'p', #payload > INLINE_BYTES_MAX)
+  if not options then
+    tally('unknown', 1) -- `recount` cannot know its index
+  end
+  if live then
+    stand_behind(key, r, job, line_of(key), tonumber(delay_ms), payload)
+    return
+  end
+  job[STATE], job[EPOCH], job[SINCE] = 'W', stamp(), text_of(now + tonumber(delay_ms))
+  flag(job, 'd', true)
+  redis.call('HSET', payloads, key, payload)
+  redis.call('HSET', jobs, key, pack(job))
+  redis.call('ZADD', due, job[SINCE], 'k:' .. key)
+  tally('dispatched', 1)
+  tally('waiting', 1)
+  tally('delayed', 1)
+end
+
+local k = 9 + (first - 5) / 2
+for a = first, #ARGV, 2 do
+  accept(ARGV[a + 1], KEYS[k])
+  k = k + 1
+end
+if first <= #ARGV then
+  redis.call('HSET', payloads, '\v' .. from, ARGV[#ARGV - 1])
+end
+close_lane()
+return 'OK'

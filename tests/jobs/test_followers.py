@@ -1,0 +1,394 @@
+"""Jobs that follow jobs: released with the result, carried to their lane, never twice."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pool import Cancel, Follower, Handlers, Job, JobRef, Node, Park
+from pool.core.followers import name_of
+from pool.errors import (
+    ConfigError,
+    IdempotencyConflict,
+    InvalidKey,
+    InvalidOption,
+    JobCancelled,
+    JobExists,
+    JobParked,
+    PayloadEncodingError,
+    PayloadTooLarge,
+    WrongArguments,
+)
+from pool.jobs.followers import CHAIN_MAX, FOLLOWERS_MAX
+from pool.listing import Stage
+from pool.names import Names, lane_of, out
+from tests.nodes import Diary
+
+if TYPE_CHECKING:
+    from tests.nodes import Fleet
+
+pytestmark = pytest.mark.anyio
+LANES = 4
+
+
+@pytest.fixture(params=[1, LANES], ids=["one lane", "four lanes"])
+def lanes(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number
+
+
+@pytest.fixture
+def diary() -> Diary:
+    return Diary()
+
+
+@pytest.fixture
+def handlers(diary: Diary) -> Handlers:
+    made = Handlers()
+
+    @made.job("charge", attempts_max=1)
+    async def charge(job: Job, amount: int) -> dict[str, int]:
+        diary.note("charge", amount)
+        if amount < 0:
+            raise Park("no money")
+        if amount == 0:
+            raise Cancel("nothing to do")
+        return {"paid": amount}
+
+    @made.job("ship", attempts_max=1)
+    async def ship(job: Job, receipt: Any, *, fast: bool = False) -> str:
+        diary.note("ship", str(receipt), fast)
+        if receipt == {"paid": 13}:
+            raise ValueError("out of stock")
+        return "label"
+
+    @made.job("refund")
+    async def refund(job: Job, why: str) -> None:
+        diary.note("refund", why)
+
+    @made.job("note", attempts_max=1)
+    async def note(job: Job, *words: Any) -> None:
+        diary.note("note", job.key, *words)
+
+    @made.job("spread", attempts_max=2, backoff_s=0.001)
+    async def spread(job: Job, count: int) -> None:
+        for number in range(count):
+            job.then(Follower("note", f"{job.key}-{number}", job.attempt))
+        if job.attempt == 1:
+            raise ValueError("once more")
+
+    @made.service("for-ever")
+    async def for_ever(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    return made
+
+
+def chain(order: str) -> dict[str, Any]:
+    """Return what follows the charge of an order."""
+    refund = Follower("refund", f"{order}/refund").options(takes_result=True)
+    told = Follower("note", f"{order}/note", "shipped")
+    shipped = Follower("ship", f"{order}/ship", fast=True)
+    ship = shipped.options(takes_result=True, then=told, otherwise=refund)
+    return {"then": ship, "otherwise": refund}
+
+
+async def settled(ref: JobRef[Any]) -> list[Stage]:
+    """Wait until nothing of a chain is to come any more."""
+    going = {"expected", "released", "pending", "running", "waiting", "unassigned", "queued"}
+    with anyio.fail_after(30.0):
+        while True:
+            stages = await ref.stages()
+            if not going & {stage.state for stage in stages}:
+                return stages
+            await anyio.sleep(0.01)
+
+
+async def test_a_chain_runs_stage_after_stage(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """G-01: each stage is accepted in the step that ends the one before it, with its result."""
+    node = await fleet.node(handlers, lanes=lanes)
+    ref = await node.options(**chain("o1")).dispatch("charge", "o1", 7)
+    await diary.has("note", "o1/note", "shipped")
+    assert diary.entries == [
+        ("charge", 7),
+        ("ship", "{'paid': 7}", True),
+        ("note", "o1/note", "shipped"),
+    ]
+    stages = await settled(ref)
+    assert [(s.key, s.when, s.depth, s.state) for s in stages] == [
+        ("o1", "", 0, "done"),
+        ("o1/ship", "then", 1, "done"),
+        ("o1/note", "then", 2, "done"),
+    ]
+    last = await node.job("o1/ship", stages[1].job_id)
+    assert await last.result(timeout_s=5) == "label"
+
+
+@pytest.mark.parametrize(
+    ("amount", "why"),
+    [
+        (-1, "parked: no money"),
+        (0, "cancelled: nothing to do"),
+        (13, "parked: failed: ValueError: out of stock"),
+    ],
+)
+async def test_what_is_not_done_is_followed_otherwise(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int, amount: int, why: str
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    ref = await node.options(**chain("o1")).dispatch("charge", "o1", amount)
+    await diary.has("refund", why)
+    stages = await settled(ref)
+    assert [(s.key, s.when) for s in stages[1:]][-1] == ("o1/refund", "otherwise")
+    assert not [entry for entry in diary.entries if entry[0] == "note"]
+
+
+async def test_stages_that_are_to_come_are_told_from_any_node(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    node, client = await fleet.node(lanes=lanes), await fleet.node(lanes=lanes)
+    via = node.options(allow_unknown=True, **chain("o1"))
+    ref = await via.dispatch("charge", "o1", 7)
+    other = await client.job("o1", ref.job_id)
+    assert [(s.key, s.handler, s.when, s.depth, s.state) for s in await other.stages()] == [
+        ("o1", "charge", "", 0, "unassigned"),
+        ("o1/ship", "ship", "then", 1, "expected"),
+        ("o1/note", "note", "then", 2, "expected"),
+        ("o1/refund", "refund", "otherwise", 2, "expected"),
+        ("o1/refund", "refund", "otherwise", 1, "expected"),
+    ]
+    await other.stop()
+    first, last = await other.stages()
+    assert (first.key, first.state) == ("o1", "cancelled")
+    assert (last.key, last.when) == ("o1/refund", "otherwise")
+    assert last.state in ("released", "waiting", "unassigned")  # nobody has its handler
+
+
+async def test_a_run_adds_followers_and_one_that_fails_leaves_none(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    ref = await node.dispatch("spread", "s", 3)
+    await diary.counts(3)
+    stages = await settled(ref)
+    assert sorted(diary.entries) == [("note", f"s-{number}", 2) for number in range(3)]
+    assert [stage.state for stage in stages] == ["done"] * 4
+
+
+async def test_who_stops_a_service_is_told_by_who_follows_it(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    node = await fleet.node(handlers)
+    refund = Follower("refund", "r").options(takes_result=True)
+    ref = await node.options(otherwise=refund).dispatch("for-ever", "s")
+    await ref.started(timeout_s=10)
+    await ref.stop("enough")
+    await diary.has("refund", "cancelled: enough")
+
+
+async def test_a_follower_waits_behind_the_live_job_of_its_key_and_for_its_delay(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    node = await fleet.node(handlers)
+    live = await node.dispatch("for-ever", "busy")
+    await live.started(timeout_s=10)
+    late = Follower("note", "later", "late").options(delay_s=0.2)
+    ref = await node.options(then=[Follower("note", "busy", "behind"), late]).dispatch(
+        "charge", "k", 1
+    )
+    await ref.result(timeout_s=10)
+    began_s = anyio.current_time()
+    await diary.has("note", "later", "late")
+    assert anyio.current_time() - began_s > 0.1
+    stages = await ref.stages()
+    assert [(s.key, s.state) for s in stages if s.key == "busy"] == [("busy", "queued")]
+    await live.stop()
+    await diary.has("note", "busy", "behind")
+
+
+async def test_a_parked_job_without_anybody_else_is_followed_when_its_replay_is_done(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    node = await fleet.node(handlers)
+    ref = await node.options(then=Follower("note", "n", "paid")).dispatch("charge", "k", -1)
+    with pytest.raises(JobParked):
+        await ref.result(timeout_s=10)
+    assert [stage.state for stage in await ref.stages()] == ["parked", "expected"]
+    await node.parked.edit("k", ref.job_id, 5)
+    await node.parked.replay("k", ref.job_id)
+    await diary.has("note", "n", "paid")
+
+
+async def test_a_dispatch_that_is_repeated_makes_one_chain(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """Also after its end; and another chain under the same id is another job."""
+    node = await fleet.node(handlers, lanes=lanes)
+    via = node.options(job_id="once", **chain("o1"))
+    refs = [await via.dispatch("charge", "o1", 7) for _ in range(3)]
+    await diary.has("note", "o1/note", "shipped")
+    stages = await settled(refs[0])
+    await via.dispatch("charge", "o1", 7)
+    assert await settled(refs[1]) == stages
+    with pytest.raises(IdempotencyConflict):
+        await node.options(job_id="once").dispatch("charge", "o1", 7)
+    assert diary.entries.count(("charge", 7)) == 1
+
+
+async def test_a_handler_that_attaches_by_default_refuses_instead_where_somebody_follows(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    """Else whoever follows would be forgotten without a word."""
+    attaching = Handlers()
+
+    @attaching.service("attached", if_exists="attach")
+    async def attached(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    node = await fleet.node(attaching)
+    ref = await node.dispatch(attached, "k")
+    assert (await node.dispatch(attached, "k")).job_id == ref.job_id
+    with pytest.raises(JobExists):
+        await node.options(then=Follower("note", "n")).dispatch(attached, "k")
+
+
+async def test_what_is_lost_of_the_index_is_found_by_the_walk(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    """G-05: messages that nothing in `due` leads to are carried over all the same."""
+    node = await fleet.node(handlers, lanes=LANES, lease_ttl_s=1.0)
+    names = Names(fleet.pool, lane_of("k", LANES))
+    to = lane_of("n", LANES)
+    text = b'j 0 j 1 2 4 0 5\nnidnote["w"]'
+    fleet.client.hset(names.payloads, f"{out(to)} 0", b"0123456789abcdef" + text)
+    fleet.client.hset(names.payloads, out(to), "0 1 - 0123456789abcdef")
+    fleet.client.hset(names.lane, "outgoing", 1)
+    await diary.has("note", "n", "w")
+    assert node.state == "open"
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+def long_chain(length: int) -> Follower:
+    last = Follower("note", "n")
+    for _ in range(length - 1):
+        last = Follower("note", "n").options(then=last)
+    return last
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: {"then": "text"}, InvalidOption),
+        (lambda: {"then": [3]}, InvalidOption),
+        (lambda: {"otherwise": 3}, InvalidOption),
+        (lambda: {"then": Follower("note", "")}, InvalidKey),
+        (lambda: {"then": Follower("no name", "n")}, ConfigError),
+        (lambda: {"then": Follower("note", "n", object())}, PayloadEncodingError),
+        (
+            lambda: {"then": Follower("note", "n", b"raw").options(takes_result=True)},
+            PayloadEncodingError,
+        ),
+        (lambda: {"then": Follower("note", "n", "x" * 2000)}, PayloadTooLarge),
+        (lambda: {"then": [Follower("note", "n", "x" * 500)] * 3}, PayloadTooLarge),
+        (lambda: {"then": long_chain(CHAIN_MAX + 1)}, InvalidOption),
+        (lambda: {"then": [Follower("note", "n")] * (FOLLOWERS_MAX + 1)}, InvalidOption),
+        (
+            lambda: {
+                "then": [Follower("note", "n").options(then=[Follower("note", "m")] * 15)] * 17
+            },
+            InvalidOption,
+        ),
+        (lambda: {"then": Follower("note", "n"), "if_exists": "attach"}, InvalidOption),
+    ],
+)
+async def test_what_cannot_follow_is_refused_and_nothing_is_written(
+    fleet: Fleet, handlers: Handlers, make: Any, kind: type[Exception]
+) -> None:
+    """G-09."""
+    node = await fleet.node(handlers, payload_bytes_max=1024)
+    with pytest.raises(kind):
+        await node.options(**make()).dispatch("charge", "k", 1)
+    assert await node.count() == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"then": 3}, {"otherwise": "x"}, {"takes_result": "yes"}, {"delay_s": -1.0}]
+)
+def test_a_follower_is_made_of_what_can_be_one(options: Any) -> None:
+    with pytest.raises(InvalidOption):
+        Follower("note", "n").options(**options)
+
+
+async def test_the_longest_chain_runs_to_its_end(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    node = await fleet.node(handlers)
+    ref = await node.options(then=long_chain(CHAIN_MAX)).dispatch("charge", "k", 1)
+    await diary.has("note", "n", times=CHAIN_MAX)
+    assert [stage.depth for stage in await settled(ref)] == [*range(CHAIN_MAX + 1)]
+
+
+async def test_what_a_run_adds_wrongly_is_its_own_error(fleet: Fleet, diary: Diary) -> None:
+    made = Handlers()
+
+    @made.job("wrong", attempts_max=1)
+    async def wrong(job: Job) -> str:
+        with pytest.raises(InvalidOption):
+            job.then("text")  # type: ignore[arg-type]
+        with pytest.raises(InvalidKey):
+            job.then(Follower("note", ""))
+        return "went on"
+
+    node = await fleet.node(made)
+    ref = await node.dispatch(wrong, "k")
+    assert await ref.result(timeout_s=10) == "went on"
+    assert [stage.key for stage in await ref.stages()] == ["k"]
+
+
+def test_names_of_jobs_have_nothing_that_separates_them() -> None:
+    assert name_of("a b;c,d|e\u00e9", "id") == "id%20a%20b%3Bc%2Cd%7Ce%C3%A9"
+
+
+async def test_a_stopped_client_made_chain_is_told_as_cancelled(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    node: Node = await fleet.node(handlers)
+    ref = await node.options(delay_s=60.0, then=Follower("note", "n")).dispatch("charge", "k", 1)
+    await ref.stop()
+    with pytest.raises(JobCancelled):
+        await ref.result(timeout_s=10)
+    assert [(s.key, s.state) for s in await ref.stages()] == [("k", "cancelled")]
+
+
+async def test_a_follower_has_the_types_and_the_version_of_its_handler(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """Wrong arguments are refused at once; what goes along is read as its handler says."""
+    made = Handlers()
+
+    def upcast(version: int, args: Any, kwargs: Any) -> Any:
+        raise AssertionError("it is of the present version")
+
+    @made.job("day")
+    async def day(job: Job) -> str:
+        return "2026-11-25"
+
+    @made.job("after", attempts_max=1, version=2, upcast=upcast)
+    async def after(job: Job, when: date, count: int) -> None:
+        diary.note("after", when, count)
+
+    node = await fleet.node(made)
+    with pytest.raises(WrongArguments):
+        await node.options(then=Follower(after, "n", date(2026, 1, 1), "x")).dispatch(day, "k")
+    told = Follower(after, "n", 3).options(takes_result=True)
+    plain = Follower(after, "m", date(2026, 1, 1), 4)
+    await node.options(then=[told, plain]).dispatch(day, "k")
+    await diary.has("after", date(2026, 11, 25), 3)
+    await diary.has("after", date(2026, 1, 1), 4)
