@@ -1,11 +1,11 @@
-"""A payment that is made once, whatever dies in between; its provider is another process.
+"""A payment that is made once, or given back when it is cancelled, whatever dies in between.
 
 It prints:
 
-    order-1: charge 1, parcel 2
-    order-2: charge 3, parcel 4, asked for again
-    order-3: cancelled (sold out: charge 5 was given back by refund 7)
-    order-2 was charged 1 time
+    order-1: charge 1, parcel 2, asked for again
+    order-2: cancelled (sold out: 3 was given back by 5)
+    order-3: cancelled (changed my mind)
+    order-1 was charged 1 time
 """
 
 import json
@@ -19,7 +19,7 @@ from pool import Cancel, Handlers, Job, Node, Step
 from pool.errors import JobCancelled
 
 PROVIDER = __file__.replace("payments.py", "providers/payments.py")
-handlers = Handlers()
+handlers = Handlers(attempts_max=10, backoff_s=0.02, backoff_max_s=0.1)
 
 
 def ask(port: int, what: str, order: str, step: Step) -> int:
@@ -29,29 +29,49 @@ def ask(port: int, what: str, order: str, step: Step) -> int:
         return int(answer.read())
 
 
-@handlers.job("pay", attempts_max=10, backoff_s=0.02, backoff_max_s=0.1)
-async def pay(job: Job, port: int) -> str:
-    charge = await job.once("charge", partial(ask, port, "charge", job.key))
-    if not (parcel := await job.once("ship", partial(ask, port, "ship", job.key))):
-        refund = await job.once("refund", partial(ask, port, "refund", job.key))
-        raise Cancel(f"sold out: charge {charge} was given back by refund {refund}")
-    return f"charge {charge}, parcel {parcel}{', asked for again' * (job.attempt > 1)}"
+@handlers.job("once")
+async def once(job: Job, port: int, what: str) -> int:
+    return await job.once(what, partial(ask, port, what, job.key))
+
+
+@handlers.job("pay")
+async def pay(job: Job, port: int, packing_s: float = 0.0) -> str:
+    try:
+        charge = await once(job, port, "charge")
+        await anyio.sleep(packing_s)
+        if not (parcel := await once(job, port, "ship")):
+            raise Cancel(f"sold out: {charge} was given back by {await once(job, port, 'refund')}")
+        return f"charge {charge}, parcel {parcel}{', asked for again' * (job.attempt > 1)}"
+    finally:
+        with job.ending():
+            if job.stop_cause:  # who asked for that waits until we have ended
+                await once(job, port, "refund")
+
+
+async def cancel(node: Node, order: str, port: int) -> str:
+    """Stop a payment, unless it is made; return what became of it.  It may be called again."""
+    ref = await node.job(order, idempotency_key=order)
+    await ref.stop("changed my mind")
+    if (status := await ref.status()).state != "done":  # and if its worker could not refund it:
+        via = node.options(idempotency_key=f"cancel {order}")
+        await (await via.dispatch(once, order, port, "refund")).result(timeout_s=30)
+    return f"{status.state} ({status.cause})"
 
 
 async def main() -> None:
-    async with (
-        await anyio.open_process([sys.executable, PROVIDER], stderr=None) as provider,
-        Node("shop", "embedded://", handlers=handlers, observers=()) as node,
-    ):
+    provider = await anyio.open_process([sys.executable, PROVIDER], stderr=None)
+    async with provider, Node("shop", "embedded://", handlers=handlers, observers=()) as node:
         assert provider.stdout is not None
         port = int(await provider.stdout.receive())
-        for order in ("order-1", "order-2", "order-3"):
+        for order in ("order-1", "order-2"):
             ref = await node.options(idempotency_key=order).dispatch(pay, order, port)
             try:
                 print(f"{order}: {await ref.result(timeout_s=30)}")
             except JobCancelled as error:
                 print(f"{order}: cancelled ({error.cause})")
-        print("order-2 was charged", ask(port, "count", "order-2", Step(name="", key="")), "time")
+        await node.options(idempotency_key="order-3").dispatch(pay, "order-3", port, 60.0)
+        print("order-3:", await cancel(node, "order-3", port))
+        print("order-1 was charged", ask(port, "charges", "order-1", Step(name="", key="")), "time")
         provider.terminate()
 
 

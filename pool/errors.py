@@ -186,10 +186,11 @@ class ConfigError(UsageError):
 class NoHandlers(UsageError):
     """There are no handlers where `pool run` was told to look.
 
-    It takes `module:attribute`, where the attribute is a `Handlers` with at least one handler, as
-    in `pool run jobs:handlers` for `handlers = Handlers()` in jobs.py. The module is looked for as
-    `python -m` does: in the working directory first. If the module itself failed while it was
-    imported, its traceback stands above this line.
+    It takes modules, in each of which it looks for a `Handlers` with at least one handler: the one
+    that is called `handlers`, or the only one; `module:attribute` names another. So `pool run jobs`
+    is for `handlers = Handlers()` in jobs.py. The module is looked for as `python -m` does: in the
+    working directory first. If the module itself failed while it was imported, its traceback stands
+    above this line.
     """
 
     code: ClassVar[str] = "POOLHANDLERS"
@@ -233,12 +234,16 @@ class InvalidOption(UsageError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class DuplicateHandler(UsageError):
-    """Two handlers have the same name."""
+    """Two handlers have the same name.
+
+    `where` says in which modules, if `pool run` was to put several together.
+    """
 
     code: ClassVar[str] = "POOLDUPLICATE"
     hint: ClassVar[str] = "names are stored with jobs: give each handler one of its own"
 
     handler: str
+    where: str = "these Handlers"
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

@@ -46,6 +46,11 @@ def _number(default: float | None, meta: dict[str, Any]) -> Any:
     return attrs.field(default=default, validator=check, metadata=meta)
 
 
+def number(default: float, doc: str, *, low: float, high: float) -> Any:
+    """A number of nothing, such as a share, bounded on both sides."""
+    return _number(default, {"doc": doc, "unit": "", "low": low, "high": high, "whole": False})
+
+
 def choice(default: str, doc: str, *options: str) -> Any:
     """One word out of a few."""
 

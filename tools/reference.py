@@ -107,8 +107,7 @@ def _cell(text: str) -> str:
 
 def said(what: object) -> str:
     """Return a docstring as Markdown, with the usual one space between sentences."""
-    text = inspect.cleandoc(getattr(what, "__doc__", "") or "")
-    return re.sub(r"(?<=[.:;?!]) {2,}", " ", text)
+    return _one_space(inspect.cleandoc(getattr(what, "__doc__", "") or ""))
 
 
 # --- the parts ------------------------------------------------------------------------------
@@ -190,11 +189,16 @@ def commands() -> str:
     assert parser.epilog
     parts = [f"{parser.epilog} All take `--json`."]
     for name, each in sub.choices.items():
-        rows = list(_options(each))
+        rows = [] if name == "check" else list(_options(each))  # those of `run`
         parts += [f"## pool {name}", f"{_sentence(str(helps[name]))}"]
         parts += [f"```text\n{' '.join(_usage(each).split())}\n```"]
+        parts += [_one_space(each.epilog)] if each.epilog else []
         parts += [table(("", ""), iter(rows))] if rows else []
     return "\n\n".join(parts)
+
+
+def _one_space(text: str) -> str:
+    return re.sub(r"(?<=[.:;?!]) {2,}", " ", text)
 
 
 def _sentence(text: str) -> str:
@@ -209,11 +213,14 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[Sequence[str]]:
     for action in parser._actions:
-        if action.dest in {"help", "json"}:
+        if action.dest in {"help", "json"} or action.help == argparse.SUPPRESS:
             continue
         name = ", ".join(action.option_strings) or str(action.metavar or action.dest)
         choices = f"; one of {', '.join(map(str, action.choices))}" if action.choices else ""
-        yield f"`{name}`", f"{action.help or ''}{choices}".removeprefix("; ")
+        says = _one_space((action.help or "").replace("%%", "%"))
+        if str(action.metavar).startswith("{"):
+            choices = f" One of {str(action.metavar)[1:-1].replace(',', ', ')}."
+        yield f"`{name}`", f"{says}{choices}".removeprefix("; ")
 
 
 def redis_keys() -> str:

@@ -30,6 +30,7 @@ from pool.errors import ConfigError
 from pool.names import key_hash as hash_of
 
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1000.0
+CAPACITY_MAX: Final = 10_000  # slots of one worker
 FEW: Final = 32  # places of many that are sorted, where no more of them are asked for
 
 

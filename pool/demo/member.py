@@ -19,7 +19,7 @@ from pool.demo import handlers, zones
 from pool.demo.ledger import Ledger
 from pool.demo.play import Cast
 from pool.jobs.node import Node
-from pool.ops.cli.run import serve
+from pool.ops.cli.worker import serve
 from pool.ops.logs import configure
 from pool.settings import Settings
 

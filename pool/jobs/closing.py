@@ -10,11 +10,13 @@ and those can be left only as long as they are the innermost.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
 from pool.jobs.job import Job
+
+LEFT_OPEN: Final = "it left a cancel scope or a task group open"
 
 
 async def closed(
@@ -28,20 +30,30 @@ async def closed(
     budget is cancelled, and changes nothing.
     """
     raised: BaseException | None = None
+    flying: BaseException | None = None
     value: Any = None
     try:
         with anyio.CancelScope() as scope:
             try:
-                value = await call()
+                try:
+                    value = await call()
+                except BaseException as error:
+                    raised = error
+                    raise
+                finally:
+                    scope.shield = True
+                    scope.deadline = anyio.current_time() + job._timing().stop_budget_s
+                    await close(raised)
             except BaseException as error:
-                raised = error
+                flying = error
                 raise
-            finally:
-                scope.shield = True
-                scope.deadline = anyio.current_time() + job._timing().stop_budget_s
-                await close(raised)
         if raised is not None:
             raise raised  # the closing was cut short, and its scope has taken that for its own
         return value
+    except RuntimeError as error:
+        # Leaving our scope fails only if one was left open within it.
+        if error is flying or error is raised:
+            raise
+        raise (raised or RuntimeError(LEFT_OPEN)) from None
     finally:
-        raised = None  # its traceback leads back here
+        raised = flying = None  # their tracebacks lead back here

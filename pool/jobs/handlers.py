@@ -47,11 +47,12 @@ from pool.jobs.typed.contract import (
     Arguments,
     CodecName,
     Encoding,
-    ReturnType,
     Upcast,
+    ValueCodec,
     arguments_of,
     encoding_of,
     result_of,
+    state_of,
 )
 from pool.names import check_handler
 
@@ -92,7 +93,8 @@ class Handler(Generic[P, R]):
     _options: Options = attrs.field(repr=False)
     _is_async: bool = attrs.field(repr=False)
     _arguments: Arguments = attrs.field(repr=False)
-    _result: ReturnType | None = attrs.field(repr=False)  # None: as it is, in JSON
+    _result: ValueCodec | None = attrs.field(repr=False)  # None: as it is, in JSON
+    _state: ValueCodec | None = attrs.field(repr=False)  # likewise
     _lifespan: Callable[..., Any] | None = attrs.field(repr=False, default=None)
     _plan: Plan | None = attrs.field(repr=False, default=None)  # None: it depends on nothing
     # What the next four say is of its `Handlers`, and may change until it runs.
@@ -204,6 +206,7 @@ class Handlers:
         codec: CodecName | Codec = "json",
         version: int = 1,
         upcast: Upcast | None = None,
+        state: Any = None,
     ) -> _Decorator:
         """Register a function whose jobs end with a result.
 
@@ -234,6 +237,7 @@ class Handlers:
                 knows it.
             upcast: Called with the version of a job that is older, and its arguments in terms of
                 JSON, as `upcast(version, args, kwargs)`; returns the present `(args, kwargs)`.
+            state: The type of `Job.state`, as an annotation; None: what JSON has itself.
 
         Raises:
             ConfigError: The name or the function cannot be used, or the codec is not installed.
@@ -263,7 +267,8 @@ class Handlers:
                 expires_s=expires,
                 start_timeout_s=start,
             ),
-            encoding_of(codec, version, upcast),
+            encoding := encoding_of(codec, version, upcast),
+            state_of(name, state, encoding),
         )
 
     def service(
@@ -279,6 +284,7 @@ class Handlers:
         codec: CodecName | Codec = "json",
         version: int = 1,
         upcast: Upcast | None = None,
+        state: Any = None,
     ) -> _Decorator:
         """Register a function that runs until it is stopped: a poller, a subscription, a session.
 
@@ -296,6 +302,7 @@ class Handlers:
             codec: As for `job()`.
             version: As for `job()`.
             upcast: As for `job()`.
+            state: As for `job()`.
 
         Raises:
             ConfigError: The name or the function cannot be used, or the codec is not installed.
@@ -316,7 +323,8 @@ class Handlers:
                 retention_s=self._limit("retention_s", retention_s),
                 policy=_policy(self._or("if_exists", if_exists), self._or("queue_max", queue_max)),
             ),
-            encoding_of(codec, version, upcast),
+            encoding := encoding_of(codec, version, upcast),
+            state_of(name, state, encoding),
         )
 
     def runner(
@@ -547,7 +555,12 @@ class Handlers:
         check_handler(name)
 
     def _add(
-        self, name: str, options: Options, encoding: Encoding, fn: Callable[..., Any]
+        self,
+        name: str,
+        options: Options,
+        encoding: Encoding,
+        state: ValueCodec | None,
+        fn: Callable[..., Any],
     ) -> Handler[..., Any]:
         fn = _looked_at(name, function_of, fn, options.kind)
         _check_function(name, fn)
@@ -563,6 +576,7 @@ class Handlers:
             checks.is_async(fn),
             arguments_of(name, fn, encoding),
             result_of(name, fn, encoding),
+            state,
             self._lifespan,
             plan,
             log_jobs=self._log_jobs,
@@ -602,6 +616,7 @@ class _Decorator:
     name: str
     options: Options
     encoding: Encoding
+    state: ValueCodec | None
 
     @overload
     def __call__(
@@ -630,7 +645,7 @@ class _Decorator:
     @overload
     def __call__(self, fn: Callable[Concatenate[Job, P], R]) -> Handler[P, R]: ...
     def __call__(self, fn: Callable[..., Any]) -> Handler[..., Any]:
-        return self.handlers._add(self.name, self.options, self.encoding, fn)
+        return self.handlers._add(self.name, self.options, self.encoding, self.state, fn)
 
 
 def _check_function(name: str, fn: object) -> None:

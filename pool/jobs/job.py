@@ -11,7 +11,7 @@ import anyio
 import attrs
 
 from pool import checks
-from pool.core.codec import check_size, decode_value, encode_message
+from pool.core.codec import Codec, check_size, decode_value, encode_message
 from pool.core.record import Kind, Progress
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
@@ -168,6 +168,7 @@ class Job:
     _keeper: Callable[[], Keeper] = attrs.field(repr=False)
     _blocking: Callable[[Job], Blocking] = attrs.field(repr=False)
     _on_unheard: Callable[[Job], object] = attrs.field(repr=False, default=lambda _: None)
+    _state_as: Codec | None = attrs.field(repr=False, default=None)  # None: JSON, or bytes
     _is_stated: bool = attrs.field(repr=False, default=False)
     _stop_cause: str = attrs.field(init=False, repr=False, default="")
     _is_listening: bool = attrs.field(init=False, default=False)
@@ -179,22 +180,27 @@ class Job:
     def state(self) -> Any:
         """What was saved last or handed over, or what was assigned here since; None: nothing.
 
-        Assign to it what the next owner shall find: it is encoded at once (strict JSON or bytes,
-        at most `Settings.state_bytes_max`) and sent with the hand-off.  A crash or a failed
-        attempt loses what was assigned since the last one; see `save()`.
+        Assign to it what the next owner shall find: it is encoded at once (strict JSON or bytes, or
+        as `Handlers.job(state=...)` says; at most `Settings.state_bytes_max`) and sent with the
+        hand-off.  A crash or a failed attempt loses what was assigned since the last one; see
+        `save()`.
 
         Raises:
-            PayloadEncodingError: The value cannot be encoded.
+            PayloadEncodingError: The value cannot be encoded, or is not of the handler's type.
             PayloadTooLarge: It is larger than the limit.
         """
-        return None if self._state is None else decode_value(self._state)
+        if self._state is None:
+            return None
+        codec = self._state_as
+        return decode_value(self._state) if codec is None else codec.decode(self._state)
 
     @state.setter
     def state(self, value: Any) -> None:
         self._state, self._is_stated = self._encoded(value), True
 
     def _encoded(self, value: Any) -> bytes:
-        encoded = encode_message(value)
+        codec = self._state_as
+        encoded = encode_message(value) if codec is None else codec.encode(value)
         check_size("state", encoded, self._state_bytes_max)
         return encoded
 

@@ -24,7 +24,7 @@ from pool import checks
 from pool.core.codec import check_size, encode_message
 from pool.core.lifecycle import State as JobState
 from pool.core.options import IfExists
-from pool.core.placement import WEIGHT_MAX, WEIGHT_MIN
+from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
 from pool.core.record import Record
 from pool.errors import (
     ConfigError,
@@ -62,7 +62,6 @@ from pool.runtime.task_scope import TaskScope
 from pool.settings import Settings
 from pool.streams.stream import Stream, make_stream
 
-CAPACITY_MAX: Final = 10_000
 GRACE_MAX_S: Final = 86_400.0
 OPEN_CALLS: Final = 8  # opening takes no longer than so many calls that each come to their deadline
 State = Literal[

@@ -78,6 +78,8 @@ class Request:
         if module == _MAIN and (not main or main.get(_MAIN_KEYS[0], "").endswith(_MAIN)):
             must = "in another module: what was typed in, or a package's __main__, is not imported"
             raise checks.option("fn", fn, must)
+        if getattr(sys, "frozen", False):
+            raise checks.option("process", "frozen", "for a frozen program, which is no Python")
         if memory_bytes is not None:
             checks.count("memory_bytes", memory_bytes, MEMORY_BYTES_MIN, MEMORY_BYTES_MAX)
             if not sys.platform.startswith("linux"):

@@ -24,6 +24,7 @@ from pool.core.run import Life, Phase, Why
 from pool.errors import CodecMissing, PayloadEncodingError, UnknownVersion, WrongArguments
 from pool.jobs.around import run_through
 from pool.jobs.blocking import NO_BLOCKING, in_thread
+from pool.jobs.closing import LEFT_OPEN
 from pool.jobs.depends import call_with
 from pool.jobs.handlers import Handler
 from pool.jobs.job import RUNNING, Inbox, Job
@@ -328,4 +329,4 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
 def _open_scope(raised: BaseException | None, *, is_cancelled: bool) -> BaseException:
     if raised is not None and (is_cancelled or not is_cancellation(raised)):
         return raised
-    return RuntimeError("it left a cancel scope or a task group open")
+    return RuntimeError(LEFT_OPEN)

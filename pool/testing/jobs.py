@@ -14,6 +14,7 @@ from pool.core.codec import encode_value
 from pool.core.record import Kind
 from pool.core.timing import Timing
 from pool.jobs.blocking import Blocking
+from pool.jobs.handlers import Handler
 from pool.jobs.job import Inbox, Job
 from pool.jobs.keeper import Keeper
 from pool.jobs.node import Node
@@ -26,7 +27,7 @@ from pool.settings import Settings
 def make_job(
     key: str,
     *,
-    handler: str = "test",
+    handler: str | Handler[..., Any] = "test",
     kind: Kind = "job",
     attempt: int = 1,
     epoch: int = 1,
@@ -41,7 +42,7 @@ def make_job(
 
     Args:
         key: The job's key.
-        handler: The name under which its handler is registered.
+        handler: What `Handlers.job()` returned, whose types the state is of, or just a name.
         kind: job or service.
         attempt: Which attempt this is, from 1.
         epoch: Its fencing token.
@@ -55,6 +56,8 @@ def make_job(
     Raises:
         PayloadEncodingError: The state, a result or a message cannot be encoded.
     """
+    state_as = handler._state if isinstance(handler, Handler) else None
+    encode = encode_value if state_as is None else state_as.encode
     messages = [(n, encode_value(each)) for n, each in enumerate(notifications, start=1)]
 
     async def read_inbox(_: int) -> InboxPage:
@@ -79,7 +82,7 @@ def make_job(
     return Job(
         key=key,
         id="test-1",
-        handler=handler,
+        handler=handler.name if isinstance(handler, Handler) else handler,
         kind=kind,
         epoch=epoch,
         attempt=attempt,
@@ -87,7 +90,8 @@ def make_job(
         node_id="test",
         resources=resources,
         worker="test.1",
-        state=None if state is None else encode_value(state),
+        state=None if state is None else encode(state),
+        state_as=state_as,
         state_bytes_max=65_536,
         timing=Timing,
         inbox=Inbox(is_behind=bool(messages)),

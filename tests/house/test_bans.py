@@ -23,7 +23,7 @@ MAY_CALL = {
     ("pool/jobs/child.py", "import_module"): "the module of a function that the parent has there",
     ("pool/redis/scripts.py", "KEYS"): "the table of that name in a script's header",
     ("pool/ops/cli/__init__.py", "import_module"): "one of our own commands, chosen by argparse",
-    ("pool/ops/cli/run.py", "import_module"): "what the operator named on the command line",
+    ("pool/ops/cli/loading.py", "import_module"): "what the operator named on the command line",
     ("pool/streams/stream.py", "XDEL"): "a program removes events of its own stream",
     ("pool/streams/sink.py", "XDEL"): "a program drops parked events",
     ("pool/redis/acl.py", "XGROUP"): "the name of a family of commands",

@@ -84,7 +84,7 @@ def test_the_arithmetic_of_a_stop_adds_up() -> None:
     page = (DOCS / "how-to/containers.md").read_text("utf-8")
     [said] = map(int, re.findall(r"\*\*(\d+) s\*\*", page))
     [given] = map(int, re.findall(r"terminationGracePeriodSeconds: (\d+)", page))
-    graces = {int(each) for each in re.findall(r'"--grace", "(\d+)"', page)}
+    graces = {int(each) for each in re.findall(r'"--grace-s", "(\d+)"', page)}
     [grace_s], settings = graces, Settings()
     needed_s = grace_s + Timing(10.0).stop_budget_s + 4 * settings.op_timeout_s
     assert needed_s + CLOSE_BUDGET_S <= said < given

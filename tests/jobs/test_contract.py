@@ -21,7 +21,7 @@ import pydantic
 import pytest
 
 from pool import Depends, Handler, Handlers, Job
-from pool.core.codec import head
+from pool.core.codec import encode_call, head
 from pool.errors import (
     CodecMissing,
     ConfigError,
@@ -175,6 +175,20 @@ def test_types_that_are_known_are_not_looked_at_again_and_others_are() -> None:
         assert (again._arguments.fine == {(int, int)}) == (fn is many)
 
 
+def test_what_is_fast_for_good_values_refuses_bad_ones_of_the_same_types() -> None:
+    for fn in (bare, plain):
+        handler = registered(fn)
+        good = ("a", 1)
+        for value in (good, ("b", 2)):
+            assert encoded(handler, *value) == encode_call(value, {})
+        assert (str, int) in handler._arguments.flat
+        with pytest.raises(PayloadEncodingError, match="lone surrogate") as caught:
+            encoded(handler, "\ud800", 1)
+        assert caught.value.path == "$.args[0]"
+        with pytest.raises(PayloadEncodingError, match="more digits"):
+            encoded(handler, "a", 10**5000)
+
+
 def test_so_many_types_are_remembered_and_no_more() -> None:
     def mixed(job: Job, *values: str | float | None) -> None: ...
 
@@ -182,6 +196,11 @@ def test_so_many_types_are_remembered_and_no_more() -> None:
     for at in range(100):
         encoded(handler, *[1] * at)
     assert len(handler._arguments.fine) == 64
+    assert len(handler._arguments.flat) < 65
+    untyped = registered(builtins.print)
+    for at in range(100):
+        encoded(untyped, *[1] * at)
+    assert len(untyped._arguments.flat) == 64
     assert refused(handler, *[1] * 99, b"x")
 
 

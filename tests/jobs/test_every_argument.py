@@ -395,6 +395,7 @@ ENCODING = {
     "codec": taking("json"),
     "version": within(1, 999_999, whole=True).but("2", "IntEnum"),  # these need an upcast
     "upcast": taking(None, "None"),
+    "state": taking(None, "None", "type"),
 }
 
 JOBS = {

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, assert_type
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import anyio
 import anyio.from_thread
@@ -15,8 +17,8 @@ import attrs
 import pytest
 from anyio.abc import TaskGroup
 
-from pool import Depends, Handler, Handlers, Job, Node, Progress, Result
-from pool.errors import ConfigError, InvalidOption, JobCancelled, JobParked
+from pool import Depends, Handler, Handlers, Job, Progress, Result
+from pool.errors import ConfigError, InvalidOption, JobCancelled, JobParked, WrongArguments
 from pool.events import AttemptFailed, HandlerLeaked
 from pool.testing import make_job
 
@@ -367,6 +369,47 @@ async def test_what_is_open_across_a_yield_is_left_in_order(
     assert len(fleet.all_seen(AttemptFailed)) == (2 if how == "fails" else 0)
 
 
+async def test_a_scope_that_is_left_open_is_named_and_harms_nobody_else(fleet: Fleet) -> None:
+    handlers = Handlers()
+
+    async def nothing() -> AsyncIterator[None]:
+        yield
+
+    async def opens() -> AsyncIterator[None]:
+        await anyio.create_task_group().__aenter__()
+        yield
+
+    @handlers.job("handler", attempts_max=1)
+    async def handler(job: Job, *, it: None = Depends(nothing)) -> None:
+        await anyio.create_task_group().__aenter__()
+
+    @handlers.job("dependency", attempts_max=1)
+    async def dependency(job: Job, *, it: None = Depends(opens)) -> None: ...
+
+    @handlers.job("generator", attempts_max=1)
+    async def generator(job: Job) -> AsyncIterator[int]:
+        await anyio.create_task_group().__aenter__()
+        yield 1
+
+    @handlers.job("raises", attempts_max=1)
+    async def raises(job: Job, *, it: None = Depends(nothing)) -> None:
+        await anyio.create_task_group().__aenter__()
+        raise LookupError("its own")
+
+    @handlers.job("good")
+    async def good(job: Job) -> str:
+        return "good"
+
+    node = await fleet.node(handlers, capacity=1)
+    for each in (handler, dependency, generator, raises):
+        wanted = "its own" if each is raises else "it left a cancel scope or a task group open"
+        with pytest.raises(JobParked, match=wanted):
+            await (await node.dispatch(each, each.name)).result(timeout_s=PATIENCE_S)
+        ref = await node.dispatch(good, f"after {each.name}")
+        assert await ref.result(timeout_s=PATIENCE_S) == "good"
+    assert node.state == "open"
+
+
 async def test_a_generator_whose_end_hangs_is_cut_short_and_stays_what_it_was(
     fleet: Fleet, diary: Diary
 ) -> None:
@@ -709,57 +752,69 @@ def test_a_function_is_called_as_it_is() -> None:
     assert handlers.job("c")(partial(fn)).fn.func is fn  # type: ignore[attr-defined]
 
 
-# --- what type checkers see -----------------------------------------------------------------------
+# --- arguments and results by their types ---------------------------------------------------------
 
 
-class _Typed:
-    async def run(self, job: Job, path: str, *, size: int = 1) -> str:
-        raise NotImplementedError
+@attrs.frozen
+class Order:
+    id: UUID
+    at: datetime
 
 
-class _TypedPlain:
-    def run(self, job: Job, path: str) -> bytes:
-        raise NotImplementedError
+ORDER = Order(UUID(int=7), datetime(2026, 5, 4, tzinfo=UTC))
 
 
-class _TypedRoom:
-    async def start(self, job: Job, topic: str) -> None: ...
-    async def stop(self, job: Job) -> None: ...
+async def test_all_forms_take_and_return_what_their_annotations_say(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """The result's stands within that of a generator."""
+    handlers = Handlers()
+
+    @handlers.job("async")
+    async def rows(job: Job, order: Order) -> AsyncIterator[tuple[int, int] | Result[Order]]:
+        yield order.at.day, job.attempt
+        yield Result(order)
+
+    @handlers.job("plain")
+    def plain(job: Job, order: Order) -> Generator[int, None, Order]:
+        yield job.attempt
+        return order
+
+    class Classy:
+        async def run(self, job: Job, order: Order) -> Order:
+            assert job.attempt == 1
+            return order
+
+    class Thing:
+        async def start(self, job: Job, order: Order) -> None:
+            diary.note(job.key, order)
+
+        async def stop(self, job: Job) -> None:
+            diary.note(job.key)
+
+    classy, thing = handlers.job("class")(Classy), handlers.service("object")(Thing)
+    node = await fleet.node(handlers)
+    for each in (rows, plain, classy):
+        ref = await node.dispatch(each, each.name, ORDER)
+        assert await ref.result(timeout_s=PATIENCE_S) == ORDER
+        with pytest.raises(WrongArguments):
+            await node.dispatch(each.name, each.name)
+    await node.dispatch(thing, "object", ORDER)
+    await diary.has("object", ORDER)
+    with pytest.raises(WrongArguments):
+        await node.dispatch("object", "another", "weather")
 
 
-async def _reports(job: Job, rows: int) -> AsyncIterator[tuple[int, int] | Result[str]]:
-    yield rows, rows
+async def test_a_result_of_another_type_than_a_generators_annotation_is_refused(
+    fleet: Fleet,
+) -> None:
+    handlers = Handlers()
 
+    @handlers.job("rows", attempts_max=1)
+    async def rows(job: Job) -> AsyncIterator[int | Result[UUID]]:
+        yield job.attempt
+        yield Result("none")  # type: ignore[arg-type]
 
-async def _counts(job: Job, rows: int) -> AsyncGenerator[float, None]:
-    yield rows
-
-
-def _returns(job: Job, rows: int) -> Generator[int, None, str]:
-    yield rows
-    return ""
-
-
-async def typed(node: Node, job: Job) -> None:
-    """Nobody calls it: mypy and basedpyright read it, and an ignore that is not needed is wrong."""
-    mine = Handlers()
-    by_class = await node.dispatch(mine.job("a")(_Typed), "k", "a.png", size=2)
-    assert_type(await by_class.result(), str)
-    plain = await node.dispatch(mine.job("b")(_TypedPlain), "k", "a.png")
-    assert_type(await plain.result(), bytes)
-    room = await node.dispatch(mine.service("c")(_TypedRoom), "k", "weather")
-    assert_type(await room.result(), None)
-    shared = await node.dispatch(mine.runner("d", _TypedRoom()), "k", "weather")
-    assert_type(await shared.result(), None)
-    reports = await node.dispatch(mine.job("e")(_reports), "k", 3)
-    assert_type(await reports.result(), str)
-    counts = await node.dispatch(mine.job("f")(_counts), "k", 3)
-    assert_type(await counts.result(), None)
-    returns = await node.dispatch(mine.job("g")(_returns), "k", 3)
-    assert_type(await returns.result(), str)
-    await node.dispatch(mine.job("h")(_Typed), "k", 7)  # type: ignore[call-overload]
-    await node.dispatch(mine.job("i")(_reports), "k", "x")  # type: ignore[call-overload]
-    await node.dispatch(mine.service("j")(_TypedRoom), "k")  # type: ignore[call-overload]
-    assert_type(await job.run_blocking(len, "abc"), int)
-    assert_type(await job.run_blocking(len, "abc", process=True), int)
-    await job.run_blocking(len, 7)  # type: ignore[arg-type]
+    node = await fleet.node(handlers)
+    with pytest.raises(JobParked, match="unusable result"):
+        await (await node.dispatch(rows, "k")).result(timeout_s=PATIENCE_S)

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import anyio
 import attrs
 import msgspec
 import pydantic
@@ -17,11 +18,13 @@ from pool import Call, Depends, Handlers, Job, JobRef
 from pool.errors import (
     ArgumentsDiffer,
     CodecMissing,
+    ConfigError,
     JobParked,
     PayloadEncodingError,
     WrongArguments,
 )
 from pool.events import AttemptFailed
+from pool.testing import make_job
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet
@@ -197,6 +200,76 @@ async def test_a_result_that_is_not_what_was_promised_is_parked(fleet: Fleet) ->
         await (await node.dispatch(promises, "k")).result(timeout_s=10)
     assert parked.value.cause == "unusable result"
     assert "is str, expected Decimal" in parked.value.last_error
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Total:
+    count: int
+    last: datetime | None = None
+
+
+def counting(seen: list[Any], **options: Any) -> Handlers:
+    handlers = Handlers()
+
+    @handlers.service("count", state=Total, backoff_s=0.01, backoff_max_s=0.02, **options)
+    async def count(job: Job) -> None:
+        total = job.state or Total(0)
+        seen.append((job.attempt, total))
+        async for message in job.notifications():
+            if message == "fail" and job.attempt == 1:
+                raise ValueError(message)
+            if message == "wrong":
+                with pytest.raises(PayloadEncodingError):
+                    job.state = {"count": "five"}
+                with pytest.raises(PayloadEncodingError):
+                    await job.save("5")
+                assert job.state == total
+            total = Total(total.count + 1, NOW)
+            await job.save(total)
+            seen.append(total.count)
+
+    return handlers
+
+
+@pytest.mark.parametrize("codec", ["json", "msgspec"])
+async def test_a_state_of_a_type_survives_a_failure_and_a_move(fleet: Fleet, codec: Any) -> None:
+    seen: list[Any] = []
+    first = await fleet.node(counting(seen, codec=codec))
+    ref = await first.dispatch("count", "k")
+    for message in (1, "wrong", "fail"):
+        await first.notify("k", message)
+    await fleet.until(lambda: 3 in seen)
+    second = await fleet.node(counting(seen, codec=codec))
+    await fleet.leave(first)
+    await fleet.until(lambda: len(seen) == 6)
+    assert seen[:5] == [(1, Total(0)), 1, 2, (2, Total(2, NOW)), 3]
+    assert seen[5][1] == Total(3, NOW)
+    await (await second.job("k", ref.job_id)).stop(timeout_s=10)
+
+
+async def test_a_handler_is_tested_with_a_state_of_its_type() -> None:
+    seen: list[Any] = []
+    handler = counting(seen)["count"]
+    job = make_job("k", handler=handler, state=Total(7), notifications=["wrong"])
+    with anyio.move_on_after(0.2):
+        await handler(job)
+    assert seen == [(1, Total(7)), 8]
+    assert job.state == Total(8, NOW)
+    assert job.handler == "count"
+
+
+def test_what_cannot_be_stored_is_no_type_of_a_state() -> None:
+    state: Any
+    for state, said in (
+        (complex, "its state cannot be stored: complex"),
+        (5, "its state cannot be stored: 5"),
+        ("Total", "its name is not enough"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            Handlers().job("h", state=state)
 
 
 # --- codecs ---------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@
     ```sh title="terminal 1"    a command that goes on, in a terminal of that name
     ```text                     behind "prints": what the block before printed, and nothing else
     ```text title="terminal 1"  what comes there, in this order; other lines may stand between
-    ```yaml, json, toml         can be read
+    ```yaml, json, toml         can be read; toml with a title is a file of that name
+    ```ini                      a unit of systemd whose ExecStart is a command that can be read
     ```dockerfile               its CMD is a command of ours that can be read
     ```shell                    for the reader alone: what needs more than this machine
 
@@ -17,6 +18,7 @@ of programs are left out.
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
@@ -60,6 +62,7 @@ SHOWN_ONLY: Final = (
     # What needs a port, or a project around it: tests/programs runs these.
     "gunicorn ",
     "uvicorn ",
+    "POOL_URL=redis://localhost:6379 uvicorn ",
     "python manage.py ",
     "pool run shop.worker:",
 )
@@ -199,6 +202,10 @@ class Session:
                 json.loads(block.text)
             case "toml":
                 tomllib.loads(block.text)
+                if block.title:
+                    (self.folder / block.title).write_text(block.text, "utf-8")
+            case "ini":
+                check_unit(block.text)
             case "dockerfile":
                 check_dockerfile(block.text)
             case "shell":
@@ -273,6 +280,16 @@ class Session:
             "POOL_NAME": "shop",
             "POOL_URL": f"embedded://{self.folder}/data",
         }
+
+
+def check_unit(text: str) -> None:
+    """See that the command line of a unit is one that `pool` takes."""
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(text)
+    program, *rest = unit["Service"]["ExecStart"].split()
+    assert Path(program).name == "pool"
+    cli._parser().parse_args(rest)
 
 
 def check_dockerfile(text: str) -> None:

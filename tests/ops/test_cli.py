@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +15,6 @@ import anyio
 import anyio.to_thread
 import pytest
 import redis
-from anyio.abc import Process
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from pool.errors import JobParked
 from pool.jobs.handlers import Handlers
@@ -31,10 +26,9 @@ from pool.ops.cli.status import fetch
 from pool.redis.url import Url
 from pool.settings import Settings
 from pool.version import __version__
+from tests.ops.commands import WAIT_S, running
 
-ROOT = Path(__file__).parents[2]
 TTL = "1"
-WAIT_S = 20.0
 
 JOBS = """
 import gc
@@ -44,7 +38,9 @@ import signal
 import anyio
 from pool.jobs.handlers import Handlers
 
-handlers, empty, other = Handlers(), Handlers(), 17
+handlers, empty, again, other = Handlers(), Handlers(), Handlers(), 17
+
+again.job("wait")(lambda job: None)
 
 @handlers.job("wait")
 async def wait(job, path):
@@ -71,60 +67,20 @@ async def watch(job):
 """
 
 
-class Cli:
-    """A running `pool` command."""
-
-    def __init__(self, process: Process) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self.process = process
-        self._out = BufferedByteReceiveStream(process.stdout)
-        self._err = process.stderr
-
-    async def line(self) -> str:
-        return (await self._out.receive_until(b"\n", 65_536)).decode()
-
-    async def event(self) -> dict[str, Any]:
-        event: dict[str, Any] = json.loads(await self.line())
-        return event
-
-    async def end(self) -> tuple[int, str]:
-        """Wait for its end; return exit code and standard error."""
-        text = b""
-        try:
-            while True:
-                text += await self._err.receive()
-        except anyio.EndOfStream:
-            return await self.process.wait(), text.decode()
-
-
-@asynccontextmanager
-async def running(*words: str, cwd: Path) -> AsyncIterator[Cli]:
-    """Yield a running command; all waiting for it is bounded, and it has ended afterwards."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "pool.ops.cli", *words]
-    with anyio.fail_after(WAIT_S):
-        async with await anyio.open_process(command, cwd=cwd, env=env) as process:
-            try:
-                yield Cli(process)
-            finally:
-                if process.returncode is None:
-                    process.kill()
-
-
 @pytest.fixture
 def jobs(tmp_path: Path) -> Path:
     """Return the folder of a module `jobs` with handlers."""
     (tmp_path / "jobs.py").write_text(JOBS)
     (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "two.py").write_text("from pool import Handlers\na, b = Handlers(), Handlers()\n")
     return tmp_path
 
 
 @pytest.fixture(autouse=True)
 def _nothing_around(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the caller's environment out of it, and this process's logging as it is."""
-    monkeypatch.setattr("pool.ops.cli.run.configure", lambda *_, **__: None)
+    monkeypatch.setattr("pool.ops.cli.worker.configure", lambda *_, **__: None)
     monkeypatch.delenv("POOL_URL", raising=False)
     monkeypatch.delenv("POOL_NAME", raising=False)
 
@@ -152,7 +108,12 @@ def closed_port() -> int:
         ["status", "--pool", "p", "--url", "embedded:///tmp/never/been"],
         ["ttl", "2", "--pool", "p", "--url", "embedded:///tmp/never/been"],
         ["acl", "p", "--db", "-1"],
-        ["run", "jobs", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "two", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "jobs", "jobs:again", "--pool", "p", "--url", "redis://localhost"],
+        ["run", "jobs", "--pool", "p", "--url", "redis://h", "--observer", "jobs:other"],
+        ["run", "jobs", "--pool", "p", "--url", "redis://h", "--config", "nowhere.toml"],
+        ["check"],
         ["run", "jobs:", "--pool", "p", "--url", "redis://localhost"],
         ["run", "no_such_module:handlers", "--pool", "p", "--url", "redis://localhost"],
         ["run", "broken:handlers", "--pool", "p", "--url", "redis://localhost"],
@@ -161,7 +122,7 @@ def closed_port() -> int:
         ["run", "jobs:other", "--pool", "p", "--url", "redis://localhost"],
         ["run", "jobs:empty", "--pool", "p", "--url", "redis://localhost"],
         ["run", "jobs:handlers", "--pool", "p", "--url", "redis://h", "--capacity", "0"],
-        ["run", "jobs:handlers", "--pool", "p", "--url", "redis://h", "--ttl", "0.1"],
+        ["run", "jobs:handlers", "--pool", "p", "--url", "redis://h", "--lease-ttl-s", "0.1"],
         ["run", "jobs:handlers", "--pool", "p", "--url", "redis://h", "--loop", "curio"],
         ["run", "jobs:handlers", "--pool", "p", "--url", "redis://h", "--weight", "nan"],
         ["dev", "--port", "100000"],
@@ -214,10 +175,12 @@ def test_a_module_that_fails_shows_where(
         ("no_such_module:handlers", "there is no module no_such_module in "),
         ("job:handlers", "nor installed; is it jobs?"),
         ("jobs.py:handlers", "a module is named without .py"),
-        ("jobs:handler", "jobs has no handler; there is jobs:empty and jobs:handlers."),
-        ("jobs:other", "it is of type int, not Handlers; there is jobs:empty and"),
+        ("jobs:handler", "jobs has no handler; there is jobs:again and jobs:empty and jobs:hand"),
+        ("jobs:other", "it is of type int, not Handlers; there is jobs:again and jobs:empty and"),
         ("jobs:empty", "it has no handlers"),
-        ("jobs", "it is not of the form module:attribute"),
+        ("two", "two has several Handlers; there is two:a and two:b."),
+        ("json", "json has no Handlers."),
+        ("jobs:", "it is not of the form module or module:attribute"),
     ],
 )
 def test_what_was_meant_is_said(
@@ -341,7 +304,17 @@ async def test_status_shows_the_pool(
     pool_url: str, pool_name: str, jobs: Path, anyio_backend: str
 ) -> None:
     words = ["--pool", pool_name, "--url", pool_url]
-    more = ["--loop", anyio_backend, "--label", "left", "--capacity", "7", "--ttl", TTL, "--json"]
+    more = [
+        "--loop",
+        anyio_backend,
+        "--label",
+        "left",
+        "--capacity",
+        "7",
+        "--lease-ttl-s",
+        TTL,
+        "--json",
+    ]
     async with running("run", "jobs:handlers", *words, *more, cwd=jobs) as worker:
         ready = await worker.event()
         assert ready["event"] == "ready"
@@ -610,7 +583,7 @@ async def nobody_works(client: Node) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_the_first_signal_drains(
     pool_url: str, pool_name: str, jobs: Path, anyio_backend: str, number: signal.Signals
 ) -> None:
@@ -618,7 +591,7 @@ async def test_the_first_signal_drains(
     words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
     async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as client:
         async with running(
-            "run", "jobs:handlers", *words, "--ttl", TTL, "--json", cwd=jobs
+            "run", "jobs:handlers", *words, "--lease-ttl-s", TTL, "--json", cwd=jobs
         ) as worker:
             await worker.event()
             ref = await client.dispatch("wait", "img-1", str(jobs / "go"))
@@ -651,7 +624,9 @@ async def test_a_job_that_tells_its_own_process_to_end_is_parked_after_so_many(
         ref = await client.options(allow_unknown=True).dispatch("ends", "k")
         for _ in range(client.settings.crashes_max + 1):
             assert (await ref.status()).state == "unassigned"
-            async with running("run", "jobs:handlers", *words, "--ttl", TTL, cwd=jobs) as worker:
+            async with running(
+                "run", "jobs:handlers", *words, "--lease-ttl-s", TTL, cwd=jobs
+            ) as worker:
                 assert (await worker.end())[0] == OK
         status = await ref.status()
         assert (status.state, status.cause) == ("parked", "poison")
@@ -666,7 +641,7 @@ async def test_the_grace_is_bounded_and_burns_no_attempt(
     words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
     async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as client:
         async with running(
-            "run", "jobs:handlers", *words, "--ttl", TTL, "--grace", "0.1", cwd=jobs
+            "run", "jobs:handlers", *words, "--lease-ttl-s", TTL, "--grace-s", "0.1", cwd=jobs
         ) as worker:
             assert (await worker.line()).startswith("ready ")
             ref = await client.dispatch("wait", "img-1", str(jobs / "never"))
@@ -707,7 +682,7 @@ async def test_log_lines_are_in_the_form_that_was_asked_for_or_the_applications_
         "async def say(job):\n"
         "    logging.getLogger('theirs').info('said')\n"
     )
-    words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend, "--ttl", TTL]
+    words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend, "--lease-ttl-s", TTL]
     words += ["--log-format", form] if form else []
     settings = Settings(lease_ttl_s=1.0)
     async with (
@@ -754,7 +729,15 @@ async def test_the_second_signal_ends_at_once(
     async with (
         Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as client,
         running(
-            "run", "jobs:handlers", *words, "--ttl", TTL, "--grace", "600", "--json", cwd=jobs
+            "run",
+            "jobs:handlers",
+            *words,
+            "--lease-ttl-s",
+            TTL,
+            "--grace-s",
+            "600",
+            "--json",
+            cwd=jobs,
         ) as worker,
     ):
         await worker.event()
@@ -773,7 +756,7 @@ async def test_a_worker_leaves_when_the_pool_is_shut_down(
     words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
     async with (
         Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as client,
-        running("run", "jobs:handlers", *words, "--ttl", TTL, "--json", cwd=jobs) as worker,
+        running("run", "jobs:handlers", *words, "--lease-ttl-s", TTL, "--json", cwd=jobs) as worker,
     ):
         await worker.event()
         await client.shutdown_pool()

@@ -26,7 +26,7 @@ from pool.redis.scripts import ScriptCall
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 payments: Any = import_module("payments")  # the example, as it is run
-SETTINGS = Settings(lease_ttl_s=1.0, op_timeout_s=1.0, grace_s=0.0)
+SETTINGS = Settings(lease_ttl_s=1.0, op_timeout_s=5.0, grace_s=0.0)
 
 
 def forget_keys() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 AT_A_TIME = 4
 PATIENCE_S = 60.0
+LOOK_AGAIN_S = 0.05
 POINTS_MIN = 10  # two steps, each asked for and stored, and the end: fewer would show too little
 
 
@@ -53,40 +54,71 @@ async def started(url: str, pool: str, dies_at: int, *, keys: str, backend: str)
 
 
 async def pay(
-    url: str, pool: str, port: int, dies_at: int, *, keys: str, backend: str
+    url: str, pool: str, port: int, dies_at: int, *, keys: str, backend: str, cancels: bool = False
 ) -> tuple[int, list[str]]:
     """Pay an order; its first worker dies at this point, and another one takes over.
 
-    Returns how often it was charged, and the points that its first worker came to.
+    One that is cancelled is so once it is charged, and before it is shipped.
+
+    Returns how often it was charged, and the points that its first worker came to.  Of one that was
+    cancelled: how many of its charges were not given back.
     """
     order = f"{pool}-{dies_at}"
+
+    async def end(client: Node) -> None:
+        if cancels:
+            while not await asked(port, "charges", order):  # noqa: ASYNC110 - it has no bell
+                await anyio.sleep(LOOK_AGAIN_S)
+            told = await payments.cancel(client, order, port)
+            assert told == "cancelled (changed my mind)"
+        else:
+            assert "charge" in await ref.result(timeout_s=PATIENCE_S)
+
     async with Node(pool, url, settings=SETTINGS, observers=()) as client:
-        ref = await client.options(allow_unknown=True).dispatch("pay", order, port)
+        options = client.options(allow_unknown=True, idempotency_key=order)
+        ref = await options.dispatch("pay", order, port, 2 * PATIENCE_S if cancels else 0.0)
         async with await started(url, pool, dies_at, keys=keys, backend=backend) as worker:
-            if dies_at:
-                await worker.wait()
-                async with Node(
-                    pool, url, handlers=payments.handlers, settings=SETTINGS, observers=()
-                ):
-                    assert "charge" in await ref.result(timeout_s=PATIENCE_S)
-            else:
-                assert "charge" in await ref.result(timeout_s=PATIENCE_S)
-                await client.shutdown_pool()
+            try:
+                with anyio.fail_after(PATIENCE_S):
+                    over = anyio.Event()
+                    async with anyio.create_task_group() as tasks:
+                        if dies_at:
+                            tasks.start_soon(take_over, url, pool, worker, over)
+                        await end(client)
+                        over.set()
+                        if worker.returncode is None:  # it has not come to that point this time
+                            await client.shutdown_pool()
+            except BaseException:
+                worker.kill()
+                raise
             assert worker.stdout is not None
             told = b"".join([each async for each in worker.stdout])
-    count = partial(payments.ask, port, "count", order, Step(name="count", key=""))
-    return await anyio.to_thread.run_sync(count), told.decode().splitlines()
+    what = "kept" if cancels else "charges"
+    return await asked(port, what, order), told.decode().splitlines()
 
 
-async def points_of(url: str, pool: str, port: int, **how: str) -> list[str]:
+async def take_over(url: str, pool: str, worker: Process, end: anyio.Event) -> None:
+    """Be the next worker once this one has died."""
+    await worker.wait()
+    async with Node(pool, url, handlers=payments.handlers, settings=SETTINGS, observers=()):
+        await end.wait()
+
+
+async def asked(port: int, what: str, order: str) -> int:
+    """Return what the provider says of an order."""
+    call = partial(payments.ask, port, what, order, Step(name=what, key=""))
+    return await anyio.to_thread.run_sync(call)
+
+
+async def points_of(url: str, pool: str, port: int, **how: Any) -> list[str]:
     """Return the points of a worker that nobody kills."""
     times, points = await pay(url, f"{pool}-0", port, 0, **how)
-    assert (times, len(points) >= POINTS_MIN) == (1, True), points
+    assert (times, len(points) >= POINTS_MIN) == (not how.get("cancels"), True), points
     return points
 
 
 async def charges(
-    url: str, pool: str, port: int, points: Iterable[int], **how: str
+    url: str, pool: str, port: int, points: Iterable[int], **how: Any
 ) -> dict[int, int]:
     """Return how often each order was charged whose worker died at one of these points."""
     found: dict[int, int] = {}
@@ -110,6 +142,17 @@ async def test_whenever_the_worker_dies_the_order_is_charged_once(
     points = await points_of(redis_url, pool, port, **how)
     found = await charges(redis_url, pool, port, range(1, len(points) + 1), **how)
     assert set(found.values()) == {1}, [(points[at - 1], found[at]) for at in sorted(found)]
+
+
+async def test_whenever_the_worker_dies_a_cancelled_order_is_not_paid(
+    redis_url: str, pool: str, port: int, anyio_backend: str
+) -> None:
+    """Stopped under way: what was charged is given back, by it or by who comes after."""
+    how = {"keys": "keys", "backend": anyio_backend, "cancels": True}
+    points = await points_of(redis_url, pool, port, **how)
+    assert "after refund" in points
+    found = await charges(redis_url, pool, port, range(1, len(points) + 1), **how)
+    assert set(found.values()) == {0}, [(points[at - 1], found[at]) for at in sorted(found)]
 
 
 async def test_without_the_key_of_its_step_it_is_charged_twice(

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, assert_type
 
-from pool import Call, Depends, Handler, Handlers, Job, JobRef, Node, PoolError
+from pool import (
+    Call,
+    Depends,
+    Handler,
+    Handlers,
+    Job,
+    JobRef,
+    Node,
+    PoolError,
+    Progress,
+    Result,
+)
 from pool.codecs import Codec
 from pool.middleware import Happened, Outgoing
 
@@ -102,6 +113,49 @@ async def feed(job: Job, topic: str) -> None:
         await job.save(message)
 
 
+class Drawing:
+    def __init__(self, client: Client = Depends(lifespan)) -> None:
+        self.client = client
+
+    async def run(self, job: Job, path: str, *, size: int = 1) -> str:
+        raise NotImplementedError
+
+
+class PlainDrawing:
+    def run(self, job: Job, path: str) -> bytes:
+        raise NotImplementedError
+
+
+class Room:
+    async def start(self, job: Job, topic: str, *, size: int = 3) -> None: ...
+    async def stop(self, job: Job) -> None: ...
+
+
+drawing = handlers.job("drawing")(Drawing)
+plain_drawing = handlers.job("plain_drawing")(PlainDrawing)
+room = handlers.service("room")(Room)
+rooms = handlers.runner("rooms", Room(), healthy_s=5)
+
+
+@handlers.job("report")
+async def report(job: Job, rows: int) -> AsyncIterator[tuple[int, int] | Result[Order]]:
+    yield rows, rows
+    yield Result(Order(1, datetime.fromtimestamp(0, UTC)))
+
+
+@handlers.job("counts")
+async def counts(job: Job, rows: int) -> AsyncGenerator[float | None, None]:
+    yield rows
+    yield None
+
+
+@handlers.job("sums")
+def sums(job: Job, rows: int) -> Generator[int | Progress, None, str]:
+    yield rows
+    yield Progress(done=1, total=2, note="half")
+    return ""
+
+
 @handlers.around_run
 async def timed(job: Job, call_next: Any) -> Any:
     return await call_next()
@@ -129,6 +183,24 @@ async def main(node: Node, at: datetime) -> None:
     assert_type(answers, list[JobRef[Decimal] | PoolError])
     later = node.options(delay_s=5, if_exists="queue")
     assert_type(await later.dispatch(invoice, "k", Order(1, at)), JobRef[Decimal])
+
+
+async def forms(node: Node, job: Job) -> None:
+    assert_type(await node.dispatch(drawing, "k", "a.png", size=2), JobRef[str])
+    assert_type(await node.dispatch(plain_drawing, "k", "a.png"), JobRef[bytes])
+    assert_type(await node.dispatch(room, "k", "weather", size=1), JobRef[None])
+    assert_type(await node.dispatch(rooms, "k", "weather"), JobRef[None])
+    assert_type(await node.dispatch(report, "k", 3), JobRef[Order])
+    assert_type(await node.dispatch(counts, "k", 3), JobRef[None])
+    assert_type(await node.dispatch(sums, "k", 3), JobRef[str])
+    assert_type(await job.run_blocking(len, "abc"), int)
+    assert_type(await job.run_blocking(size_of, "abc", process=True, memory_bytes=2**30), int)
+    assert_type(await job.run_blocking(size_of, "abc", 2), int)
+    assert_type(await Drawing(Client()).run(job, "a.png"), str)
+
+
+def size_of(path: str, times: int = 1) -> int:
+    return len(path) * times
 
 
 async def through(outgoing: Outgoing) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from pool import Depends, Handlers, Job, Node
+from pool import Depends, Handlers, Job, Node, Result
 from pool.codecs import Codec
 
 
@@ -49,6 +50,37 @@ async def needs(job: Job, to: str, *, of: Client = Depends(client)) -> list[str]
 
 @handlers.service("feed")
 async def feed(job: Job, topic: str) -> None: ...
+
+
+class Drawing:
+    def __init__(self, client: Client = Depends(client)) -> None:
+        self.client = client
+
+    async def run(self, job: Job, path: str, *, size: int = 1) -> str:
+        raise NotImplementedError
+
+
+class PlainDrawing:
+    def run(self, job: Job, path: str) -> bytes:
+        raise NotImplementedError
+
+
+class Room:
+    async def start(self, job: Job, topic: str, *, size: int = 3) -> None: ...
+    async def stop(self, job: Job) -> None: ...
+
+
+class NoStop:
+    async def start(self, job: Job) -> None: ...
+
+
+drawing = handlers.job("drawing")(Drawing)
+room = handlers.service("room")(Room)
+
+
+@handlers.job("report")
+async def report(job: Job, rows: int) -> AsyncIterator[int | Result[str]]:
+    yield rows
 
 
 @handlers.job("text")
@@ -93,3 +125,22 @@ async def main(node: Node, at: datetime) -> None:
     handlers.job("x", version="2")  # wrong
     handlers.job("x", version=2, upcast=upcast)  # wrong
     await node.dispatch_many(feed, [("k", "x")])  # wrong
+    await node.dispatch(drawing, "k", 7)  # wrong
+    await node.dispatch(drawing, "k", "a.png", sizes=2)  # wrong
+    await node.dispatch(room, "k")  # wrong
+    await node.dispatch(report, "k", "x")  # wrong
+    rows: int = await (await node.dispatch(report, "k", 3)).result()  # wrong
+    handlers.runner("no", NoStop())  # wrong
+    print(rows, handlers.job("y")(PlainDrawing))
+
+
+async def blocks(job: Job) -> None:
+    await job.run_blocking(len, 7)  # wrong
+    await job.run_blocking(size_of)  # wrong
+    await job.run_blocking(size_of, "abc", process="yes")  # wrong
+    text: str = await job.run_blocking(size_of, "abc")  # wrong
+    print(text)
+
+
+def size_of(path: str) -> int:
+    return len(path)

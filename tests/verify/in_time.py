@@ -56,7 +56,7 @@ def late_is_never(view: View, bounds: Bounds, found: Finding) -> None:
 def _tried(view: View, commit: Commit) -> list[Event]:
     """Return the dispatches that may have made the job."""
     dispatch = view.accepted.get(commit.job)
-    of_key = [e for e in view.invoked.values() if e.key == commit.key]
+    of_key = [e for e in view.invoked.values() if commit.key in ("", e.key)]
     tried = of_key if dispatch is None else [view.invoked.get(dispatch.idem, dispatch)]
     return [each for each in tried if each.extra.get("expires_s")]
 

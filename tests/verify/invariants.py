@@ -70,7 +70,7 @@ class Finding:
 Check: TypeAlias = Callable[[View, Bounds, Finding], None]
 INVARIANTS: Final[dict[str, tuple[str, Check]]] = {}
 NOT_YET: Final = {
-    "I12b": "idempotency keys do not exist yet; I12 judges the library's own repeats",
+    "I12b": "only simulated worlds give idempotency keys; I12 judges the library's own repeats",
 }
 
 
@@ -110,6 +110,11 @@ def no_loss(view: View, bounds: Bounds, found: Finding) -> None:
             is_told = bounds.keeps_outcomes or dispatch.p not in view.died
             if is_told or not runs or runs[-1].end is None:
                 found.say(f"{job} of {dispatch.key!r} was accepted and is nowhere", dispatch)
+    for event in view.of.get("replayed", ()):
+        found.judged += 1
+        is_there = event.job in ended or event.job in live
+        if not is_there and not view.loses(event.t, math.inf, event.key):
+            found.say(f"{event.job} of {event.key!r} was made of a letter and is nowhere", event)
     for event in view.of.get("result", ()):
         if event.err == LOST:
             found.judged += 1

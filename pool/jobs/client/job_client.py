@@ -36,7 +36,7 @@ from pool.jobs.context import Context, Seen
 from pool.jobs.followers import Follower, Packer
 from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
 from pool.jobs.roster import WorkerInfo
-from pool.jobs.typed.contract import ReturnType, ours
+from pool.jobs.typed.contract import ValueCodec, ours
 from pool.names import (
     check_handler,
     check_idempotency_key,
@@ -186,7 +186,7 @@ class JobClient:
             return () if known is None else known._around_dispatch
         return handler._around_dispatch if issubclass(type(handler), Handler) else ()  # type: ignore[union-attr]
 
-    def result_of(self, handler: str) -> ReturnType | None:
+    def result_of(self, handler: str) -> ValueCodec | None:
         """Return how results of a handler are read, as far as we know it; None: as JSON."""
         known = self.handlers.get(handler) if self.handlers is not None else None
         return None if known is None else known._result

@@ -33,7 +33,7 @@ from pool.jobs.client.waiters import Waiting
 from pool.jobs.context import Seen
 from pool.jobs.job import RUNNING
 from pool.jobs.roster import WorkerInfo
-from pool.jobs.typed.contract import ReturnType
+from pool.jobs.typed.contract import ValueCodec
 from pool.names import pair
 
 R = TypeVar("R")
@@ -169,9 +169,7 @@ class JobRef(Generic[R]):
     handler: str = attrs.field(on_setattr=attrs.setters.frozen)
     _client: JobClient = attrs.field(repr=False)
     _seen: Seen | None = attrs.field(default=None, repr=False)  # when it was known to be there
-    _result: ReturnType | None = attrs.field(
-        default=None, repr=False
-    )  # how it is read, if not as JSON
+    _result: ValueCodec | None = attrs.field(default=None, repr=False)  # None: as the name says
 
     async def started(self, timeout_s: float | None = None) -> None:
         """Return once the job's handler has begun, also where it has returned since.

@@ -56,6 +56,9 @@ from pool.jobs.typed.values import JSON, TEXTS, enum_of, literal_of
 _LISTS: Final = (list, Sequence, MutableSequence, Collection, Iterable)
 _MAPPINGS: Final = (dict, Mapping, MutableMapping)
 _NOTHING: Final = (Any, object, inspect.Parameter.empty, typing.NoReturn, typing.Never)
+_QUALIFIERS: Final = (  # of a TypedDict's keys; one has come with Python 3.13
+    *(typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required)),
+)
 _GENERATORS: Final = (AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterator)
 
 
@@ -96,8 +99,11 @@ class _Look:
             return union_of([self.of(each) for each in args])
         if origin is Literal:
             return literal_of(hint, self.of)
-        if origin in (typing.Required, typing.NotRequired):
+        if origin in _QUALIFIERS:
             return self.of(args[0])
+        if type(origin).__name__ == "TypeAliasType":
+            stands = dict(zip(origin.__type_params__, args, strict=False))
+            return self.of(_with(origin.__value__, stands))
         return self._of_class(hint, origin or hint, args)
 
     def _of_class(self, hint: Any, kind: Any, args: tuple[Any, ...]) -> Shape:
@@ -226,6 +232,8 @@ def _called(hint: Any) -> str:
     """Return an annotation as people write it, short."""
     if isinstance(hint, type) and not get_args(hint):
         return name_of(hint)
+    if type(hint).__module__ not in ("typing", "types", "collections.abc"):
+        return shown(hint)  # whose repr is its own
     text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", str(hint))
     return shown(text)
 

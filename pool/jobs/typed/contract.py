@@ -22,7 +22,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, Union, get_args
 
 import attrs
 
@@ -39,7 +39,7 @@ from pool.core.codec import (
     head,
     head_of,
 )
-from pool.core.shape import DEPTH_MAX
+from pool.core.shape import DEPTH_MAX, SCALARS, to_json
 from pool.errors import (
     ConfigError,
     PayloadEncodingError,
@@ -58,7 +58,7 @@ Upcast: TypeAlias = Callable[
     [int, tuple[Any, ...], dict[str, Any]], tuple[Sequence[Any], dict[str, Any]]
 ]
 OURS: Final[tuple[str, ...]] = get_args(CodecName)
-_FINE_MAX: Final = 64  # combinations of types that are remembered
+_KINDS_MAX: Final = 64  # combinations of types that are remembered
 _BY_POSITION: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -128,6 +128,8 @@ class Arguments:
     is_any: bool = attrs.field(init=False)  # ... and no type is to be looked at
     # Of arguments by position which need nothing done, nor to be looked at.
     fine: set[tuple[type, ...]] = attrs.field(init=False, factory=set)
+    # ... and are nothing but text and numbers: these are JSON as they are.
+    flat: set[tuple[type, ...]] = attrs.field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         parameters = self.signature.parameters.values()
@@ -159,10 +161,16 @@ class Arguments:
             WrongArguments: It is not one of this handler.
             PayloadEncodingError: Something in it cannot be encoded.
         """
-        if not kwargs and (
-            (self.is_any and len(args) in self.counts) or tuple(map(type, args)) in self.fine
-        ):
-            return encode_call(args, kwargs)
+        if not kwargs:
+            kinds = tuple(map(type, args))
+            if kinds in self.flat:
+                try:
+                    return to_json(args).encode()
+                except ValueError:  # NaN, say: what is wrong is told below
+                    return encode_call(args, kwargs)
+            if kinds in self.fine or (self.is_any and len(args) in self.counts):
+                self._note(kinds)
+                return encode_call(args, kwargs)
         if self.codec is not None:
             self._bind(handler, args, kwargs)
             data: bytes = self._coded(handler, encode_call, args, kwargs, self.codec)
@@ -250,9 +258,14 @@ class Arguments:
             raise WrongArguments(handler=handler, problem=problem) from error
         kinds = tuple(map(type, args))
         are_exact = all(k in shape.exact for k, shape in zip(kinds, shapes, strict=False))
-        if are_exact and self.is_usual and not kwargs and len(self.fine) < _FINE_MAX:
+        if are_exact and self.is_usual and not kwargs and len(self.fine) < _KINDS_MAX:
             self.fine.add(kinds)
+            self._note(kinds)
         return made, named
+
+    def _note(self, kinds: tuple[type, ...]) -> None:
+        if kinds and len(self.flat) < _KINDS_MAX and SCALARS.issuperset(kinds):
+            self.flat.add(kinds)
 
     def _name_at(self, at: int) -> str:
         names = list(self.signature.parameters)
@@ -339,11 +352,16 @@ def _shape(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) ->
 
 
 @attrs.frozen(eq=False)
-class ReturnType:
+class ValueCodec:
     """The results of one handler, or the states of its jobs, at both ends."""
 
     shape: Shape
     codec: Codec | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the codec."""
+        return "json" if self.codec is None else self.codec.name
 
     def encode(self, value: Any) -> bytes:
         """Return a value as bytes.
@@ -374,14 +392,14 @@ class ReturnType:
         return value
 
 
-def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> ReturnType | None:
+def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> ValueCodec | None:
     """Return what a handler returns; None: as it is, in JSON.
 
     Raises:
         ConfigError: It returns what cannot go over the wire, or the codec is not installed.
     """
     if encoding.codec is not None:
-        return ReturnType(ANY, encoding.codec)
+        return ValueCodec(ANY, encoding.codec)
     try:
         hint = awaited(hint_of(signature_of(fn).return_annotation, fn))
     except (TypeError, ValueError):  # a builtin has no signature
@@ -389,19 +407,37 @@ def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> ReturnTy
     return typed(f"{name}: it returns what nobody can be sent", hint, encoding)
 
 
-def typed(problem: str, hint: Any, encoding: Encoding) -> ReturnType | None:
+def typed(problem: str, hint: Any, encoding: Encoding) -> ValueCodec | None:
     """Return how values of an annotation are stored; None: as they are, in JSON.
 
     Raises:
         ConfigError: They cannot be; `problem` says of what.
     """
     if encoding.name == "msgspec":
-        return ReturnType(ANY, MsgspecValue.of(problem, hint))
+        return ValueCodec(ANY, MsgspecValue.of(problem, hint))
     try:
         shape = shape_of(hint)
     except Unfit as error:
         raise ConfigError(setting="handler", problem=f"{problem}: {error}") from None
-    return None if shape.is_plain or shape.kind is bytes else ReturnType(shape)
+    return None if shape.is_plain or shape.kind is bytes else ValueCodec(shape)
+
+
+def state_of(name: str, given: Any, encoding: Encoding) -> ValueCodec | None:
+    """Return how the states of a handler's jobs are stored; None: as they are, in JSON.
+
+    Raises:
+        ConfigError: They cannot be.
+    """
+    if given is None:
+        return None
+    if issubclass(type(given), str):
+        raise checks.setting("state", given, "a type: its name is not enough")
+    try:
+        return typed(f"{name}: its state cannot be stored", Union[given, None], encoding)  # noqa: UP007
+    except ConfigError as error:
+        raise ConfigError(setting="state", problem=error.problem) from None
+    except Exception as error:  # whatever it is, it is no type
+        raise checks.setting("state", given, "a type") from error
 
 
 def ours(name: str) -> Codec | None:

@@ -611,6 +611,8 @@ class Worker(Actor[Told]):
             blocking=self._blocking,
             is_recovered="r" in start.flags,
         )
+        if run.handler is not None and run.handler._state is not None:
+            run.job._state_as = run.handler._state
         if run.has_old_limit:
             self._limit_anew(run)
         if run.handler is not None and run.handler._lifespan is not None:

@@ -1,4 +1,4 @@
-"""The command line: `pool demo | dev | run | status | parked | ttl | acl | explain`.
+"""The command line: `pool demo | dev | run | check | status | parked | ttl | acl | explain`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -9,28 +9,26 @@ module failed while it was imported, and holds that module's lines alone.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
-import importlib.util
 import os
 import re
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from pool.errors import (
     AuthError,
-    ConfigError,
-    NoHandlers,
     NoServer,
     PoolError,
     StoreUnavailable,
     UnsupportedServer,
     UsageError,
+    again,
 )
+from pool.ops.cli.child import Leash
+from pool.ops.cli.config import add_to, gather
 from pool.redis.url import Url
-from pool.settings import Settings
 from pool.version import __version__
 
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
@@ -43,10 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     try:
         args = _parser().parse_args(argv)
+        args.words = sys.argv[1:] if argv is None else argv  # for a parent, whose children get them
     except SystemExit as done:  # argparse has said everything
         return int(done.code or 0)
     try:
         _complete(args)
+        if getattr(args, "child", None) is not None:
+            args.leash = Leash.of(args.child)
         code: int = importlib.import_module(args.module).run(args)
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -59,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         cause = _cause(error)
         if cause is None:
             raise
-        if isinstance(cause, NoHandlers) and cause.__cause__ is not None:
-            sys.stderr.writelines(_told(cause.__cause__))
+        if isinstance(cause, UsageError) and "pool.ops.cli.loading" in sys.modules:
+            sys.stderr.writelines(sys.modules["pool.ops.cli.loading"].told(cause))
         return _say(str(cause), _code(cause))
     return code
 
@@ -83,30 +84,17 @@ def _parser() -> argparse.ArgumentParser:
     dev.add_argument("--port", type=int, help="listen on this port of 127.0.0.1 too")
 
     run = _command(commands, "run", "run a worker; SIGTERM drains it, a second one ends it at once")
-    run.add_argument("handlers", metavar="module:attribute", help="where its Handlers are")
-    _add_pool(run)
-    run.add_argument("--capacity", type=int, default=100, help="jobs at once (default: 100)")
-    run.add_argument("--weight", type=float, default=1.0, help="its share of the keys (default: 1)")
-    run.add_argument("--label", default="", help="a name that outlives restarts: keys come back")
-    run.add_argument("--loop", choices=["asyncio", "trio"], default="asyncio")
-    defaults = Settings()
-    run.add_argument("--ttl", type=float, help="lease TTL, seconds (default: the pool's)")
-    run.add_argument(
-        "--grace", type=float, default=defaults.grace_s, help="for finite jobs, seconds"
+    run.usage = "pool run [--json] [OPTION ...] MODULE[:NAME] ..."
+    run.epilog = (
+        "Each option is also a variable and a key of the file: `--lease-ttl-s` is "
+        "`POOL_LEASE_TTL_S` and `lease_ttl_s`; `--pool` is `POOL_NAME`, what stands by itself "
+        "`POOL_HANDLERS`.  The flag counts before the variable, the variable before the file."
     )
-    run.add_argument(
-        "--on-overrun",
-        choices=["exit", "report"],
-        default="exit",
-        help="what happens when a handler outlives its lease (default: exit)",
-    )
-
-    run.add_argument(
-        "--log-format",
-        choices=["json", "console"],
-        help="of log lines, if the application configures no structlog of its own (default: json "
-        "with --json)",
-    )
+    check = _command(commands, "check", "say what `pool run` would refuse; no server is asked")
+    check.usage = "pool check [--json] [OPTION ...] MODULE[:NAME] ..."
+    check.epilog = "It takes what `pool run` takes."
+    for command in (run, check):
+        add_to(command)
 
     status = _command(commands, "status", "show a pool's nodes, workers and jobs")
     _add_pool(status)
@@ -188,21 +176,20 @@ def _command(commands: _Commands, name: str, text: str) -> argparse.ArgumentPars
 def _add_pool(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pool", metavar="NAME", help="the pool's name (or set POOL_NAME)")
     command.add_argument("--url", help="where Redis is (or set POOL_URL, which hides a password)")
+    command.add_argument("--config", metavar="FILE", help="a TOML file that says both")
 
 
 def _complete(args: argparse.Namespace) -> None:
-    """Fill in what the environment says, and check what argparse cannot."""
-    for name, variable in (("pool", "POOL_NAME"), ("url", "POOL_URL")):
-        if name in args and not getattr(args, name):
-            value = os.environ.get(variable, "")
-            if not value:
-                problem = f"give --{name}, or set {variable}"
-                raise ConfigError(setting=name, problem=problem)
-            setattr(args, name, value)
-    if "url" in args:
-        args.url = Url.parse(args.url)  # which whoever shows the arguments may show
-    if getattr(args, "loop", "asyncio") == "trio" and importlib.util.find_spec("trio") is None:
-        raise ConfigError(setting="loop", problem="trio is not installed: pip install trio")
+    """Fill in where the pool is; `run` and `check` do that themselves."""
+    if "handlers" in args or "url" not in args:
+        return
+    said = gather(args, os.environ)
+    for problem in said.problems:
+        if problem.setting in ("pool", "url", "config"):
+            raise again(problem)
+    for name in ("pool", "url"):
+        setattr(args, name, said.given(name))
+    args.url = Url.parse(args.url)  # which whoever shows the arguments may show
 
 
 # --- what went wrong ------------------------------------------------------------------------
@@ -211,7 +198,24 @@ def _complete(args: argparse.Namespace) -> None:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # A mistyped option makes an address a stray argument, which argparse would repeat whole.
-        super().error(_SECRET.sub("***", message))
+        super().error(_SECRET.sub("***", message) + self._meant(message))
+
+    def _meant(self, message: str) -> str:
+        """Return which option is spelled like the first that is unknown."""
+        unknown, _, word = message.partition("unrecognized arguments: ")
+        if unknown or not word:
+            return ""
+        if not word.startswith("-"):
+            return "; several modules stand side by side"
+        near = difflib.get_close_matches(re.split(r"[= ]", word)[0], self._flags(), n=1)
+        return f"; is it {near[0]}?" if near else ""
+
+    def _flags(self) -> set[str]:
+        found = set(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                found.update(*(each._flags() for each in action.choices.values()))
+        return found
 
 
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # generic for type checkers only
@@ -230,14 +234,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(each)
     else:
         yield error
-
-
-def _told(error: BaseException) -> list[str]:
-    """Return the traceback of a module that failed, from its own first line on."""
-    lines = traceback.TracebackException.from_exception(error)
-    ours = (importlib.__file__, "<frozen importlib", str(Path(__file__).parent))
-    lines.stack[:] = [frame for frame in lines.stack if not frame.filename.startswith(ours)]
-    return list(lines.format(chain=False))
 
 
 def _code(error: PoolError) -> int:

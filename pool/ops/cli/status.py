@@ -152,6 +152,8 @@ def _worker(info: WorkerEntry, identity: Identity | None) -> dict[str, Any]:
         "capacity": info.capacity,
         "weight": info.weight,
         "version": info.version,
+        "host": info.host,
+        "pid": info.pid,
         "draining": info.is_draining,
         "lease_s": identity.lease_s if identity else None,
         "running": identity.running if identity else 0,
@@ -227,6 +229,9 @@ def _worker_line(node: str, worker: dict[str, Any]) -> str:
         f"{name}{worker['id']} on {node}:",
         f"{worker['running']} running, {worker['pending']} pending, {worker['capacity']} slots,",
         "no lease" if lease_s is None else f"lease {lease_s:.1f} s,",
-        f"handlers {', '.join(worker['handlers'])}",
+        f"handlers {', '.join(worker['handlers'])},",
+        f"version {worker['version']}," if worker["version"] else "",
+        f"pid {worker['pid']} on {worker['host']}" if worker["host"] else "",
     ]
-    return " ".join([*words, "(draining)"] if worker["draining"] else words)
+    line = " ".join(word for word in words if word).rstrip(",")
+    return f"{line} (draining)" if worker["draining"] else line

@@ -93,7 +93,8 @@ SHAPES: Final = {
     "lines": "many dispatches are for a few keys, with every policy for those that have a job",
     "keeps": "jobs have steps, and services save what they have heard",
     "chains": "jobs have others that follow them, and these have",
-    "late": "many jobs must begin by some time",
+    "in-time": "many jobs must begin by some time",
+    "letters": "dead letters are replayed, by several nodes at once",
     "maps": "programs write, watch and wait for replicated maps",
     "sinks": "programs add events to streams, which readers and sinks read",
 }
@@ -103,7 +104,8 @@ PROGRAMS: Final = ("maps", "sinks")
 PROGRAMS_SHARE: Final = 0.25  # of seeds, for each of these
 KEEPS_SHARE: Final = 0.4
 CHAINS_SHARE: Final = 0.3
-LATE_SHARE: Final = 0.3
+IN_TIME_SHARE: Final = 0.3
+LETTERS_SHARE: Final = 0.3
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()
@@ -156,7 +158,7 @@ class Config:
         edges = tuple(kind for kind in EDGES if dice.random() < share)
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
         # These have dice of their own.
-        mine = {"crowd", "pages", "lines", "keeps", "late", "chains", *PROGRAMS}
+        mine = {"crowd", "pages", "lines", "keeps", "in-time", "letters", "chains", *PROGRAMS}
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
@@ -182,8 +184,10 @@ class Config:
             shapes = (*shapes, "keeps")
         if random.Random(f"chains/{seed}").random() < CHAINS_SHARE:
             shapes = (*shapes, "chains")
-        if random.Random(f"late/{seed}").random() < LATE_SHARE:
-            shapes = (*shapes, "late")
+        if random.Random(f"in-time/{seed}").random() < IN_TIME_SHARE:
+            shapes = (*shapes, "in-time")
+        if random.Random(f"letters/{seed}").random() < LETTERS_SHARE:
+            shapes = (*shapes, "letters")
         lanes = config.lanes
         if LANES & {*faults}:
             shapes = (*(name for name in shapes if name != "apart"), "apart")

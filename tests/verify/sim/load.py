@@ -30,6 +30,8 @@ _RESULT_S: Final = 40.0
 _STOP_S: Final = 10.0
 _LAST_S: Final = (0.0, 0.0, 0.001, 0.003, 0.01, 0.1, 1.0)  # after a node was told to leave
 _MESSAGES_MAX: Final = 25
+_REPLAYS: Final = 6  # rounds of them
+_LETTERS: Final = 10  # of each round
 _EXPIRES_S: Final = (0.01, 0.05, 0.3, 0.3, 1.0, 3.0)  # limits on when a job must begin
 _POLICIES: Final = ("queue", "queue", "queue", "replace", "coalesce")
 LINE_MAX: Final = 4  # jobs queued behind one
@@ -94,6 +96,9 @@ class Load:
             service = _Service(f"s{number}", last=dice.randint(0, _MESSAGES_MAX))
             self.services.append(service)
             self._world.at(dice.uniform(0.1, config.chaos_s / 2), self._serve, service, dice)
+        for number in range(_REPLAYS if "letters" in config.shapes else 0):
+            dice = self._world.dice(f"letters/{number}")
+            self._world.at(dice.uniform(1.0, config.chaos_s), self._replay, dice)
         for number in range(2 if "poison" in config.shapes else 0):
             dice = self._world.dice(f"poison/{number}")
             at_s = dice.uniform(0.1, config.chaos_s / 2)
@@ -136,6 +141,24 @@ class Load:
 
         self._ask(dice, ask, lambda: self._poison(key, dice))
 
+    def _replay(self, dice: random.Random) -> None:
+        """Have one node, or two at once, replay the letters that are there."""
+
+        async def ask(boot: Boot, node: Node) -> None:
+            try:
+                for letter in (await node.parked.list(count=_LETTERS)).jobs:
+                    try:
+                        await node.parked.replay(letter.key, letter.job_id)
+                    except PoolError as error:  # its key has a job, or another one was first
+                        self._fleet.watch.seen.add(f"replay: {error.code}")
+                    else:
+                        self._fleet.watch.seen.add("letter replayed")
+            except PoolError as error:
+                boot.record("event", extra={"event": "refused", "error": error.code})
+
+        for _ in range(dice.choice((1, 1, 2))):
+            self._ask(dice, ask, lambda: None)
+
     def _jobs(self, dice: random.Random) -> None:
         config = self._config
         is_crowd = "crowd" in config.shapes
@@ -159,7 +182,7 @@ class Load:
         if "lines" in config.shapes and self._lines.random() < 0.7:
             options |= {"if_exists": self._lines.choice(_POLICIES), "queue_max": LINE_MAX}
             calls = [(f"q{self._lines.randrange(2)}", plan) for _, plan in calls]
-        if "late" in config.shapes:
+        if "in-time" in config.shapes:
             options |= self._limits(options.get("delay_s", 0.0))
         wants_result, stops = dice.random() < 0.5, dice.random() < 0.12
         stop_s = dice.uniform(0.0, 2.0)

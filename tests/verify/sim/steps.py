@@ -328,7 +328,7 @@ def _too_late(stage: Stage) -> None:
     """Have jobs expire, which nobody knows how to do; some have failed before, for that."""
     options = {"expires_s": 1.0, "allow_unknown": True}
     for by, more in ((OTHER, {}), (ACTOR, {"start_timeout_s": 0.4})):
-        stage.at(0.0, stage.dispatch_with, by, ACTOR, {**options, **more}, "nobody's")
+        stage.at(0.0, stage.dispatch_with, by, ACTOR, {**options, **more}, "nobody")
 
 
 def _too_late_behind(stage: Stage) -> None:

@@ -1,0 +1,104 @@
+"""`pool check`: would `pool run` start?  Everything that is wrong, at once; no server is asked."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import attrs
+
+from pool.errors import ConfigError, PoolError, UsageError
+from pool.jobs.handlers import Handlers
+from pool.ops.cli.config import Configuration, gather
+from pool.ops.cli.loading import clashes, load, load_observer, together, told
+
+T = TypeVar("T")
+
+
+@attrs.define
+class _Checked:
+    """What was found, and what is wrong."""
+
+    handlers: dict[str, Handlers] = attrs.field(factory=dict)
+    problems: list[UsageError] = attrs.field(factory=list)
+
+    def attempt(self, load: Callable[[str], T], reference: str) -> T | None:
+        try:
+            return load(reference)
+        except UsageError as error:
+            self.problems.append(error)
+            return None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `pool check`: 0, or 1 if something is wrong.
+
+    Raises:
+        ConfigError: No module is named.
+    """
+    said = gather(args, os.environ)
+    if not said.problems:
+        said.check("handlers")
+    checked = _check(said)
+    if args.json:
+        sys.stdout.write(f"{json.dumps(_facts(checked))}\n")
+    else:
+        for problem in checked.problems:
+            sys.stdout.writelines([*told(problem), f"! {problem}\n"])
+        sys.stdout.writelines(_lines(checked))
+    return 1 if checked.problems else 0
+
+
+def _check(said: Configuration) -> _Checked:
+    checked = _Checked(problems=list(said.problems))
+    for reference in dict.fromkeys(said.values.get("handlers", ())):
+        found = checked.attempt(load, reference)
+        if found is not None:
+            checked.handlers[reference] = found
+    checked.problems += clashes(checked.handlers)
+    for reference in said.values.get("observers", ()):
+        checked.attempt(load_observer, reference)
+    if not checked.problems:
+        try:
+            together(checked.handlers)
+        except ConfigError as error:  # too many of them for one worker
+            checked.problems.append(error)
+    return checked
+
+
+def _facts(checked: _Checked) -> dict[str, Any]:
+    return {
+        "ok": not checked.problems,
+        "handlers": [
+            {"name": name, "from": reference, **_options(handlers, name)}
+            for reference, handlers in checked.handlers.items()
+            for name in sorted(handlers)
+        ],
+        "problems": [_problem(each) for each in checked.problems],
+    }
+
+
+def _options(handlers: Handlers, name: str) -> dict[str, Any]:
+    options = attrs.asdict(handlers._options()[name])
+    return {"kind": options.pop("kind"), "options": {**options, "park_on": [*options["park_on"]]}}
+
+
+def _problem(error: PoolError) -> dict[str, str]:
+    return {"code": error.code, "problem": str(error), "traceback": "".join(told(error))}
+
+
+def _lines(checked: _Checked) -> Iterator[str]:
+    for reference, handlers in checked.handlers.items():
+        yield f"{reference}\n"
+        for name in sorted(handlers):
+            yield f"  {handlers._options()[name].kind:8}{name}\n"
+    count, wrong = sum(map(len, checked.handlers.values())), len(checked.problems)
+    yield f"{_counted(count, 'handler')}, {_counted(wrong, 'problem')}\n"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"

@@ -1,0 +1,126 @@
+"""How whoever started us learns that we are ready: by a file, and by systemd's protocol.
+
+    loading --ready--> file written, READY=1 --reloading--> RELOADING=1 --ready--> READY=1
+    ... --leaving--> file removed, STOPPING=1
+
+The protocol is that of sd_notify(3): one datagram to the socket that NOTIFY_SOCKET names.  Where
+nobody listens, nothing is said, and nothing fails: to be ready is not to be asked about it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from pool.errors import ConfigError, shown
+
+_MICROSECONDS: Final = 1_000_000
+_BEATS: Final = 3  # of a watchdog's time: two may come late
+
+
+@attrs.define
+class Readiness:
+    """Says it; each of its calls may be repeated."""
+
+    file: Path | None = None
+    address: str = ""  # of the socket; "": nobody wants to know
+    watchdog_s: float = 0.0  # in which a sign of life is wanted; 0: never
+
+    @classmethod
+    def of(cls, file: str, environ: Mapping[str, str]) -> Readiness:
+        """Return what a file's name and the environment ask for; no file is there afterwards.
+
+        One that is left of a process that was killed would say of this one what is not so.
+
+        Raises:
+            ConfigError: The file cannot be there.
+        """
+        path = Path(file) if file else None
+        if path is not None:
+            try:
+                _part(path).touch()
+                _part(path).unlink()
+                path.unlink(missing_ok=True)
+            except (OSError, ValueError) as error:
+                raise _refused(path, error) from None
+        is_ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        limit = environ.get("WATCHDOG_USEC", "")
+        watchdog_s = int(limit) / _MICROSECONDS if is_ours and limit.isdecimal() else 0.0
+        return cls(path, environ.get("NOTIFY_SOCKET", ""), watchdog_s)
+
+    @property
+    def beat_s(self) -> float | None:
+        """How often to call `alive`; None: not at all."""
+        return self.watchdog_s / _BEATS if self.watchdog_s and self.address else None
+
+    def ready(self, status: str) -> None:
+        """Say that jobs are taken.
+
+        Raises:
+            ConfigError: The file cannot be written.
+        """
+        if self.file is not None:
+            part = _part(self.file)
+            try:
+                part.write_text(f"{os.getpid()}\n", "utf-8")
+                part.replace(self.file)  # there at once as a whole, or not
+            except OSError as error:
+                raise _refused(self.file, error) from None
+        self._notify(f"READY=1\nSTATUS={status}")
+
+    def lost(self) -> None:
+        """Say that nobody takes jobs for now, as far as there is a word for it."""
+        if self.file is not None:
+            _remove(self.file)
+        self._notify("STATUS=no process is ready")
+
+    def reloading(self) -> None:
+        """Say that others are about to take the place of who is there."""
+        now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._notify(f"RELOADING=1\nMONOTONIC_USEC={now_us}\nSTATUS=reloading")
+
+    def leaving(self, why: str) -> None:
+        """Say that no jobs are taken any more."""
+        if self.file is not None:
+            _remove(self.file)
+        self._notify(f"STOPPING=1\nSTATUS=draining: {why}")
+
+    def alive(self) -> None:
+        """Say that we are not stuck."""
+        self._notify("WATCHDOG=1")
+
+    def _notify(self, text: str) -> None:
+        if not self.address:
+            return
+        # A name that begins with @ is not in the file system (unix(7)).
+        address = f"\0{self.address[1:]}" if self.address[0] == "@" else self.address
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+            line.setblocking(False)  # who does not read shall not hold us up
+            try:
+                line.sendto(text.encode(), address)
+            except OSError:
+                return  # whoever listened is gone: see the module's header
+
+
+def _part(path: Path) -> Path:
+    """Return where a file is written before it has its name."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def _refused(path: Path, error: OSError | ValueError) -> ConfigError:
+    why = getattr(error, "strerror", None) or str(error)
+    problem = f"{shown(str(path))} cannot be made and removed: {why}"
+    return ConfigError(setting="ready_file", problem=problem)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # it is no file of ours, or its directory is gone

@@ -1,0 +1,201 @@
+"""The worker of `pool run`: a node in a process of its own, told to leave by signals."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from types import FrameType
+from typing import Any, Final
+
+import anyio
+
+from pool.errors import ConfigError
+from pool.jobs.job import RUNNING
+from pool.jobs.node import Node
+from pool.names import split_pair
+from pool.ops.cli.child import SHUT_DOWN, Leash
+from pool.ops.cli.config import Configuration, RunOptions
+from pool.ops.cli.loading import load_all, load_observer
+from pool.ops.cli.readiness import Readiness
+from pool.ops.logs import configure
+from pool.runtime.memory import freeze_memory
+from pool.runtime.observers import log_observer
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def run_worker(
+    said: Configuration, leash: Leash | None, tell: Callable[..., None], *, is_json: bool
+) -> int:
+    """Be the worker that is described; return when it has drained.
+
+    Raises:
+        PoolError: It could not begin, or has failed.
+    """
+    options = said.options
+    if options.loop == "trio" and importlib.util.find_spec("trio") is None:
+        raise ConfigError(setting="loop", problem="trio is not installed: pip install trio")
+    # Before what takes long: a file that is left of a process that was killed is not so any more.
+    readiness = Readiness() if leash else Readiness.of(options.ready_file, os.environ)
+    handlers = load_all(options.handlers)
+    observers = [load_observer(each) for each in options.observers]
+    configure(
+        sys.stderr,
+        is_json=options.log_format == "json" or (options.log_format == "auto" and is_json),
+    )
+    node = Node(
+        options.pool,
+        options.url,
+        handlers=handlers,
+        settings=said.settings,
+        capacity=options.capacity,
+        weight=options.weight,
+        label=_label(options, leash),
+        version=options.version_label,
+        observers=(log_observer, *observers),
+    )
+    if leash is None:
+        tell = partial(tell, pool=options.pool)
+    else:
+        leash.loaded()
+        tell = partial(leash.tell, child=leash.number)
+    anyio.run(_work, node, sorted(handlers), leash, readiness, tell, backend=options.loop)
+    return 0
+
+
+def _label(options: RunOptions, leash: Leash | None) -> str:
+    """Return the label; of several workers each has its own, or all keys would go to one."""
+    if leash is None or not options.label or (options.processes or 1) == 1:
+        return options.label
+    return f"{options.label}-{leash.number}"
+
+
+async def _work(
+    node: Node,
+    handlers: list[str],
+    leash: Leash | None,
+    readiness: Readiness,
+    tell: Callable[..., None],
+) -> None:
+    async def on_ready() -> None:
+        freeze_memory()
+        readiness.ready(f"node {node.id}")
+        tell("ready", node=node.id, handlers=handlers)
+
+    def on_leaving(why: str) -> None:
+        readiness.leaving(why)
+        tell("draining", node=node.id, why=why)
+
+    try:
+        async with _alive(readiness):
+            await serve(node, on_ready, on_leaving, leash)
+    finally:
+        readiness.leaving("ended")
+    tell("left", node=node.id)
+
+
+@asynccontextmanager
+async def _alive(readiness: Readiness) -> AsyncIterator[None]:
+    """Say so within the block, from the event loop: it is what could be stuck."""
+    if readiness.beat_s is None:
+        yield
+        return
+    beat_s = readiness.beat_s
+
+    async def beat() -> None:
+        while True:
+            readiness.alive()
+            await anyio.sleep(beat_s)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(beat)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def serve(
+    node: Node,
+    on_ready: Callable[[], Awaitable[None]],
+    on_leaving: Callable[[str], object],
+    leash: Leash | None = None,
+) -> None:
+    """Be a node until SIGTERM, SIGINT, SIGHUP, its parent's word, the pool's end; then drain it.
+
+    From the first signal on, a second one has its default action, but for a child: the process ends
+    at once, also when the event loop hangs, and what it ran is recovered elsewhere after one lease
+    TTL.
+    """
+    # Before the node opens: a signal that comes meanwhile must not leave a half-open node behind.
+    numbers = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup
+    with anyio.open_signal_receiver(*numbers) as signals:
+        _watch_for_culprits(node, numbers)
+        try:
+            async with node:
+                await on_ready()
+                why = await _told(node, signals, leash)
+                # To a child the parent's word and a signal to all of them are one and the same, in
+                # whatever order they come; if there is a second one, the parent kills.
+                after = signal.SIG_DFL if leash is None else signal.SIG_IGN
+                for number in numbers:
+                    signal.signal(number, after)
+                on_leaving(why)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_ignore, signals)
+                    await node.drain()
+                    tasks.cancel_scope.cancel()
+        except KeyboardInterrupt:  # a handler raised it: the node has left as for the signal
+            on_leaving("KeyboardInterrupt")
+
+
+async def _ignore(signals: AsyncIterator[signal.Signals]) -> None:
+    """Take what came while we were told otherwise: trio would raise it again at the end."""
+    async for _ in signals:
+        pass
+
+
+def _watch_for_culprits(node: Node, numbers: Sequence[signal.Signals]) -> None:
+    """Note in whose code a signal comes: a job that ends its own process so is found there.
+
+    A signal from outside hardly ever finds a job at work four times running.
+    """
+
+    def noting(before: Any) -> Callable[[int, FrameType | None], None]:
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            if job := RUNNING.get():
+                node.suspect(split_pair(job)[1])
+            before(number, frame)
+
+        return on_signal
+
+    for number in numbers:
+        signal.signal(number, noting(signal.getsignal(number)))
+
+
+async def _told(node: Node, signals: AsyncIterator[signal.Signals], leash: Leash | None) -> str:
+    why = SHUT_DOWN
+    async with anyio.create_task_group() as tasks:
+
+        async def heard() -> None:
+            nonlocal why
+            async for number in signals:
+                why = signal.Signals(number).name
+                break
+            tasks.cancel_scope.cancel()
+
+        async def led(leash: Leash) -> None:
+            nonlocal why
+            await leash.wait()
+            why = "its parent"
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(heard)
+        if leash is not None:
+            tasks.start_soon(led, leash)
+        await node.wait_drained()
+        tasks.cancel_scope.cancel()
+    return why

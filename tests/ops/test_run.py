@@ -1,0 +1,562 @@
+"""`pool run` as operators use it: real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from pool.jobs.handlers import Handlers
+from pool.jobs.node import Node
+from pool.ops.cli import OK, UNREACHABLE, USAGE, main
+from pool.settings import Settings
+from tests.ops.commands import WAIT_S, Cli, running
+
+TTL_S = 5.0  # nothing here waits for a lease to end, but for one test; a busy machine is late
+LONG_S = 300.0  # of what starts several processes after each other, on a busy machine
+SETTINGS = Settings(lease_ttl_s=TTL_S)
+
+SHOP = """
+from contextlib import asynccontextmanager
+from pool import Handlers, Job
+
+@asynccontextmanager
+async def lifespan(node):
+    print("{name} opens", flush=True)
+    yield "{name}"
+    print("{name} closes", flush=True)
+
+handlers = Handlers(lifespan=lifespan)
+
+@handlers.job("{name}.who")
+async def who(job: Job) -> str:
+    return job.resources
+
+def hear(event) -> None:
+    if event.event == "node.joined":
+        print("{name} heard", flush=True)
+"""
+
+
+async def ends_well(worker: Cli) -> None:
+    """Read on to its end: everybody has ended well."""
+    ended: dict[str, Any] = {}
+    while ended.get("event") != "left":
+        ended = await worker.event()
+        assert ended.get("code", OK) == OK, ended
+    code, log = await worker.end()
+    assert code == OK, log
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """Return a folder with a package of two modules, each with a lifespan and an observer."""
+    (tmp_path / "shop").mkdir()
+    for name in ("jobs", "feeds"):
+        (tmp_path / "shop" / f"{name}.py").write_text(SHOP.format(name=name), "utf-8")
+    return tmp_path
+
+
+@pytest.mark.anyio
+async def test_a_file_says_all_and_several_modules_are_one_worker(
+    pool_url: str, pool_name: str, shop: Path, anyio_backend: str
+) -> None:
+    """With the lifespan of each, and observers; its version is shown to whoever asks."""
+    (shop / "pool.toml").write_text(
+        f'pool = "{pool_name}"\nurl = "{pool_url}"\nloop = "{anyio_backend}"\n'
+        'handlers = ["shop.jobs", "shop.feeds:handlers"]\n'
+        'observers = ["shop.jobs:hear", "shop.feeds:hear"]\n'
+        f"lease_ttl_s = {TTL_S}\ncapacity = 3\n",
+        "utf-8",
+    )
+    words = ["run", "--config", "pool.toml", "--version-label", "1.4.2"]
+    async with (
+        Node(pool_name, pool_url, settings=SETTINGS) as client,
+        running(*words, cwd=shop) as worker,
+    ):
+        lines = [await worker.line() for _ in range(5)]
+        assert sorted(lines[:2]) == ["feeds opens", "jobs opens"]
+        assert lines[2:4] == ["jobs heard", "feeds heard"]
+        assert lines[4].endswith("handlers=feeds.who,jobs.who")
+        for name in ("jobs", "feeds"):
+            assert await (await client.dispatch(f"{name}.who", name)).result(WAIT_S) == name
+        [info] = client.workers
+        assert (info.version, info.capacity, info.pid) == ("1.4.2", 3, worker.process.pid)
+        at = ["--pool", pool_name, "--url", pool_url]
+        async with running("status", *at, "--json", cwd=shop) as told:
+            [shown] = [w for n in (await told.event())["nodes"] for w in n["workers"]]
+        assert (shown["version"], shown["pid"], shown["host"]) == ("1.4.2", info.pid, info.host)
+        async with running("status", *at, cwd=shop) as told:
+            while info.id not in (line := await told.line()):
+                pass
+        assert f"version 1.4.2, pid {info.pid} on {info.host}" in line
+        worker.process.send_signal(signal.SIGTERM)
+        assert (await worker.line()).startswith("draining ")
+        assert sorted([await worker.line(), await worker.line()]) == ["feeds closes", "jobs closes"]
+        assert (await worker.line()).startswith("left ")
+        assert (await worker.end())[0] == OK
+
+
+@pytest.mark.anyio
+async def test_what_the_environment_says_is_taken(
+    pool_url: str, pool_name: str, shop: Path, anyio_backend: str
+) -> None:
+    environ: dict[str, Any] = {
+        "POOL_NAME": pool_name,
+        "POOL_URL": pool_url,
+        "POOL_LOOP": anyio_backend,
+        "POOL_HANDLERS": "shop.jobs",
+        "POOL_LEASE_TTL_S": str(TTL_S),
+        "POOL_LABEL": "from-variable",
+    }
+    async with running("run", "--json", "--label", "from-flag", cwd=shop, **environ) as worker:
+        assert await worker.line() == "jobs opens"
+        assert json.loads(await worker.line())["event"] == "ready"
+        async with Node(pool_name, pool_url, settings=SETTINGS) as client:
+            assert [info.label for info in client.workers] == ["from-flag"]
+        worker.process.terminate()
+        assert (await worker.end())[0] == OK
+
+
+@pytest.mark.anyio
+async def test_it_joins_a_pool_of_any_lanes(
+    pool_url: str, pool_name: str, shop: Path, anyio_backend: str
+) -> None:
+    """Whose number it is told by nobody but the pool."""
+    words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend, "--json"]
+    settings = Settings(lease_ttl_s=TTL_S, lanes=4)
+    handlers = Handlers()
+    handlers.job("jobs.who")(lambda _: None)
+    async with (
+        Node(pool_name, pool_url, settings=settings) as client,
+        running("run", "shop.jobs", *words, cwd=shop) as worker,
+    ):
+        assert await worker.line() == "jobs opens"
+        assert (await worker.event())["event"] == "ready"
+        for key in "abcdefgh":
+            assert await (await client.dispatch("jobs.who", key)).result(WAIT_S) == "jobs"
+        worker.process.terminate()
+        assert (await worker.end())[0] == OK
+
+
+# --- ready, and leaving ---------------------------------------------------------------------------
+
+WORK = """
+import os, pathlib
+import anyio
+from pool import Handlers, Job
+
+handlers = Handlers()
+VERSION = "one"
+
+@handlers.job("wait")
+async def wait(job: Job, folder: str) -> int:
+    with open(f"{folder}/{job.key}.runs", "a") as runs:
+        print(os.getpid(), file=runs)
+    while not pathlib.Path(folder, "go").exists():
+        await anyio.sleep(0.02)
+    return os.getpid()
+
+@handlers.job("version")
+async def version(job: Job) -> str:
+    return VERSION
+
+@handlers.service("stay")
+async def stay(job: Job) -> None:
+    await anyio.sleep_forever()
+"""
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """Return the folder of a module `work`."""
+    (tmp_path / "work.py").write_text(WORK, "utf-8")
+    return tmp_path
+
+
+@contextmanager
+def listening(address: str) -> Iterator[socket.socket]:
+    """Listen as systemd does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+        line.bind(address.replace("@", "\0"))
+        line.setblocking(False)
+        yield line
+
+
+async def heard(line: socket.socket, word: str) -> dict[str, str]:
+    """Wait for a notification that says this; return all that it says."""
+    while True:
+        await anyio.wait_readable(line)
+        said = dict(each.split("=", 1) for each in line.recv(65_536).decode().splitlines())
+        if word in said:
+            return said
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+@pytest.mark.parametrize("is_abstract", [False, True])
+async def test_who_started_it_hears_when_it_is_ready_and_leaves(
+    pool_url: str,
+    pool_name: str,
+    work: Path,
+    anyio_backend: str,
+    processes: tuple[str, ...],
+    is_abstract: bool,
+) -> None:
+    """By systemd's protocol and by a file; one that is left of another process is gone before."""
+    address = f"@{pool_name}" if is_abstract else str(work / "s")
+    file = work / "ready"
+    file.write_text("of a process that was killed", "utf-8")
+    words = [
+        "--pool",
+        pool_name,
+        "--url",
+        pool_url,
+        "--loop",
+        anyio_backend,
+        "--ready-file",
+        "ready",
+    ]
+    words += [*processes, "--json"]
+    with listening(address) as line:
+        async with (
+            Node(pool_name, pool_url, settings=SETTINGS) as client,
+            running(
+                *("run", "work", *words),
+                cwd=work,
+                wait_s=LONG_S,
+                NOTIFY_SOCKET=address,
+                WATCHDOG_USEC="300000",
+            ) as worker,
+        ):
+            assert await heard(line, "READY")
+            await worker.until("ready", pool=pool_name)
+            assert file.read_text("utf-8") == f"{worker.process.pid}\n"
+            await heard(line, "WATCHDOG")
+            await heard(line, "WATCHDOG")
+            ref = await client.dispatch("wait", "k", str(work))
+            await ref.started(WAIT_S)
+            worker.process.terminate()
+            assert (await heard(line, "STOPPING"))["STATUS"] == "draining: SIGTERM"
+            assert not file.exists()  # before the drain is over
+            (work / "go").touch()
+            await ref.result(WAIT_S)
+            await ends_well(worker)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("file", ["nowhere/ready", "/proc/ready", "taken"])
+def test_a_ready_file_that_cannot_be_is_refused_before_anything_begins(
+    file: str, work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(work)
+    (work / "taken").mkdir()
+    words = ["run", "work", "--pool", "p", "--url", "redis://127.0.0.1:1", "--processes", "2"]
+    assert main([*words, "--ready-file", file]) == USAGE
+    assert f"{file} cannot be made and removed: " in capsys.readouterr().err
+
+
+@pytest.mark.anyio
+async def test_without_a_server_there_is_no_readiness_and_the_code_says_why(
+    work: Path, anyio_backend: str
+) -> None:
+    words = ["--pool", "p", "--url", "redis://127.0.0.1:1", "--loop", anyio_backend]
+    async with running("run", "work", *words, "--ready-file", "ready", cwd=work) as worker:
+        assert (await worker.end())[0] == UNREACHABLE
+    assert not (work / "ready").exists()
+
+
+# --- several processes ----------------------------------------------------------------------------
+
+
+def several(pool_url: str, pool_name: str, loop: str, *more: str) -> list[str]:
+    words = ["run", "work", "--pool", pool_name, "--url", pool_url, "--loop", loop, "--json"]
+    return [*words, *(more or ("--processes", "2"))]
+
+
+async def are_ready(worker: Cli, count: int = 2) -> list[int]:
+    """Return the pids of the children, in order of their numbers."""
+    found: dict[int, int] = {}
+    while len(found) < count:
+        ready = await worker.until("child.ready")
+        found[ready["child"]] = ready["pid"]
+    await worker.until("ready")
+    return [found[number] for number in sorted(found)]
+
+
+async def knows(client: Node, pids: list[int]) -> None:
+    """Wait until it has heard of these and of no others: it does so a moment later."""
+    while {info.pid for info in client.workers} != set(pids):  # noqa: ASYNC110
+        await anyio.sleep(0.01)
+
+
+def runs(folder: Path, key: str) -> list[int]:
+    """Return which processes have begun the job of a key."""
+    return [int(line) for line in (folder / f"{key}.runs").read_text("utf-8").split()]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("also", ["nobody", "before", "after"])
+async def test_all_drain_when_the_parent_is_told_and_also_when_all_are(
+    pool_url: str, pool_name: str, work: Path, anyio_backend: str, also: str
+) -> None:
+    """As systemd does it, and Ctrl-C: a signal for the children, too, is no second one."""
+    words = several(pool_url, pool_name, anyio_backend, "--processes", "2", "--label", "lab")
+    async with (
+        Node(pool_name, pool_url, settings=SETTINGS) as client,
+        running(*words, cwd=work, wait_s=LONG_S) as worker,
+    ):
+        pids = await are_ready(worker)
+        await knows(client, pids)
+        assert sorted(info.label for info in client.workers) == ["lab-1", "lab-2"]
+        refs = [await client.dispatch("wait", f"k{i}", str(work)) for i in range(8)]
+        for ref in refs:
+            await ref.started(WAIT_S)
+        for pid in pids if also == "before" else ():
+            os.kill(pid, signal.SIGTERM)
+        worker.process.terminate()
+        awaited = {"draining", *pids}
+        while awaited:
+            told = await worker.event()
+            if told["event"] in ("draining", "child.draining"):
+                awaited.discard(told.get("pid", "draining"))
+        for pid in pids if also == "after" else ():
+            os.kill(pid, signal.SIGTERM)
+        (work / "go").touch()
+        done = {await ref.result(WAIT_S) for ref in refs}
+        assert done <= set(pids)
+        await ends_well(worker)
+    assert all(len(runs(work, f"k{i}")) == 1 for i in range(8))
+
+
+@pytest.mark.anyio
+async def test_a_reload_loses_no_job_runs_none_twice_and_always_has_workers(
+    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+) -> None:
+    """SIGHUP: new code, new processes; the parent stays, and says so to systemd."""
+    address = str(work / "s")
+    words = several(pool_url, pool_name, anyio_backend)
+    with listening(address) as line:
+        async with (
+            Node(pool_name, pool_url, settings=SETTINGS) as client,
+            running(*words, cwd=work, wait_s=LONG_S, NOTIFY_SOCKET=address) as worker,
+        ):
+            old = await are_ready(worker)
+            await heard(line, "READY")
+            await knows(client, old)
+            refs = [await client.dispatch("wait", f"k{i}", str(work)) for i in range(8)]
+            for ref in refs:
+                await ref.started(WAIT_S)
+            (work / "work.py").write_text(WORK.replace('"one"', '"two"'), "utf-8")
+            worker.process.send_signal(signal.SIGHUP)
+            assert int((await heard(line, "RELOADING"))["MONOTONIC_USEC"]) > 0
+            await worker.until("child.draining")
+            (work / "go").touch()
+            fewest = 2
+            async with anyio.create_task_group() as tasks:
+
+                async def count() -> None:
+                    nonlocal fewest
+                    while True:
+                        takers = [info for info in client.workers if not info.is_draining]
+                        fewest = min(fewest, len(takers))
+                        await anyio.sleep(0.01)
+
+                tasks.start_soon(count)
+                await worker.until("reloaded")
+                tasks.cancel_scope.cancel()
+            assert fewest == 2
+            await heard(line, "READY")
+            assert {await ref.result(WAIT_S) for ref in refs} <= set(old)
+            new = {info.pid for info in client.workers if not info.is_draining}
+            assert len(new - {*old, worker.process.pid}) == 2
+            assert await (await client.dispatch("version", "v")).result(WAIT_S) == "two"
+            worker.process.terminate()
+            await ends_well(worker)
+    assert all(len(runs(work, f"k{i}")) == 1 for i in range(8))
+
+
+@pytest.mark.anyio
+async def test_a_reload_with_code_that_cannot_be_imported_keeps_the_old(
+    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+) -> None:
+    words = several(pool_url, pool_name, anyio_backend)
+    async with (
+        Node(pool_name, pool_url, settings=SETTINGS) as client,
+        running(*words, cwd=work, wait_s=LONG_S) as worker,
+    ):
+        old = await are_ready(worker)
+        (work / "work.py").write_text("import nowhere_to_be_found\n", "utf-8")
+        worker.process.send_signal(signal.SIGHUP)
+        assert (await worker.until("reload.failed"))["code"] == USAGE
+        await knows(client, old)
+        (work / "work.py").write_text(WORK.replace('"one"', '"mended"'), "utf-8")
+        worker.process.send_signal(signal.SIGHUP)
+        await worker.until("reloaded")
+        assert await (await client.dispatch("version", "v")).result(WAIT_S) == "mended"
+        worker.process.terminate()
+        code, log = await worker.end()
+    assert code == OK
+    assert "No module named 'nowhere_to_be_found'" in log
+
+
+@pytest.mark.anyio
+async def test_a_child_that_is_killed_is_followed_by_another_and_its_jobs_go_on(
+    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+) -> None:
+    words = several(pool_url, pool_name, anyio_backend, "--processes", "1")
+    async with (
+        Node(pool_name, pool_url, settings=SETTINGS) as client,
+        running(*words, cwd=work, wait_s=LONG_S) as worker,
+    ):
+        [pid] = await are_ready(worker, 1)
+        ref = await client.dispatch("wait", "k", str(work))
+        await ref.started(WAIT_S)
+        os.kill(pid, signal.SIGKILL)
+        assert (await worker.until("child.ended"))["code"] == -signal.SIGKILL
+        assert (await worker.until("restarting"))["in_s"] == 0
+        again = (await worker.until("child.ready"))["pid"]
+        (work / "go").touch()
+        assert await ref.result(WAIT_S) == again
+        worker.process.terminate()
+        await ends_well(worker)
+    assert runs(work, "k") == [pid, again]
+
+
+@pytest.mark.anyio
+async def test_children_drain_and_end_when_their_parent_is_killed(
+    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+) -> None:
+    """Their standard error is the parent's: its end means that nobody is left."""
+    words = several(pool_url, pool_name, anyio_backend)
+    async with (
+        Node(pool_name, pool_url, settings=SETTINGS) as client,
+        running(*words, cwd=work, wait_s=LONG_S) as worker,
+    ):
+        pids = await are_ready(worker)
+        refs = [await client.dispatch("wait", f"k{i}", str(work)) for i in range(4)]
+        for ref in refs:
+            await ref.started(WAIT_S)
+        worker.process.kill()
+        while any(not info.is_draining for info in client.workers):  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+        (work / "go").touch()
+        assert {await ref.result(WAIT_S) for ref in refs} <= set(pids)
+        assert (await worker.end())[0] == -signal.SIGKILL
+    assert all(len(runs(work, f"k{i}")) == 1 for i in range(4))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_child_that_hangs_in_an_import_ends_with_its_parent(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "slow.py").write_text(
+        'import time\nprint(\'{"event": "importing"}\', flush=True)\ntime.sleep(600)\n'
+    )
+    words = ["run", "slow", "--pool", "p", "--url", "redis://127.0.0.1:1", "--processes", "1"]
+    async with running(*words, "--json", cwd=tmp_path, wait_s=LONG_S) as worker:
+        await worker.until("importing")
+        worker.process.send_signal(number)
+        code, _ = await worker.end()
+    assert code == (OK if number == signal.SIGTERM else -signal.SIGKILL)
+
+
+@pytest.mark.anyio
+async def test_a_second_signal_ends_all_at_once(
+    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+) -> None:
+    more = ("--processes", "2", "--grace-s", "600")
+    words = several(pool_url, pool_name, anyio_backend, *more)
+    async with (
+        Node(pool_name, pool_url, settings=SETTINGS) as client,
+        running(*words, cwd=work, wait_s=LONG_S) as worker,
+    ):
+        await are_ready(worker)
+        await (await client.dispatch("wait", "k", str(work))).started(WAIT_S)
+        worker.process.terminate()
+        await worker.until("child.draining")
+        worker.process.terminate()
+        assert (await worker.end())[0] == 128 + signal.SIGTERM
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_imported_ends_it_with_the_code_of_that(
+    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+) -> None:
+    (work / "work.py").write_text("import nowhere_to_be_found\n", "utf-8")
+    words = several(pool_url, pool_name, anyio_backend)
+    async with running(*words, cwd=work, wait_s=LONG_S) as worker:
+        code, log = await worker.end()
+    assert code == USAGE
+    assert "No module named 'nowhere_to_be_found'" in log
+
+
+@pytest.mark.anyio
+async def test_when_the_pool_is_shut_down_all_leave(
+    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+) -> None:
+    words = several(pool_url, pool_name, anyio_backend)
+    async with (
+        Node(pool_name, pool_url, settings=SETTINGS) as client,
+        running(*words, cwd=work, wait_s=LONG_S) as worker,
+    ):
+        await are_ready(worker)
+        await client.shutdown_pool()
+        assert (await worker.until("draining"))["why"] == "the pool is shut down"
+        await ends_well(worker)
+
+
+def test_several_processes_share_no_private_server(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(work)
+    words = ["run", "work", "--pool", "p", "--url", "embedded://", "--processes", "2"]
+    assert main(words) == USAGE
+    assert "embedded:// alone is a server of one process" in capsys.readouterr().err
+
+
+# --- while it is written --------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_changed_files_are_taken_and_broken_ones_waited_for(
+    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+) -> None:
+    words = several(pool_url, pool_name, anyio_backend, "--reload")
+    (work / "work.py").write_text("import nowhere_to_be_found\n", "utf-8")
+    async with (
+        Node(pool_name, pool_url, settings=SETTINGS) as client,
+        running(*words, cwd=work, wait_s=LONG_S) as worker,
+    ):
+        await worker.until("waiting")
+        (work / "work.py").write_text(WORK, "utf-8")
+        await worker.until("reloaded")
+        assert await (await client.dispatch("version", "a")).result(WAIT_S) == "one"
+        (work / "work.py").write_text("x = {}['broken']\n", "utf-8")
+        await worker.until("reload.failed")
+        assert await (await client.dispatch("version", "b")).result(WAIT_S) == "one"
+        (work / "work.py").write_text(WORK.replace('"one"', '"two"'), "utf-8")
+        await worker.until("reloaded")
+        assert await (await client.dispatch("version", "c")).result(WAIT_S) == "two"
+        worker.process.send_signal(signal.SIGHUP)  # its terminal is gone
+        await ends_well(worker)
+
+
+def test_reload_names_what_it_lacks(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    words = ["run", "work", "--pool", "p", "--url", "redis://localhost", "--reload"]
+    assert main(words) == USAGE
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "keyed-pool[cli]" in said.err
