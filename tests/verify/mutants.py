@@ -2768,7 +2768,7 @@ MUTANTS: Final = (
     Mutant(
         name="a queued job expires when its turn has come",
         breaks="nobody comes for a job that is queued and must begin by some time",
-        path="pool/redis/lua/dispatch.lua",
+        path="pool/redis/lua/lib/queue.lua",
         old="  if ends then\n    flag(r, 'd', true)",
         new="  if false then\n    flag(r, 'd', true)",
         by=("tests/redis/test_lapse_scripts.py::test_it_stands_in_due_by_the_first_of_its_ends",),
