@@ -18,8 +18,13 @@ def followers_are_released(view: View, _: Bounds, found: Finding) -> None:
     """
     accepted = {event.idem: event for event in view.accepted.values()}
     ends: dict[str, list[Commit]] = defaultdict(list)
+    made_of = {event.job: event.extra["of"] for event in view.of.get("replayed", ())}
     for commit in view.settled:
-        ends[commit.job].append(commit)
+        job = commit.job
+        ends[job].append(commit)
+        while job in made_of:  # who follows a letter's job follows what was made of the letter
+            job = made_of[job]
+            ends[job].append(commit)
     followed = {event.idem: event for event in reversed(view.of.get("follow", ()))}
     told = {run.start.idem: run.start for run in view.runs if "told" in run.start.extra}
     for token, follow in followed.items():
