@@ -133,7 +133,7 @@ def _at(source: str, now_us: int) -> str:
     """Have a script run at a time; what it adds to a stream is of that time, too."""
     seconds, micros = divmod(now_us, 1_000_000)
     source = re.sub(
-        r"('XADD', \w+, (?:'NOMKSTREAM', )?|words\[at \+ 5\] = )'\*'",
+        r"('XADD', [\w\[\]]+, (?:'NOMKSTREAM', )?|words\[at \+ 5\] = )'\*'",
         rf"\1'{now_us // 1000}-*'",
         source,
     )
