@@ -1312,5 +1312,9 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         # The last of it may have to wait for slots, behind what came just after the loss.
         must = any(t > fault.began + bounds.ttl_s for t in mine)
         started = {run.start.idem for run in view.runs if fault.began < run.start.t <= by}
+        if fault.event.extra.get("kind") == "lost-suffix":
+            # What was accepted before is there still, and is begun first where slots are few.
+            late = fault.began + bounds.ttl_s
+            anew |= {run.start.idem for run in view.runs if late < run.start.t <= by}
         if must and not anew & started:
             found.say(f"no new work within {2 * bounds.ttl_s} s of the loss", fault.event)
