@@ -588,6 +588,7 @@ async def test_the_first_signal_drains(
     pool_url: str, pool_name: str, jobs: Path, anyio_backend: str, number: signal.Signals
 ) -> None:
     """What runs may end within the grace; the worker then leaves with exit code 0 (G-06)."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it may be ignored here, and so there (nohup)
     words = ["--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
     async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=1.0)) as client:
         async with running(
