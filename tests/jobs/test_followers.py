@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -22,6 +23,7 @@ from pool.errors import (
     PayloadTooLarge,
     WrongArguments,
 )
+from pool.events import ChannelApart
 from pool.jobs.followers import CHAIN_MAX, FOLLOWERS_MAX
 from pool.listing import Stage
 from pool.names import Names, lane_of, out
@@ -270,6 +272,31 @@ async def test_what_is_lost_of_the_index_is_found_by_the_walk(
     fleet.client.hset(names.lane, "outgoing", 1)
     await diary.has("note", "n", "w")
     assert node.state == "open"
+
+
+async def test_two_that_carry_at_once_take_no_data_for_lost(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    """One is often overtaken by the other: that is told to nobody."""
+    lanes, count = 2, 200
+    nodes = [await fleet.node(handlers, lanes=lanes) for _ in range(2)]
+    async with anyio.create_task_group() as both:
+
+        async def carry(node: Node) -> None:
+            carrier = fleet.wiring(node)._sweeper._carrier
+            while True:
+                for lane, to in product(range(lanes), repeat=2):
+                    carrier.carry(lane, to)
+                await anyio.sleep(0.001)
+
+        for node in nodes:
+            both.start_soon(carry, node)
+        for number in range(count):
+            then = Follower("note", f"n-{number}", number)
+            await nodes[0].options(then=then).dispatch("charge", f"k-{number}", 1)
+        await diary.until(lambda told: sum(each[0] == "note" for each in told) == count)
+        both.cancel_scope.cancel()
+    assert fleet.all_seen(ChannelApart) == []
 
 
 # --- bad input ----------------------------------------------------------------------------------
