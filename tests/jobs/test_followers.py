@@ -27,6 +27,7 @@ from pool.events import ChannelApart
 from pool.jobs.followers import CHAIN_MAX, FOLLOWERS_MAX
 from pool.listing import Stage
 from pool.names import Names, lane_of, out
+from pool.testing import make_job
 from tests.nodes import Diary
 
 if TYPE_CHECKING:
@@ -360,6 +361,18 @@ async def test_the_longest_chain_runs_to_its_end(
     ref = await node.options(then=long_chain(CHAIN_MAX)).dispatch("charge", "k", 1)
     await diary.has("note", "n", times=CHAIN_MAX)
     assert [stage.depth for stage in await settled(ref)] == [*range(CHAIN_MAX + 1)]
+
+
+def test_a_run_adds_as_many_as_a_dispatch_at_most() -> None:
+    """However often it adds some: the step that releases them holds up the server."""
+    job = make_job("k")
+    for _ in range(FOLLOWERS_MAX - 2):
+        job.then(Follower("note", "n"))
+    job.then(Follower("note", "n").options(otherwise=Follower("note", "m")))
+    added = job._packed
+    with pytest.raises(InvalidOption):
+        job.then(Follower("note", "n"))
+    assert (len(job.followers), job._packed) == (FOLLOWERS_MAX - 1, added)
 
 
 async def test_what_a_run_adds_wrongly_is_its_own_error(fleet: Fleet, diary: Diary) -> None:
