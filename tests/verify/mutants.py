@@ -2675,7 +2675,7 @@ MUTANTS: Final = (
         old="            self._zombies.add(run)\n            name, why",
         new="            name, why",
         by=(
-            "tests/jobs/test_leaks.py::test_a_timed_out_plain_handler_is_left_behind_and_its_job_goes_on_elsewhere",
+            "tests/jobs/test_leaks.py::test_one_that_was_timed_out_is_left_behind_and_its_job_goes_on_elsewhere",
         ),
     ),
     Mutant(
