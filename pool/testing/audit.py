@@ -27,7 +27,8 @@ import redis
 
 from pool.core.ids import member_name
 from pool.core.lifecycle import OWNED
-from pool.core.record import MORE, Record, Start, more_of, steps_name
+from pool.core.record import MORE, Record, Start, more_of
+from pool.core.stored import steps_name
 from pool.names import (
     FOLLOWERS,
     IN,
