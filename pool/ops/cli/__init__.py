@@ -1,4 +1,5 @@
-"""The command line: `pool demo | dev | run | check | status | why | parked | ttl | acl | explain`.
+"""The command line: `pool demo | dev | run | check`, to look `status | why | doctor | parked`,
+and `ttl | acl | explain`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -103,6 +104,12 @@ def _parser() -> argparse.ArgumentParser:
     why.add_argument("key", metavar="KEY", help="a job's key")
     why.add_argument("--id", default="", help="this job of the key; left out: its live or last one")
     _add_pool(why)
+
+    doctor = _command(commands, "doctor", "say what is wrong with a pool, and what mends it")
+    doctor.add_argument("--all", action="store_true", help="walk over all jobs, not over 20,000")
+    doctor.add_argument("--fix", action="store_true", help="say what this command could mend")
+    doctor.add_argument("--yes", action="store_true", help="with --fix: and mend it")
+    _add_pool(doctor)
 
     _add_parked(commands)
 
