@@ -504,9 +504,7 @@ def _stopping(facts: PoolFacts) -> Iterator[Spot]:
 def _suspects(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         found = [each for each in lane.records if each[1].marks.deaths >= SUSPECTED]
-        yield from _spot_of(
-            lane, found, f"jobs are suspected of {SUSPECTED} worker crashes or more"
-        )
+        yield from _spot_of(lane, found, f"jobs were aboard at {SUSPECTED} crashes or more")
 
 
 def _queued(facts: PoolFacts) -> Iterator[Spot]:
