@@ -409,7 +409,7 @@ class Node(Dispatching):
 
     def batch(
         self,
-        id: str,  # noqa: A002 - as it is called everywhere
+        id: str,
         *,
         then: Follower | Iterable[Follower] = (),
         otherwise: Follower | Iterable[Follower] = (),

@@ -289,16 +289,16 @@ class _Lane:
             words, keys, order = (_joined(fields, letter) for letter in "wne")
             letters = "".join(words)
             if not len(letters) == sum(map(_lines, keys)) == head.members:
-                yield f"batch {batch_id}: does not say of each of its {head.members} members how it is"
+                yield f"batch {batch_id}: does not say of each of {head.members} members how it is"
             counts = (head.succeeded, head.failed, head.cancelled, head.missing)
             if counts != tuple(map(letters.count, ENDS)):
                 yield f"batch {batch_id}: counts {counts}, and its members say otherwise"
             ended = [int(index) for part in order for index in part.split()]
             if sorted(ended) != [n for n, each in enumerate(letters) if each != NOT_ENDED]:
                 yield f"batch {batch_id}: its list of who has ended is another"
-            is_over = head.ended == head.members and head.state != "open"
-            if head.is_settled != is_over:
-                yield f"batch {batch_id}: is {head.state}, {head.ended} of {head.members} have ended"
+            left = head.members - head.ended
+            if head.is_settled != (left == 0 and head.state != "open"):
+                yield f"batch {batch_id}: is {head.state}, and {left} have not ended"
 
     def _of_entry(self, key: str, record: Record) -> Iterator[str]:
         entry_id = f"{record.epoch}-0"

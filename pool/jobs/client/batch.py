@@ -1,7 +1,7 @@
 """Batches as their users have them: made, waited for, looked through, cancelled.
 
-    open --add: note the next members, dispatch them, tell of those refused--> open --seal--> sealed
-                                                                        the last one ends --> settled
+    open --add: note the next members, dispatch them, tell of those refused--> open
+      --seal--> sealed --the last one ends--> settled
 
 A member is noted in the batch's lane before its own lane accepts it, under an id that follows from
 the batch and its place: so whoever comes again, because the maker died or was not answered, notes
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -46,7 +46,6 @@ from pool.errors import (
     OutcomeExpired,
     PoolError,
     PoolFull,
-    StorageFull,
     StoreError,
     StoreFault,
     StoreLost,
@@ -417,9 +416,7 @@ class BatchRef:
                 running += record is not None and (record.id, record.state) == (job_id, "running")
         return running
 
-    async def _read(
-        self, found: BatchLooked, handler: Handler[..., R] | None
-    ) -> list[Member[R]]:
+    async def _read(self, found: BatchLooked, handler: Handler[..., R] | None) -> list[Member[R]]:
         """Fetch the outcomes of some that have ended."""
         context, nonce = self._client.context, found.head.nonce
         outcomes = dict[int, Outcome]()
@@ -461,7 +458,7 @@ class Batches:
 
     _opened: Callable[[], JobClient]  # raises where the node is not open
 
-    def get(self, id: str) -> BatchRef:  # noqa: A002 - as it is called everywhere
+    def get(self, id: str) -> BatchRef:
         """Return a reference; nothing is asked: whether there is such a batch its calls tell.
 
         Raises:
@@ -544,7 +541,7 @@ class Batch:
         """
         return BatchRef(self.id, self._opened(), self._nonce)
 
-    async def __aenter__(self) -> Batch:
+    async def __aenter__(self) -> Self:
         client, options = self._opened(), self._options
         self._client, parent = client, ""
         if options.within is not None:

@@ -71,8 +71,8 @@ class Caretaker:
             since = told.follows
             if since is not None:
                 await anyio.sleep(PAUSE_S)
-        if told.is_cancelling and told.members:
-            self.context.on_due(state.number, HOLD_S)
+            elif told.is_cancelling and told.members:
+                self.context.on_due(state.number, HOLD_S)
 
     async def _page(self, state: LaneState, batch_id: str, told: Tended) -> None:
         """Look after some members."""

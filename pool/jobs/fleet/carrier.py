@@ -22,7 +22,7 @@ from pool.errors import PoolError, StoreLost
 from pool.events import ChannelApart
 from pool.jobs.context import Context, LaneState
 from pool.redis.commands.batches import Stirred
-from pool.redis.commands.channel import Apart, OutgoingPage
+from pool.redis.commands.channel import OutgoingPage, StandsElsewhere
 from pool.redis.scripts import ScriptCall
 
 HOLD_S: Final = 2.0  # then another one comes for what was told and is still there
@@ -66,10 +66,10 @@ class Carrier:
                 return
             messages, expects = told.messages, to.time.expects(clock())
             call = to.lane.incoming(origin.number, told.root, messages, expects=expects)
-            done: Apart | Stirred | None = await self._ask(to, call)
+            done: StandsElsewhere | Stirred | None = await self._ask(to, call)
             if done is None:
                 return
-            stands = done.name if isinstance(done, Apart) else ""
+            stands = done.name if isinstance(done, StandsElsewhere) else ""
             if isinstance(done, Stirred):
                 self.on_stirred(to.number, done)
                 for delay_ms in {each.delay_ms for each in messages if not each.batch}:

@@ -189,9 +189,7 @@ class Walker:
     async def _tend(self, state: LaneState) -> None:
         """Have those batches looked after that nothing in `due` leads to."""
         names, pipeline, first = state.lane.names, self.context.pipeline, 0
-        while page := await pipeline.execute(
-            "ZRANGE", names.batches, first, first + BATCHES - 1
-        ):
+        while page := await pipeline.execute("ZRANGE", names.batches, first, first + BATCHES - 1):
             first += BATCHES
             leads = await pipeline.execute("ZMSCORE", names.due, *(b"b:" + each for each in page))
             for each, lead in zip(page, leads, strict=True):

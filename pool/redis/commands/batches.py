@@ -225,16 +225,19 @@ BATCH_ADD: Final = Script.load(
 )
 BATCH_SEAL: Final = Script.load(
     "batch_seal",
-    keys="lane batch due payloads",
+    keys="lane batch due payloads jobs",
     args="generation id nonce members cause check_ms",
     reads=sealed,
 )
 BATCH_ENDS: Final = Script.load(
-    "batch_ends", keys="lane batch due payloads", args="generation id nonce *items", reads=sealed
+    "batch_ends",
+    keys="lane batch due payloads jobs",
+    args="generation id nonce *items",
+    reads=sealed,
 )
 BATCH_TEND: Final = Script.load(
     "batch_tend",
-    keys="lane batches batch due payloads",
+    keys="lane batches batch due payloads jobs",
     args="generation id from hold_ms check_ms members_max",
     reads=tended,
 )
@@ -284,26 +287,22 @@ class BatchCalls(Calls):
         """Seal it with so many members; -1: have it cancelled."""
         n = self.names
         args: list[Word] = [self.generation, batch_id, nonce, members, cause, as_ms(check_s)]
-        return BATCH_SEAL((n.lane, n.batch(batch_id), n.due, n.payloads), args)
+        return BATCH_SEAL((n.lane, n.batch(batch_id), n.due, n.payloads, n.jobs), args)
 
-    def batch_ends(
-        self, batch_id: str, nonce: str, items: Sequence[tuple[int, str]]
-    ) -> ScriptCall:
+    def batch_ends(self, batch_id: str, nonce: str, items: Sequence[tuple[int, str]]) -> ScriptCall:
         """Count members, each by a letter."""
         n = self.names
         args: list[Word] = [self.generation, batch_id, nonce]
         for item in items:
             args += item
-        return BATCH_ENDS((n.lane, n.batch(batch_id), n.due, n.payloads), args)
+        return BATCH_ENDS((n.lane, n.batch(batch_id), n.due, n.payloads, n.jobs), args)
 
-    def batch_tend(
-        self, batch_id: str, since: int, *, hold_s: float, check_s: float
-    ) -> ScriptCall:
+    def batch_tend(self, batch_id: str, since: int, *, hold_s: float, check_s: float) -> ScriptCall:
         """Look after a batch whose time has come."""
         n = self.names
         args: list[Word] = [self.generation, batch_id, since, as_ms(hold_s), as_ms(check_s)]
         args.append(self.pages.mustered)
-        return BATCH_TEND((n.lane, n.batches, n.batch(batch_id), n.due, n.payloads), args)
+        return BATCH_TEND((n.lane, n.batches, n.batch(batch_id), n.due, n.payloads, n.jobs), args)
 
     def batch_look(
         self,
@@ -331,4 +330,3 @@ class BatchCalls(Calls):
             keys.append(n.result(key, job_id))
             args += (key, job_id)
         return MUSTER(keys, args, parts=len(items))
-

@@ -69,19 +69,19 @@ def outgoing_of(reply: Reply) -> OutgoingPage:
 
 
 @attrs.frozen
-class Apart:
+class StandsElsewhere:
     """Where the lane stands; it has done nothing."""
 
     name: str
 
 
-def incoming_of(reply: Reply) -> Apart | Stirred:
+def incoming_of(reply: Reply) -> StandsElsewhere | Stirred:
     """Read the reply of `incoming`."""
     word, _, rest = reply.decode().partition(" ")
     if word == "OK":
         return stirred(rest)
     if word == "APART" and rest:
-        return Apart(rest)
+        return StandsElsewhere(rest)
     raise ValueError("no status of this script")
 
 

@@ -9,14 +9,13 @@ ARGV[3] first       int   index of the first of these
 ARGV[4] members_max int   > 0; how many a batch may have
 ARGV[...] items           key each, or "\b" and the id of a batch
 
-Uses     lane, record, batch, (out), (channel), (members)
+Uses     lane, members
 Returns  OK <a letter for each: . has not ended, else how it did> (they may have been noted before) | GONE (it is forgotten, or is another
          one) | SEALED <members> (and these are not among them) | OTHER <index> (there another one was noted) | FULL <members>
 Errors   POOLDATALOST <lane>
 Cost     O(items); 5 commands, 4 for each 512 members
 Why Lua  two that add would note their members under the same indexes.
 ]]
-is_alone = true
 local b = read_batch(batch, '')
 if not b or b.nonce ~= nonce then
   return 'GONE'

@@ -5,12 +5,13 @@ KEYS[1] lane       hash    counters
 KEYS[2] batch      hash    batch:ID
 KEYS[3] due        zset    b:ID, o:LANE -> when
 KEYS[4] payloads   hash    messages to lanes
+KEYS[5] jobs       hash    of no batch; lib/batch names it
 ARGV[1] generation  str
 ARGV[2] id          str
 ARGV[3] nonce       str   of the batch
 ARGV[...] items           index, letter each: s f c m
 
-Uses     lane, record, batch, (out), (channel), (members)
+Uses     lane, record, batch, (out), (channel), (members), (settle)
 Returns  OK <as incoming says> | GONE (it is forgotten, or is another one)
 Errors   POOLDATALOST <lane>
 Cost     O(items + followers); 12 commands, 4 for each 512 members

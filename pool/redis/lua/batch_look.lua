@@ -11,7 +11,7 @@ ARGV[4] what        str   ended | open
 ARGV[5] from        int   ended: how many of them to pass over; open: index of the first
 ARGV[6] members_max int   of how many it tells
 
-Uses     lane, record, batch, (out), (channel), (members)
+Uses     lane, members
 Returns  empty: there is none; else `what`, its head, released followers, where to go on (of `open`; -1: that was the end), then ended: index, letter, key each,
          open: index, key each
 Errors   POOLDATALOST <lane>
@@ -19,7 +19,6 @@ Cost     O(members_max + members / 512); 5 commands, 3 for each 512 members
 Why Lua  what ends between looking and registering would never be told.
 ]]
 local WAITERS_MAX = 16
-is_alone = true
 local b = read_batch(batch, '')
 if not b or (nonce ~= '' and b.nonce ~= nonce) then
   return {}

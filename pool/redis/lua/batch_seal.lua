@@ -5,6 +5,7 @@ KEYS[1] lane       hash    counters
 KEYS[2] batch      hash    batch:ID
 KEYS[3] due        zset    b:ID, o:LANE -> when
 KEYS[4] payloads   hash    messages to lanes
+KEYS[5] jobs       hash    of no batch; lib/batch names it
 ARGV[1] generation  str
 ARGV[2] id          str
 ARGV[3] nonce       str   of the batch; empty: whichever there is
@@ -12,7 +13,7 @@ ARGV[4] members     int   how many its maker has added; or -1: it is to be cance
 ARGV[5] cause       str   of that
 ARGV[6] check_ms    int   > 0; when somebody looks for members that were lost
 
-Uses     lane, record, batch, (out), (channel), (members)
+Uses     lane, record, batch, (out), (channel), (members), (settle)
 Returns  OK <as incoming says> | SETTLED (it has) | SEALED <members> (others have sealed it, with fewer) | GONE (it is forgotten,
          or is another one)
 Errors   POOLDATALOST <lane>

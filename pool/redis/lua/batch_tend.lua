@@ -7,6 +7,7 @@ KEYS[2] batches    zset    id -> when it was opened
 KEYS[3] batch      hash    batch:ID
 KEYS[4] due        zset    b:ID, o:LANE -> when
 KEYS[5] payloads   hash    messages to lanes
+KEYS[6] jobs       hash    of no batch; lib/batch names it
 ARGV[1] generation  str
 ARGV[2] id          str
 ARGV[3] from        int   index from which on it tells of members
@@ -14,7 +15,7 @@ ARGV[4] hold_ms     int   > 0; by then the next one comes, if the caller does no
 ARGV[5] check_ms    int   > 0; by then all are looked at again, when all have been
 ARGV[6] members_max int   > 0; of how many it tells
 
-Uses     lane, record, batch, (out), (channel), (members)
+Uses     lane, record, batch, (out), (channel), (members), (settle)
 Returns  GONE | SETTLED | OPEN, or: nonce, state, cause, where to go on (-1: that was the end), what it says of waiters (see incoming), then
          index, key of each
 Errors   POOLDATALOST <lane>

@@ -16,7 +16,7 @@ ARGV[3] root        str   name of the message before the first
 ARGV[4] expects     str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[...] items           name, what it says each
 
-Uses     lane, expected, record, batch, lapse, queue, (out), (channel), (members)
+Uses     lane, expected, record, batch, lapse, queue, (out), (channel), (members), (settle)
 Returns  OK[ <1 if there are messages to lanes now, else 0>[ <waiters> <batch>]...] (of batches of which something has ended) |
          APART <name> (that is the last one from A that was carried out, and not among these: nothing is done)
 Errors   POOLDATALOST <lane>

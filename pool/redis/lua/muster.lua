@@ -11,7 +11,7 @@ ARGV[2] known_ms    int   > 0; for how long what never came is refused
 ARGV[3] expects     str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[...] items           key, job id each
 
-Uses     lane, expected, record, keep
+Uses     lane, expected, keep
 Returns  per item: its state, P R W U Q; or how it has ended: s f c; or m: neither a job nor an outcome is there
 Errors   POOLDATALOST <lane>
 Cost     O(items); 4 commands each, 6 a call

@@ -1,9 +1,9 @@
 --[[
 members: a batch, and what has become of its members.
 
-Needs  lane, record, batch, out, channel; keys due, payloads.
-Gives  read_batch(name, id): the one that stands there, or nil; add_members(b, first, from): see batch_add;
-       end_member(b, index, word), settle(b, word); open_members(b, from, most, answers); close_batches().
+Needs  lane.
+Gives  read_batch(name, id): the one that stands there, or nil; head_of(b), is_settled(b), ended_of(b);
+       part_of(b, letter, k): its text, and the name of its field; open_members(b, from, most, answers): where to go on.
 
 A batch is one hash, `batch:ID`, in the lane of its id:
 
@@ -22,8 +22,7 @@ STATE  o open, s sealed, x sealed and being cancelled; settled: d done, f failed
 
 A member is a job that has INDEX/LANE/NONCE/ID in `more`; the step that ends it writes to the batch's lane
 `e INDEX NONCE WORD\nID`.  The letter is looked at first: whatever is told twice, or late, counts once; the nonce keeps it
-from a later batch of that id.  The step that counts the last one settles the batch, if it is sealed, and whose step
-seals it does where that was the last thing missing.
+from a later batch of that id.  See settle for what comes of the last one.
 ]]
 local CHUNK = 512
 local HEAD = '^([^|]+)|(%l)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d*)|(%d+)|(%d+)|(%d*)|(%d+)|(%d+)|(.*)$'
@@ -88,62 +87,4 @@ local function open_members(b, from, most, answers)
     index = (k + 1) * CHUNK
   end
   return -1
-end
-
-local function end_member(b, index, word)
-  local k = math.floor(index / CHUNK)
-  local words, field = part_of(b, 'w', k)
-  local at = index - k * CHUNK + 1
-  if index >= b.members or string.sub(words, at, at) ~= '.' then
-    return
-  end
-  b.texts[field] = string.sub(words, 1, at - 1) .. word .. string.sub(words, at + 1)
-  local order, order_field = part_of(b, 'e', math.floor(ended_of(b) / CHUNK))
-  b.texts[order_field] = order .. (order ~= '' and ' ' or '') .. text_of(index)
-  b[word] = b[word] + 1
-  b.is_new = true
-end
-
--- What it has to say to those that follow it, and to the batch that it is a member of.
-local function settle(b)
-  local least = b.least == '' and b.members or whole(b.least)
-  b.state = b.state == 'x' and 'c' or b.s >= least and 'd' or 'f'
-  b.settled = text_of(now)
-  redis.call('ZADD', due, text_of(now + b.keep), 'b:' .. b.id)
-  local counts = string.format('{"expected":%d,"succeeded":%d,"failed":%d,"cancelled":%d,"missing":%d}', b.members, b.s, b.f, b.c, b.m)
-  local told = string.format('%d of %d succeeded', b.s, b.members) .. (b.cause ~= '' and ', ' .. b.cause or '')
-  if b.followers ~= '' then
-    local r = new_record('j', b.nonce, '-')
-    release(b.nonce .. ' ' .. b.id, r, b.state == 'd' and 'done' or b.state == 'f' and 'failed' or 'cancelled', told, counts, b.followers)
-    redis.call('HSET', b.name, 'then', more_of(r[MORE], 'f') or '')
-  end
-  if b.parent then
-    tell_batch(b.parent, b.state == 'd' and 's' or b.state)
-  end
-end
-
--- What is to be told of batches in which something has changed: 1 if there are messages to lanes, else 0; then who waits
--- for which.
-local function close_batches()
-  local told, has_due = '', '0'
-  for name, b in pairs(held) do
-    if b and b.is_new then
-      if (b.state == 's' or b.state == 'x') and ended_of(b) >= b.members then
-        settle(b)
-        has_due = '1'
-      end
-      local words = { 'head', head_of(b) }
-      for field, text in pairs(b.texts) do
-        words[#words + 1] = field
-        words[#words + 1] = text
-      end
-      for i = 1, #words, ARGS_MAX do
-        redis.call('HSET', name, unpack(words, i, math.min(i + ARGS_MAX - 1, #words)))
-      end
-      if b.waiters ~= '' then
-        told = told .. ' ' .. b.waiters .. ' ' .. b.id
-      end
-    end
-  end
-  return ' ' .. has_due .. told
 end
