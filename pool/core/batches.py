@@ -19,6 +19,7 @@ STATES: Final[dict[str, BatchState]] = {
     "c": "cancelled",
 }
 ENDS: Final[dict[str, End]] = {"s": "succeeded", "f": "failed", "c": "cancelled", "m": "missing"}
+CHUNK: Final = 512  # members that stand in one field
 NOT_ENDED: Final = "."  # the letter of a member that has not ended
 MEMBERS_MAX: Final = 1_000_000
 CHECK_S: Final = 60.0  # between two looks at all members that have not ended; of many ...

@@ -84,7 +84,7 @@ OPEN_S: Final = 3600.0  # after so long without a new member it is sealed
 KEEP_S: Final = 86_400.0
 NOTED: Final = 2048  # members noted by one call
 SLICE: Final = 256  # of these dispatched at once; the next ones are prepared meanwhile
-FULL_S: Final = 0.2  # before those are tried again that a full pool has refused
+FULL_S: Final = 0.05  # before those are tried again that a full pool has refused
 FULL_MAX_S: Final = 2.0
 LOOKED_MAX: Final = 10_000  # members that have not ended, of which one look counts those that run
 LISTED_MAX: Final = 1_000
@@ -282,6 +282,8 @@ class BatchRef:
             NoSuchBatch, StoreUnavailable, StoreLost, NotRunning: As for `status()`.
         """
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
+        if on_progress is not None:
+            checks.plain_function("on_progress", on_progress)
         last: BatchStatus | None = None
         with anyio.move_on_after(timeout_s):
             while True:
@@ -525,7 +527,7 @@ class Batch:
         self._nonce = ""  # until it is entered
         self._added = 0
         self._is_sealed = False
-        self._lock = anyio.Lock()
+        self._lock = anyio.Lock(fast_acquire=True)
 
     @property
     def added(self) -> int:
@@ -706,10 +708,10 @@ class Batch:
                 for n, pending in under_way:
                     answers[n] = await pending.waiter.wait()
                 under_way = list(zip(some, admitted, strict=True))
-            left = [n for n in left if isinstance(answers[n], PoolFull)]
+            before, left = left, [n for n in left if isinstance(answers[n], PoolFull)]
             if left:
                 await anyio.sleep(pause_s)
-                pause_s = min(2 * pause_s, FULL_MAX_S)
+                pause_s = min(2 * pause_s, FULL_MAX_S) if len(left) == len(before) else FULL_S
 
     async def _through(
         self, handler: Handler[Any, Any] | str, index: int, call: Call

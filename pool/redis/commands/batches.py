@@ -115,7 +115,7 @@ def stirred(text: str) -> Stirred:
     if due not in ("0", "1") or len(rest) % 2:
         raise ValueError("no status of this script")
     pairs = zip(rest[::2], rest[1::2], strict=True)
-    return Stirred(due == "1", [(names.split(","), batch_id) for names, batch_id in pairs])
+    return Stirred(due == "1", tuple((names.split(","), batch_id) for names, batch_id in pairs))
 
 
 def opened(reply: Reply) -> Opened | None:

@@ -2,7 +2,7 @@
 members: a batch, and what has become of its members.
 
 Needs  lane.
-Gives  read_batch(name, id): the one that stands there, or nil; head_of(b), is_settled(b), ended_of(b);
+Gives  read_batch(name, id): the one that stands there, or nil; read_so_far(); head_of(b), is_settled(b), ended_of(b);
        part_of(b, letter, k): its text, and the name of its field; open_members(b, from, most, answers): where to go on.
 
 A batch is one hash, `batch:ID`, in the lane of its id:
@@ -40,6 +40,11 @@ local function read_batch(name, id)
     } or false
   end
   return held[name] or nil
+end
+
+-- Those that this call has read, by their names.
+local function read_so_far()
+  return held
 end
 
 local function head_of(b)
