@@ -247,8 +247,7 @@ KINDS: Final = {
     "pending": ("zset", "key -> by when its start must be acknowledged"),
     "due": (
         "zset",
-        "key -> when its delay, retry or time limit is over; lane -> when to carry what is for it; "
-        "batch -> when somebody is to look after it",
+        "key -> when its delay, retry or limit is over; lanes and batches: when somebody comes",
     ),
     "payloads": (
         "hash",

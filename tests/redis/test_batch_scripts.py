@@ -104,7 +104,8 @@ def carry(bench: Bench, there: Bench) -> Stirred:
     call = there.lane.incoming(bench.number, told.root, told.messages)
     done = incoming_of(there.run(call))
     again = incoming_of(there.run(call))
-    assert isinstance(done, Stirred) and again == Stirred(), "a repeat counts nothing"
+    assert isinstance(done, Stirred)
+    assert again == Stirred(), "a repeat counts nothing"
     bench.run(bench.lane.outgoing(there.number, hold_s=5.0, taken=told.messages, root=told.root))
     return done
 
@@ -279,7 +280,7 @@ def test_a_batch_within_another_counts_there(bench: Bench, there: Bench) -> None
     make(there, IS_BATCH + "inner")
     seal(there, 1)
     parent = member_of(ID, "b1", 1, 0)
-    given = {"least": None, "keep_s": 9.0, "open_s": 9.0, "parent": parent}
+    given: dict[str, Any] = {"least": None, "keep_s": 9.0, "open_s": 9.0, "parent": parent}
     bench.run(bench.lane.batch_open("inner", "b7", **given))
     bench.run(bench.lane.batch_seal("inner", "b7", 0, check_s=9.0))
     assert carry(bench, there) == Stirred()
