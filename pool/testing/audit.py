@@ -31,7 +31,8 @@ import redis
 from pool.core.batches import ENDS, NOT_ENDED, Head
 from pool.core.ids import member_name
 from pool.core.lifecycle import OWNED
-from pool.core.record import MORE, Record, Start, more_of, steps_name
+from pool.core.record import MORE, Record, Start, more_of
+from pool.core.stored import steps_name
 from pool.names import (
     FOLLOWERS,
     IN,

@@ -69,7 +69,8 @@ for i = 1, #results, ARGS_MAX do
   has_ended = redis.call('EXISTS', unpack(results, i, math.min(i + ARGS_MAX - 1, #results))) > 0 or has_ended
 end
 read_records(arg, 8)
--- Of a handler's options the two that say when its jobs must begin; it does not match where neither is given.
+-- Of a handler's options the two that say when its jobs must begin; it does not match where nothing stands there, nor
+-- behind that.
 local OPTIONS = '^j|%d*|%d*|%d*|%d*|%d*|%d*|%d*|%d*|(%d*)|?(%d*)'
 local known, limited = {}, {} -- handlers; of those whose callers do not know them, whether jobs must begin in time
 local answers = {}
