@@ -2970,7 +2970,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="batch settled before it is sealed",
-        breaks="a batch whose first members have ended settles, and those that come are not counted",
+        breaks="a batch whose first members have ended settles, and what comes is not counted",
         path="pool/redis/lua/lib/settle.lua",
         old="      if (b.state == 's' or b.state == 'x') and ended_of(b)",
         new="      if not is_settled(b) and ended_of(b)",

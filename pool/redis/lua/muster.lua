@@ -20,7 +20,7 @@ Why Lua  it may be dispatched at this moment: then either it is there, or it is 
 What is refused stands where the outcome would, as dispatch leaves it.
 ]]
 redis.call('HLEN', letters)
-redis.call('ZREM', kept, '\n') -- frees, so that a full server lets the rest pass
+redis.call('HDEL', lane, '\n') -- frees, so that a full server lets the rest pass
 local WORDS = { done = 's', parked = 'f', cancelled = 'c' }
 local answers = {}
 for a = 4, #ARGV, 2 do
