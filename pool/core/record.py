@@ -53,6 +53,7 @@ MORE: Final = {
     # How long its payload is, behind which its followers stood, until it has ended; then the names
     # of those that were released, with ; between: see `lua/lib/channel.lua`
     "followers": "f",
+    "batch": "b",  # INDEX/LANE/NONCE/ID of the batch that it is a member of, see `core/batches.py`
     # Only outcomes and dead letters have:
     "handler": "h",
     "kind": "k",  # as in the record

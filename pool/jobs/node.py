@@ -32,6 +32,7 @@ from pool.errors import (
     StoreUnavailable,
 )
 from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, PolicyUnknown
+from pool.jobs.client.batch import KEEP_S, OPEN_S, Batch, Batches, batch_options
 from pool.jobs.client.dispatch import Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
 from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
@@ -48,7 +49,7 @@ from pool.maps.commands import MapLife
 from pool.maps.map import ReplicatedMap
 from pool.maps.replica import Replica
 from pool.maps.watch import V
-from pool.names import Control, check_key, check_label, check_pool
+from pool.names import Control, check_batch, check_key, check_label, check_pool
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.loops import door
 from pool.redis.io.system import IO, LINEAGE, SystemIO
@@ -403,6 +404,53 @@ class Node(Dispatching):
     def parked(self) -> DeadLetters:
         """The pool's dead letters: to look through, mend, replay and discard."""
         return DeadLetters(self._open_client)
+
+    # --- batches ------------------------------------------------------------------------------
+
+    def batch(
+        self,
+        id: str,
+        *,
+        then: Follower | Iterable[Follower] = (),
+        otherwise: Follower | Iterable[Follower] = (),
+        success_min: int | None = None,
+        open_s: float = OPEN_S,
+        keep_s: float = KEEP_S,
+        within: Batch | None = None,
+    ) -> Batch:
+        """Return a batch to be made: jobs that are counted, waited for and cancelled together.
+
+            async with node.batch("nightly", then=Follower("mail", "ops")) as batch:
+                await batch.add(report, (Call(tenant, day) for tenant in tenants))
+
+        Entering opens it, unless there is one of that id: then it goes on with that one, to which
+        the same members may be added again, as after a crash.  It settles by itself when it is
+        sealed and all its members have ended, also when nobody is left who made it.  `then` is
+        accepted in the step that settles it, exactly once.
+
+        Args:
+            id: 1 to 128 characters of ASCII that can be seen, without comma and bar.
+            then: What follows when it is done; see `Follower`.  With `takes_result` its first
+                argument is a dict of the counts: expected, succeeded, failed, cancelled, missing.
+            otherwise: What follows when it has failed or was cancelled; `takes_result` is text.
+            success_min: How many members must succeed, 0 to 1,000,000; None: all.
+            open_s: After so long without a new member it is sealed in any case, 1 s to 365 days.
+            keep_s: For so long it can be looked at once it has settled, likewise.
+            within: A batch that is being made, of which this one becomes a member.
+
+        Raises:
+            InvalidOption: A value is out of bounds, or is none.
+            NotRunning: The node is not open.
+        """
+        check_batch(id)
+        options = batch_options(then, otherwise, success_min, open_s, keep_s, within)
+        self._check_open()
+        return Batch(self._open_client, id, options)
+
+    @property
+    def batches(self) -> Batches:
+        """The pool's batches: to look at, wait for and cancel."""
+        return Batches(self._open_client)
 
     # --- shared parts -------------------------------------------------------------------------
 

@@ -138,13 +138,14 @@ class Wiring:
             tell_waiters=self._tell_waiters,
             on_reaped=self._on_reaped,
         )
+        self.requests: Requests = Requests(context=context, tell_waiters=self._tell_waiters)
         self._sweeper = Sweeper(
             name="sweeper",
             context=context,
             tell_waiters=self._tell_waiters,
             on_suspects=self._reaper.suspect,
+            stop_job=self.requests.stop,
         )
-        self.requests: Requests = Requests(context=context, tell_waiters=self._tell_waiters)
         context.on_due = self._sweeper.due
         context.on_data_lost = self._on_lane_doubted
         context.on_interrupt = self._on_interrupt

@@ -40,6 +40,7 @@ _TESTS_FAILED: Final = 1  # pytest's exit code
 _PATIENCE: Final = 5.0  # times as long as its tests take without it, and ...
 _STARTS_S: Final = 30.0
 _CHANNEL: Final = "tests/redis/test_channel_scripts.py::"
+_BATCHES: Final = "tests/redis/test_batch_scripts.py::"
 _ONE_AT_A_TIME: Final = threading.Lock()  # a world owns trio's dice, and the Lua interpreter
 _LEFT_BEHIND: Final = (
     *("__pycache__", ".*_cache", ".git", ".venv", ".peers", ".hypothesis", "build", "dist"),
@@ -2875,8 +2876,8 @@ MUTANTS: Final = (
         name="followers of a call that failed",
         breaks="messages that a lane may never have had count as carried out",
         path="pool/jobs/fleet/carrier.py",
-        old="            if stands is None:\n                return",
-        new='            stands = stands or ""',
+        old="            if done is None:\n                return",
+        new="            done = done or Stirred()",
         by=("tests/jobs/test_islands.py::test_followers_for_a_lane_that_hangs_wait_for_it",),
     ),
     Mutant(
@@ -2950,6 +2951,70 @@ MUTANTS: Final = (
         old="  redis.call('ZADD', due, now + hold_ms, 'o:' .. to)",
         new="  redis.call('ZREM', due, 'o:' .. to)",
         by=(_CHANNEL + "test_what_follows_is_released_as_its_predecessor_ends",),
+    ),
+    Mutant(
+        name="member that tells nobody",
+        breaks="the step that ends a member of a batch writes nothing to it",
+        path="pool/redis/lua/lib/finish.lua",
+        old="',[bf]')",
+        new="',[f]')",
+        by=(_BATCHES + "test_the_step_that_ends_a_member_writes_to_the_batch",),
+    ),
+    Mutant(
+        name="member counted twice",
+        breaks="a batch does not look whether a member has ended: repeats and late words count",
+        path="pool/redis/lua/lib/settle.lua",
+        old=" or string.sub(words, at, at) ~= '.' then",
+        new=" then",
+        by=(_BATCHES + "test_members_stand_in_chunks",),
+    ),
+    Mutant(
+        name="batch settled before it is sealed",
+        breaks="a batch whose first members have ended settles, and what comes is not counted",
+        path="pool/redis/lua/lib/settle.lua",
+        old="      if (b.state == 's' or b.state == 'x') and ended_of(b)",
+        new="      if not is_settled(b) and ended_of(b)",
+        by=(_BATCHES + "test_so_many_must_succeed",),
+    ),
+    Mutant(
+        name="member of a batch of before",
+        breaks="a late end counts in another batch of that id",
+        path="pool/redis/lua/incoming.lua",
+        old="    if b and b.nonce == nonce then -- else",
+        new="    if b then -- else",
+        by=(_BATCHES + "test_a_late_end_of_a_batch_of_before_counts_nothing",),
+    ),
+    Mutant(
+        name="missing, and runs",
+        breaks="what is counted as missing is not refused when it comes after all",
+        path="pool/redis/lua/muster.lua",
+        old="      remember(result, pair, 'refused\\nENDED', text_of(known_ms))",
+        new="",
+        by=(_BATCHES + "test_each_member_says_how_it_is",),
+    ),
+    Mutant(
+        name="batch without a maker",
+        breaks="one that its maker has left is never sealed",
+        path="pool/redis/lua/batch_tend.lua",
+        old="elseif ends and ends > now then",
+        new="elseif ends then",
+        by=(_BATCHES + "test_one_that_its_maker_has_left_is_sealed",),
+    ),
+    Mutant(
+        name="members in whatever order",
+        breaks="who adds other members in the place of those that are there gets these",
+        path="pool/redis/lua/batch_add.lua",
+        old="      if key ~= ARGV[a] then",
+        new="      if false then",
+        by=(_BATCHES + "test_who_comes_again_adds_the_same_and_nothing_twice",),
+    ),
+    Mutant(
+        name="pages of members nobody turns",
+        breaks="who looks after a batch and dies leaves the rest to the next look, a minute later",
+        path="pool/redis/lua/batch_tend.lua",
+        old="follows < 0 and b.state ~= 'x' and check_ms",
+        new="b.state ~= 'x' and check_ms",
+        by=(_BATCHES + "test_a_page_after_another_is_told",),
     ),
     Mutant(
         name="known types are known for good",

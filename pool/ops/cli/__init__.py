@@ -1,5 +1,5 @@
-"""The command line: `pool demo | dev | run | check`, to look `status | why | doctor | parked`,
-and `ttl | acl | explain`.
+"""The command line: `pool demo | dev | run | check`, to look `status | why | doctor | parked |
+batches`, and `ttl | acl | explain`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -112,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_pool(doctor)
 
     _add_parked(commands)
+    _add_batches(commands)
 
     ttl = _command(commands, "ttl", "change the lease TTL of a pool while its nodes run")
     ttl.add_argument("seconds", type=float, metavar="SECONDS", help="from 1 to 3,600")
@@ -174,6 +175,30 @@ def _add_parked(commands: _Commands) -> None:
         "--kwargs", default="{}", metavar="JSON", help="an object; left out: none by name"
     )
     add_job(verb("discard", "throw dead letters away"), or_all=True)
+
+
+def _add_batches(commands: _Commands) -> None:
+    text = "look at batches, wait for them, cancel them"
+    batches: _Parser = commands.add_parser(
+        "batches", help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
+    )
+    verbs = batches.add_subparsers(required=True, metavar="VERB")
+
+    def verb(name: str, text: str) -> argparse.ArgumentParser:
+        command = _command(verbs, name, text)
+        command.set_defaults(module="pool.ops.cli.batches", verb=name)
+        _add_pool(command)
+        return command
+
+    listing = verb("list", "show the newest batches")
+    listing.add_argument("--newest", type=int, default=100, help="how many (default: 100)")
+    show = verb("show", "show how a batch is")
+    show.add_argument("id", metavar="ID", help="the batch's id")
+    show.add_argument("--wait", action="store_true", help="until it has settled")
+    cancel = verb("cancel", "have a batch take no more members, and stop those it has")
+    cancel.add_argument("id", metavar="ID", help="the batch's id")
+    cancel.add_argument("--cause", default="stopped", help="why")
+    cancel.add_argument("--wait", action="store_true", help="until it has settled")
 
 
 def _command(commands: _Commands, name: str, text: str) -> argparse.ArgumentParser:
