@@ -489,16 +489,15 @@ def _no_progress(facts: PoolFacts) -> Iterator[Spot]:
 def _stopping(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         standing = {each.name: each for each in lane.members}
-        found = [x for x in lane.records if x[1].intent and x[1].state in ("running", "pending")]
-        for name, record in found:
-            member = standing.get(record.owner)
-            yield Spot(
-                says=f"{name!r} was told to end, and its handler has not returned",
-                oldest_s=_ages_s(lane, [record]),
-                keys=(name,),
-                where=(_place(member) if member is not None else record.owner,),
-                command=_why([name]),
-            )
+        by_owner: dict[str, list[tuple[str, Record]]] = defaultdict(list)
+        for name, record in lane.records:
+            if record.intent and record.owner:
+                by_owner[record.owner].append((name, record))
+        for owner, found in by_owner.items():
+            place = _place(standing[owner]) if owner in standing else owner
+            says = f"jobs were told to end, and have not: {place} has them"
+            for spot in _spot_of(lane, found, says):
+                yield attrs.evolve(spot, where=(place,))
 
 
 def _suspects(facts: PoolFacts) -> Iterator[Spot]:
