@@ -22,6 +22,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import check_size, encode_message
+from pool.core.headroom import check_headroom
 from pool.core.lifecycle import State as JobState
 from pool.core.options import IfExists
 from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
@@ -611,6 +612,7 @@ class Node(Dispatching):
     async def __aenter__(self) -> Self:
         if self.state != "new":
             raise NotRunning(state=self.state)
+        check_headroom()
         _check_main()
         self._state, self._check_loop = "opening", door()
         try:
@@ -764,6 +766,7 @@ class Node(Dispatching):
         self._check_here()
 
     def _check_here(self) -> None:
+        check_headroom()
         if self._forks != LINEAGE.forks:
             raise NotRunning(state="forked")
         self._check_loop()
