@@ -1,4 +1,4 @@
-"""Errors that may come at any step of ours, out of a caller's stack: no room on it, or no memory."""
+"""Errors that may come at any step of ours, out of a caller's stack: no room, or no memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import coroutine
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 import sniffio
 
@@ -118,13 +119,18 @@ async def all_depths(calls: dict[str, Call]) -> set[str]:
     return went
 
 
+async def idle(node: Node) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        while await node.count():
+            await anyio.lowlevel.checkpoint()
+
+
 async def works(fleet: Fleet, node: Node) -> None:
     """A node does all that it should, says so, and leaves at once."""
     with anyio.fail_after(PATIENCE_S):
         ref = await node.dispatch("x", "after")
         assert await ref.result() == "done"
-        while await node.count():
-            await anyio.sleep(0.01)
+        await idle(node)
     assert node.state == "open"
     assert not [event for event in fleet.events.entries if event.event == "actor.crashed"]
     await fleet.leave(node)
@@ -148,9 +154,7 @@ async def test_so_it_is_in_a_handler(fleet: Fleet) -> None:
     node = await fleet.node(handlers)
     ref = await node.dispatch(deep, "deep")
     assert await ref.result(timeout_s=PATIENCE_S) == []
-    with anyio.fail_after(PATIENCE_S):
-        while await node.count():
-            await anyio.sleep(0.01)
+    await idle(node)
     await works(fleet, node)
 
 
@@ -188,7 +192,7 @@ class Broken:
         self.left = -1  # wake-ups until then
         self.has_failed = False
         if sniffio.current_async_library() == "trio":
-            import trio
+            import trio  # noqa: TID251 - likewise
 
             monkeypatch.setattr(trio.lowlevel, "reschedule", self._of(trio.lowlevel.reschedule))
         else:
@@ -226,7 +230,7 @@ class Broken:
         while True:
             try:
                 step, value = coro.send, (yield waits_for)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - thrown into it
                 step, value = coro.throw, error
             try:
                 waits_for = step(value)
@@ -256,15 +260,15 @@ async def test_a_caller_who_cannot_wake_us_leaves_nothing_asleep(
                 if not broken.has_failed:
                     break
     assert failed >= {"count", "status", "jobs"}
+    await fleet.until(lambda: node.state == "open")
+    await idle(node)
     with anyio.fail_after(PATIENCE_S):
-        while node.state != "open" or await node.count():
-            await anyio.sleep(0.01)
         ref = await node.dispatch("x", "after")
         assert await ref.result() == "done"
     await fleet.leave(node)
 
 
-async def test_who_was_told_and_not_woken_is_said_to_be_down_and_begins_again(
+async def test_an_unwoken_part_is_down_and_begins_again(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without anybody calling again: the next renewal looks."""
@@ -274,8 +278,7 @@ async def test_who_was_told_and_not_woken_is_said_to_be_down_and_begins_again(
     broken = Broken(monkeypatch)
     actor = wiring.waiters
     with anyio.fail_after(PATIENCE_S):
-        while not actor._is_resting:
-            await anyio.sleep(0)
+        await fleet.until(lambda: actor._is_resting)
         with pytest.raises(MemoryError), broken.after(0):
             actor.put(WaitsFor("a", "b", "c"))
         assert wiring.down == ("waiters",)
@@ -283,12 +286,11 @@ async def test_who_was_told_and_not_woken_is_said_to_be_down_and_begins_again(
         await fleet.events.until(
             lambda events: any(e.event == "actor.crashed" and "woken" in e.error for e in events)
         )
-        while node.state != "open":
-            await anyio.sleep(0.01)
+        await fleet.until(lambda: node.state == "open")
     await fleet.leave(node)
 
 
-async def test_a_pipeline_that_was_not_woken_says_so_and_goes_on_by_itself(
+async def test_an_unwoken_pipeline_says_so_and_goes_on(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await fleet.node(program())
@@ -296,15 +298,13 @@ async def test_a_pipeline_that_was_not_woken_says_so_and_goes_on_by_itself(
     pipeline = node._pipeline
     assert pipeline is not None
     with anyio.fail_after(PATIENCE_S):
-        while not pipeline._is_idle:
-            await anyio.sleep(0)
+        await fleet.until(lambda: pipeline._is_idle)
         with pytest.raises(MemoryError), broken.after(0):
             pipeline.send(("PING",), answers.append)
         assert node.state == "troubled"
-        while not answers:
-            await anyio.sleep(0.01)
+        await fleet.until(lambda: answers)
         assert answers == [b"PONG"]
-        assert node.state == "open"
+        await fleet.until(lambda: node.state == "open")
     assert any(
         e.event == "actor.crashed" and "nobody woke" in e.error for e in fleet.events.entries
     )

@@ -3187,6 +3187,58 @@ MUTANTS: Final = (
         new='            pass\n        self._notify(f"STOPPING',
         by=("tests/ops/test_run.py::test_who_started_it_hears_when_it_is_ready_and_leaves",),
     ),
+    Mutant(
+        name="no headroom is asked for",
+        breaks="a recursion without end is interrupted between two steps of ours",
+        path="pool/jobs/node.py",
+        old="        check_headroom()\n        if self._forks",
+        new="        if self._forks",
+        by=("tests/jobs/test_deep_stacks.py::test_from_a_stack_with_no_room_nothing_is_begun",),
+    ),
+    Mutant(
+        name="no headroom for what a handler stores",
+        breaks="a recursion of a handler is interrupted between two steps of ours",
+        path="pool/jobs/worker/worker.py",
+        old="                check_here=self.context.pipeline.check_caller,",
+        new="                check_here=self.context.pipeline.check_loop,",
+        by=("tests/jobs/test_deep_stacks.py::test_so_it_is_in_a_handler",),
+    ),
+    Mutant(
+        name="done before it is woken",
+        breaks="a task whose wake-up failed sleeps for ever",
+        path="pool/redis/io/loops.py",
+        old="            self._wake_soon()\n            self.set_result(reply)",
+        new="            self.set_result(reply)\n            self._wake_soon()",
+        by=("tests/jobs/test_deep_stacks.py::test_an_unwoken_pipeline_says_so_and_goes_on",),
+    ),
+    Mutant(
+        name="taken before it is rescheduled",
+        breaks="a task of trio's whose wake-up failed sleeps for ever",
+        path="pool/redis/io/loops.py",
+        old="            self._lowlevel.reschedule(self._task)\n"
+        "        self._reply, self._is_taken, self._task = reply, True, None",
+        new="            task, self._reply, self._is_taken = self._task, reply, True\n"
+        "            self._task = None\n"
+        "            self._lowlevel.reschedule(task)\n"
+        "        self._reply, self._is_taken, self._task = reply, True, None",
+        by=("tests/jobs/test_deep_stacks.py::test_an_unwoken_pipeline_says_so_and_goes_on",),
+    ),
+    Mutant(
+        name="no longer idle before it is woken",
+        breaks="a pipeline that nobody woke is taken for one that works",
+        path="pool/redis/pipeline.py",
+        old="            self._running_body.wake()\n            self._is_idle = False  #",
+        new="            self._is_idle = False\n            self._running_body.wake()  #",
+        by=("tests/jobs/test_deep_stacks.py::test_an_unwoken_pipeline_says_so_and_goes_on",),
+    ),
+    Mutant(
+        name="nobody looks who was not woken",
+        breaks="an actor that was told and not woken stays asleep until somebody tells it more",
+        path="pool/jobs/wiring.py",
+        old="        self._supervisor.look()\n",
+        new="",
+        by=("tests/jobs/test_deep_stacks.py::test_an_unwoken_part_is_down_and_begins_again",),
+    ),
 )
 
 
