@@ -3239,6 +3239,14 @@ MUTANTS: Final = (
         new="",
         by=("tests/jobs/test_deep_stacks.py::test_an_unwoken_part_is_down_and_begins_again",),
     ),
+    Mutant(
+        name="stages without end",
+        breaks="a chain that goes on and on is asked for as long as it goes on",
+        path="pool/jobs/client/ref.py",
+        old="if not asked or len(stages) >= STAGES_MAX:",
+        new="if not asked:",
+        by=("tests/jobs/test_followers.py::test_stages_of_a_chain_as_long_as_can_be_are_told",),
+    ),
 )
 
 
