@@ -3247,6 +3247,49 @@ MUTANTS: Final = (
         new="if not asked:",
         by=("tests/jobs/test_followers.py::test_stages_of_a_chain_as_long_as_can_be_are_told",),
     ),
+    Mutant(
+        name="what ends its caller ends with it",
+        breaks="a job that shuts the pool down is stopped, and nobody drains",
+        path="pool/jobs/node.py",
+        old='return await self._outlive("shutdown_pool", self._end_all)',
+        new="return await self._end_all()",
+        by=("tests/jobs/test_listing.py::test_a_job_that_ends_all_is_one_of_them_and_it_goes_on",),
+    ),
+    Mutant(
+        name="stopping all ends with its caller",
+        breaks="a job that stops all, itself included, leaves others as they are",
+        path="pool/jobs/node.py",
+        old='return await (self._outlive("stop_all", work) if RUNNING.get() else work())',
+        new="return await work()",
+        by=("tests/jobs/test_listing.py::test_a_job_that_ends_all_is_one_of_them_and_it_goes_on",),
+    ),
+    Mutant(
+        name="only handlers that are registered",
+        breaks="jobs that no worker takes are not among those that are unassigned",
+        path="pool/jobs/client/listing.py",
+        old='(*queues, ("jobs", "")) if await self._has_others(state, queues) else queues',
+        new="queues",
+        by=(
+            "tests/jobs/test_listing.py"
+            "::test_what_is_for_a_handler_of_nobody_is_listed_and_counted",
+        ),
+    ),
+    Mutant(
+        name="nothing is found where all is lost",
+        breaks="right after a loss all are said to be stopped, while their handlers run",
+        path="pool/jobs/client/listing.py",
+        old="        if generation and (found",
+        new="        if False and (found",
+        by=("tests/jobs/test_after_a_loss.py::test_who_waits_for_what_the_server_forgot_is_told",),
+    ),
+    Mutant(
+        name="stopped because it is unknown",
+        breaks="of a job that was lost, or never was, it is said that it has ended",
+        path="pool/jobs/client/ref.py",
+        old="            await self._client.look(self.key, self.job_id, self._seen)  # raises",
+        new="            pass  # raises",
+        by=("tests/jobs/test_listing.py::test_who_stops_what_never_was_is_told",),
+    ),
 )
 
 

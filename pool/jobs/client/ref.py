@@ -16,6 +16,7 @@ from pool.errors import (
     DeadlockRisk,
     JobCancelled,
     JobExpired,
+    JobLost,
     JobParked,
     JobSuperseded,
     NoSuchJob,
@@ -323,6 +324,8 @@ class JobRef(Generic[R]):
         Raises:
             InvalidOption: `cause` is no text, or `timeout_s` as for `started()`.
             NotStopped: Its handler has not ended within `timeout_s`.
+            JobLost: It was there, and the store has lost it; its handler may go on for a while.
+            NoSuchJob: Nothing is known of it (any more).
             StoreUnavailable: The store does not answer, or the node left meanwhile.
             StoreLost: The pool's data were lost, before it or while it was waited for.
         """
@@ -331,6 +334,7 @@ class JobRef(Generic[R]):
         try:
             await self._client.request_stop(self.key, self.job_id, cause)
         except NoSuchJob:
+            await self._client.look(self.key, self.job_id, self._seen)  # raises if it has not ended
             return
         await wait_stopped(self, timeout_s)
 
@@ -377,6 +381,8 @@ async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:
     match waiting.answer:  # whatever it is, the stop had been written
         case StoreLost() as lost:
             raise unsure(lost)
+        case JobLost() as error:
+            raise again(error)
         case NotRunning():
             problem = "a stop was asked for, and the node left before the job had ended"
             raise StoreUnavailable(problem=problem, maybe_done=True)
