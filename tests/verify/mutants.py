@@ -3252,6 +3252,109 @@ MUTANTS: Final = (
         new='            pass\n        self._notify(f"STOPPING',
         by=("tests/ops/test_run.py::test_who_started_it_hears_when_it_is_ready_and_leaves",),
     ),
+    Mutant(
+        name="no headroom is asked for",
+        breaks="a recursion without end is interrupted between two steps of ours",
+        path="pool/jobs/node.py",
+        old="        check_headroom()\n        if self._forks",
+        new="        if self._forks",
+        by=("tests/jobs/test_deep_stacks.py::test_from_a_stack_with_no_room_nothing_is_begun",),
+    ),
+    Mutant(
+        name="no headroom for what a handler stores",
+        breaks="a recursion of a handler is interrupted between two steps of ours",
+        path="pool/jobs/worker/worker.py",
+        old="                check_here=self.context.pipeline.check_caller,",
+        new="                check_here=self.context.pipeline.check_loop,",
+        by=("tests/jobs/test_deep_stacks.py::test_so_it_is_in_a_handler",),
+    ),
+    Mutant(
+        name="done before it is woken",
+        breaks="a task whose wake-up failed sleeps for ever",
+        path="pool/redis/io/loops.py",
+        old="            self._wake_soon()\n            self.set_result(reply)",
+        new="            self.set_result(reply)\n            self._wake_soon()",
+        by=("tests/jobs/test_deep_stacks.py::test_an_unwoken_pipeline_says_so_and_goes_on",),
+    ),
+    Mutant(
+        name="taken before it is rescheduled",
+        breaks="a task of trio's whose wake-up failed sleeps for ever",
+        path="pool/redis/io/loops.py",
+        old="            self._lowlevel.reschedule(self._task)\n"
+        "        self._reply, self._is_taken, self._task = reply, True, None",
+        new="            task, self._reply, self._is_taken = self._task, reply, True\n"
+        "            self._task = None\n"
+        "            self._lowlevel.reschedule(task)\n"
+        "        self._reply, self._is_taken, self._task = reply, True, None",
+        by=("tests/jobs/test_deep_stacks.py::test_an_unwoken_pipeline_says_so_and_goes_on",),
+    ),
+    Mutant(
+        name="no longer idle before it is woken",
+        breaks="a pipeline that nobody woke is taken for one that works",
+        path="pool/redis/pipeline.py",
+        old="            self._running_body.wake()\n            self._is_idle = False  #",
+        new="            self._is_idle = False\n            self._running_body.wake()  #",
+        by=("tests/jobs/test_deep_stacks.py::test_an_unwoken_pipeline_says_so_and_goes_on",),
+    ),
+    Mutant(
+        name="nobody looks who was not woken",
+        breaks="an actor that was told and not woken stays asleep until somebody tells it more",
+        path="pool/jobs/wiring.py",
+        old="        self._supervisor.look()\n",
+        new="",
+        by=("tests/jobs/test_deep_stacks.py::test_an_unwoken_part_is_down_and_begins_again",),
+    ),
+    Mutant(
+        name="stages without end",
+        breaks="a chain that goes on and on is asked for as long as it goes on",
+        path="pool/jobs/client/ref.py",
+        old="if not asked or len(stages) >= STAGES_MAX:",
+        new="if not asked:",
+        by=("tests/jobs/test_followers.py::test_stages_of_a_chain_as_long_as_can_be_are_told",),
+    ),
+    Mutant(
+        name="what ends its caller ends with it",
+        breaks="a job that shuts the pool down is stopped, and nobody drains",
+        path="pool/jobs/node.py",
+        old='return await self._outlive("shutdown_pool", self._end_all)',
+        new="return await self._end_all()",
+        by=("tests/jobs/test_listing.py::test_a_job_that_ends_all_is_one_of_them_and_it_goes_on",),
+    ),
+    Mutant(
+        name="stopping all ends with its caller",
+        breaks="a job that stops all, itself included, leaves others as they are",
+        path="pool/jobs/node.py",
+        old='return await (self._outlive("stop_all", work) if RUNNING.get() else work())',
+        new="return await work()",
+        by=("tests/jobs/test_listing.py::test_a_job_that_ends_all_is_one_of_them_and_it_goes_on",),
+    ),
+    Mutant(
+        name="only handlers that are registered",
+        breaks="jobs that no worker takes are not among those that are unassigned",
+        path="pool/jobs/client/listing.py",
+        old='(*queues, ("jobs", "")) if await self._has_others(state, queues) else queues',
+        new="queues",
+        by=(
+            "tests/jobs/test_listing.py"
+            "::test_what_is_for_a_handler_of_nobody_is_listed_and_counted",
+        ),
+    ),
+    Mutant(
+        name="nothing is found where all is lost",
+        breaks="right after a loss all are said to be stopped, while their handlers run",
+        path="pool/jobs/client/listing.py",
+        old="        if generation and (found",
+        new="        if False and (found",
+        by=("tests/jobs/test_after_a_loss.py::test_who_waits_for_what_the_server_forgot_is_told",),
+    ),
+    Mutant(
+        name="stopped because it is unknown",
+        breaks="of a job that was lost, or never was, it is said that it has ended",
+        path="pool/jobs/client/ref.py",
+        old="            await self._client.look(self.key, self.job_id, self._seen)  # raises",
+        new="            pass  # raises",
+        by=("tests/jobs/test_listing.py::test_who_stops_what_never_was_is_told",),
+    ),
 )
 
 
