@@ -76,8 +76,8 @@ class Lifespans:
             elif held.leaving.is_set():
                 self._tell(told(error))
             else:
-                is_plain = isinstance(error, Exception)
-                self.supervisor.fail(error if is_plain else RuntimeError(told(error)))
+                cause = error if isinstance(error, Exception) else RuntimeError(told(error))
+                self.supervisor.fail(cause)
         finally:
             held.opened.set()
             held.over.set()
