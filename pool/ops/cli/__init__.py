@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(module="pool.demo.demo")
 
     dev = _command(commands, "dev", "run an embedded server until Ctrl-C, and print its address")
-    dev.add_argument("--dir", help="keep the data here; without it they end with the server")
+    dev.add_argument("--dir", type=_filled, help="keep the data here; without it they end with the server")
     dev.add_argument("--port", type=int, help="listen on this port of 127.0.0.1 too")
 
     run = _command(commands, "run", "run a worker; SIGTERM drains it, a second one ends it at once")
@@ -130,9 +130,12 @@ def _add_parked(commands: _Commands) -> None:
         return command
 
     def add_filters(command: argparse.ArgumentParser) -> None:
-        command.add_argument("--handler", default="", help="of jobs of this handler only")
-        command.add_argument("--prefix", default="", help="whose key begins so")
-        command.add_argument("--cause", default="", help="parked for this, such as failed, poison")
+        for name, text in (
+            ("--handler", "of jobs of this handler only"),
+            ("--prefix", "whose key begins so"),
+            ("--cause", "parked for this, such as failed, poison"),
+        ):
+            command.add_argument(name, type=_filled, help=text)
         command.add_argument("--older-than", type=float, metavar="SECONDS", help="parked by then")
         command.add_argument(
             "--newer-than", type=float, metavar="SECONDS", help="parked since then"
@@ -157,11 +160,16 @@ def _add_parked(commands: _Commands) -> None:
     replay.add_argument("--rate", type=float, metavar="PER_SECOND", help="with --all: no faster")
     edit = verb("edit", "give a dead letter other arguments, for when it is replayed")
     add_job(edit)
-    edit.add_argument("--args", default="[]", metavar="JSON", help="a list; left out: no arguments")
-    edit.add_argument(
-        "--kwargs", default="{}", metavar="JSON", help="an object; left out: none by name"
-    )
+    edit.add_argument("--args", metavar="JSON", help="a list; left out: those there are stay")
+    edit.add_argument("--kwargs", metavar="JSON", help="an object; left out: likewise")
     add_job(verb("discard", "throw dead letters away"), or_all=True)
+
+
+def _filled(text: str) -> str:
+    """Return what was given: an unset variable of a script must not mean everything."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; leave the option out if that is meant")
+    return text
 
 
 def _command(commands: _Commands, name: str, text: str) -> argparse.ArgumentParser:
