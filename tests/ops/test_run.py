@@ -14,9 +14,11 @@ from typing import Any, TypeAlias
 import anyio
 import pytest
 
+from pool.errors import ConfigError
 from pool.jobs.handlers import Handlers
 from pool.jobs.node import Node
 from pool.ops.cli import OK, UNREACHABLE, USAGE, main
+from pool.ops.cli.readiness import Readiness
 from pool.settings import Settings
 from tests.ops.commands import WAIT_S, Cli, running
 
@@ -214,7 +216,7 @@ async def test_who_started_it_hears_when_it_is_ready_and_leaves(
     """By systemd's protocol and by a file; one that is left of another process is gone before."""
     address = f"@{pool_name}" if is_abstract else str(work / "s")
     file = work / "ready"
-    file.write_text("of a process that was killed", "utf-8")
+    file.write_text("4711\n", "utf-8")
     words = [
         "--pool",
         pool_name,
@@ -262,6 +264,54 @@ def test_a_ready_file_that_cannot_be_is_refused_before_anything_begins(
     words = ["run", "work", "--pool", "p", "--url", "redis://127.0.0.1:1", "--processes", "2"]
     assert main([*words, "--ready-file", file]) == USAGE
     assert f"{file} cannot be made and removed: " in capsys.readouterr().err
+
+
+def _precious(path: Path) -> None:
+    path.write_text("handlers = 17\n", "utf-8")
+
+
+def _linked(path: Path) -> None:
+    path.with_name("4711").write_text("4711\n", "utf-8")
+    path.symlink_to("4711")
+
+
+@pytest.mark.parametrize("name", ["ready", f".ready.{os.getpid()}"])
+@pytest.mark.parametrize("make", [_precious, _linked, os.mkfifo, os.mkdir])
+def test_what_is_no_ready_file_is_not_touched(
+    make: Callable[[Path], object], name: str, work: Path
+) -> None:
+    """Not at the beginning, not when it is ready, and not at the end."""
+
+    def untouched() -> tuple[int, bytes]:
+        found = (work / name).lstat()
+        return found.st_ino, (work / name).read_bytes() if make is _precious else b""
+
+    make(work / name)
+    before = untouched()
+    with pytest.raises(ConfigError, match="something else is there"):
+        Readiness.of(str(work / "ready"), {})
+    assert untouched() == before
+    late = Readiness(file=work / "ready")
+    with pytest.raises(ConfigError, match="something else is there"):
+        late.ready("it came between")
+    late.lost()
+    late.leaving("its end")
+    assert untouched() == before
+
+
+def test_a_ready_file_of_a_successor_stays(work: Path) -> None:
+    """In a deploy that overlaps; one that a killed process has left does not."""
+    file = work / "ready"
+    own = Readiness.of(str(file), {})
+    for left in ("4711\n", "", f"{os.getpid()}\n"):
+        file.write_text(left, "utf-8")
+        own = Readiness.of(str(file), {})
+        assert not file.exists()
+    own.ready("it is")
+    assert file.read_text("utf-8") == f"{os.getpid()}\n"
+    file.write_text("4711\n", "utf-8")
+    own.leaving("its end")
+    assert file.read_text("utf-8") == "4711\n"
 
 
 @pytest.mark.anyio
