@@ -13,6 +13,10 @@ ready the old one drains; when that has ended, the next place follows.  So no pl
 somebody who takes jobs, and there are at most N + 1 processes and those that drain by themselves.
 Who fails to begin in a reload ends it: who is there stays.
 
+Who cannot begin as it is configured (a module that fails) is let be until another one is ready: then
+it is started again as anybody else, since here it can be done.  If all have failed so, nothing but a
+change helps, and it is over.
+
 Who ends unasked is started again, at once, and later and later the sooner it ends again.  A child
 that says by itself that it leaves (somebody has sent it a signal) is replaced while it drains.  If
 the pool is shut down, all drain, and none is started again.
@@ -102,10 +106,12 @@ class Processes:
     is_reloading: bool = False
     is_stopping: bool = False
     was_ready: bool = False  # all of them were, once
+    has_worked: bool = False  # one of them was ready, once
     _code: int = DONE
     _serial: int = 0
     _generation: int = 0
     _failures: dict[int, int] = attrs.field(factory=dict)  # in a row, by place
+    _refused: list[Child] = attrs.field(factory=list)  # who could not begin, before any other had
 
     # --- what is the case -----------------------------------------------------------------------
 
@@ -130,11 +136,14 @@ class Processes:
         child = self.children.get(serial)
         if child is None or child.state != "starting":
             return []
-        child.state, child.ready_s = "ready", now_s
+        child.state, child.ready_s, self.has_worked = "ready", now_s, True
+        refused, self._refused = self._refused, []
         older = [each for each in self._present(child.number) if each.serial < serial]
         effects: list[Effect] = [self._drain(each) for each in older]
         places = {each.number for each in self._in_state("ready")}
         self.was_ready = self.was_ready or len(places) == self.count
+        for each in refused:
+            effects += self._again(each, now_s, MISUSED)
         return [*effects, *self._go_on()]
 
     def leaving(self, serial: int, now_s: float, *, is_shut_down: bool) -> list[Effect]:
@@ -158,8 +167,11 @@ class Processes:
             return self._finish()
         if child.state == "leaving":
             return [*self._go_on()]
-        if code == MISUSED and not self.was_ready and not self.waits_for_change:
-            self._code = code  # it never worked: nothing but a change helps
+        if code == MISUSED and not self.has_worked and not self.waits_for_change:
+            self._refused.append(child)
+            if self._in_state("starting") or self.restarts:
+                return []  # those will tell whether it can be done
+            self._code = code
             return self.stop()
         effects: list[Effect] = []
         if self.is_reloading and child.state == "starting":
@@ -173,6 +185,7 @@ class Processes:
             return []
         self._generation += 1
         self._failures.clear()
+        self._refused.clear()
         self.is_reloading = True
         # Who is not there yet may have begun with what was there before.
         late = self._in_state("starting")

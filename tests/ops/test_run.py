@@ -177,6 +177,19 @@ async def stay(job: Job) -> None:
 """
 
 
+# Whoever comes first can be imported; the others cannot, once it is ready and until it is mended.
+SECOND_FAILS = """
+import time
+try:
+    pathlib.Path("first").touch(exist_ok=False)
+except FileExistsError:
+    while not pathlib.Path("first-is-ready").exists():
+        time.sleep(0.02)
+    if not pathlib.Path("mended").exists():
+        raise RuntimeError("the second fails")
+"""
+
+
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """Return the folder of a module `work`."""
@@ -533,9 +546,37 @@ async def test_what_cannot_be_imported_ends_it_with_the_code_of_that(
 ) -> None:
     (work / "work.py").write_text("import nowhere_to_be_found\n", "utf-8")
     async with having() as (_, worker):
+        said = "No module named 'nowhere_to_be_found'"
+        assert said in (await worker.until("child.failed"))["problem"]
+        assert said in (await worker.until("draining"))["why"]
         code, log = await worker.end()
     assert code == USAGE
-    assert "No module named 'nowhere_to_be_found'" in log
+    assert said in log
+
+
+@pytest.mark.anyio
+async def test_who_cannot_be_imported_beside_one_that_can_is_tried_again(
+    having: Having, work: Path
+) -> None:
+    """A file half written, a database that was away: those that work go on, and lose no job."""
+    (work / "work.py").write_text(f"{WORK}\n{SECOND_FAILS}", "utf-8")
+    async with having() as (client, worker):
+        first = await worker.until("child.ready")
+        ref = await client.dispatch("wait", "k", str(work))
+        await ref.started(WAIT_S)
+        (work / "first-is-ready").touch()
+        failed = await worker.until("child.failed")
+        assert "the second fails" in failed["problem"]
+        assert (await worker.until("restarting"))["child"] == failed["child"]
+        (work / "mended").touch()
+        assert (await worker.until("child.ready"))["child"] == failed["child"]
+        await worker.until("ready")
+        (work / "go").touch()
+        assert await ref.result(WAIT_S) == first["pid"]
+        worker.process.terminate()
+        code, log = await worker.end()
+    assert code == OK, log
+    assert "the second fails" in log
 
 
 @pytest.mark.anyio

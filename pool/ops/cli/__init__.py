@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if isinstance(cause, UsageError) and "pool.ops.cli.loading" in sys.modules:
             sys.stderr.writelines(sys.modules["pool.ops.cli.loading"].told(cause))
+        if (leash := getattr(args, "leash", None)) is not None:
+            leash.tell("failed", child=leash.number, problem=str(cause))
         return _say(str(cause), _code(cause))
     return code
 

@@ -90,6 +90,7 @@ class _Parent:
     _selector: selectors.BaseSelector = attrs.field(factory=selectors.DefaultSelector)
     _state: str = "starting"  # as whoever started us knows it
     _why: str = ""  # we leave
+    _problem: str = ""  # of the child that failed last
     _last: int = 0  # the signal that made us end at once
     _code: int | None = None
 
@@ -180,6 +181,8 @@ class _Parent:
         self.tell(f"child.{event}", pid=self._running[serial].popen.pid, **facts)
         if event == "ready":
             self._carry_out(self.processes.ready(serial, now_s))
+        elif event == "failed":
+            self._problem = facts["problem"]
         elif event == "draining":
             is_shut_down = facts["why"] == SHUT_DOWN
             self._why = self._why or (SHUT_DOWN if is_shut_down else "")
@@ -247,6 +250,7 @@ class _Parent:
         self._state, facts = state, {"pool": self.options.pool, "processes": now.count}
         match state:
             case "leaving":
+                self._why = self._why or self._problem  # nobody has asked for it
                 self.readiness.leaving(self._why)
                 self.tell("draining", **facts, why=self._why)
             case "reloading":
