@@ -13,6 +13,7 @@ from pool.core.retry import Dice
 from pool.ops.processes import (
     FAILED,
     HEALTHY_S,
+    LOADING_END_S,
     MISUSED,
     RESTART_CAP_S,
     DrainChild,
@@ -23,6 +24,9 @@ from pool.ops.processes import (
     Say,
     StartChild,
 )
+
+
+DRAIN_S = 20.0
 
 
 class Highest:
@@ -42,6 +46,7 @@ class System:
         self.now_s = 0.0
         self.running: dict[int, int] = {}  # serial -> number
         self.drained: set[int] = set()
+        self.killed: set[int] = set()
         self.said: list[str] = []
         self.code: int | None = None
         self.do(self.it.begin())
@@ -54,9 +59,12 @@ class System:
                     assert serial not in self.running
                     assert not self.it.is_stopping
                     self.running[serial] = number
-                case DrainChild(serial=serial) | KillChild(serial=serial):
+                case DrainChild(serial=serial):
                     assert serial in self.running
                     self.drained.add(serial)
+                case KillChild(serial=serial):
+                    assert serial in self.running
+                    self.killed.add(serial)
                 case Say(event=event):
                     self.said.append(event)
                 case Finish(code=code):
@@ -66,7 +74,7 @@ class System:
 
     def ready(self, *serials: int) -> None:
         for serial in serials or [*self.running]:
-            self.do(self.it.ready(serial, self.now_s))
+            self.do(self.it.ready(serial, self.now_s, DRAIN_S))
 
     def end(self, serial: int, code: int = 0) -> None:
         self.running.pop(serial, None)
@@ -325,6 +333,39 @@ def test_asked_twice_it_kills() -> None:
     assert system.do(system.it.stop()) == [KillChild(1), KillChild(2)]
 
 
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_who_does_not_end_is_killed_when_its_drain_must_be_over(is_ready: bool) -> None:
+    """One that is stopped, or hangs, would hold its parent for ever."""
+    system = System(2)
+    if is_ready:
+        system.ready()
+    system.do(system.it.stop())
+    system.wait(0)  # as after all that happens
+    system.end(1)
+    bound_s = DRAIN_S if is_ready else LOADING_END_S
+    system.wait(bound_s - 0.1)
+    assert (system.killed, system.it.wake_s) == (set(), bound_s)
+    system.wait(0.1)
+    assert (system.killed, system.said) == ({2}, ["child.hangs"])
+    system.end(2, -9)
+    assert system.code == (FAILED if is_ready else 0)
+
+
+def test_a_reload_in_which_one_does_not_end_has_failed() -> None:
+    system = System(2)
+    system.ready()
+    system.do(system.it.reload())
+    system.ready(3)
+    system.wait(0)
+    system.wait(DRAIN_S)
+    assert system.killed == {1}
+    system.end(1, -9)
+    assert system.running == {2: 2, 3: 1}
+    assert system.said == ["reloading", "child.hangs", "reload.failed"]
+    system.do(system.it.reload())
+    assert system.running == {2: 2, 3: 1, 4: 1}
+
+
 def test_asked_while_nobody_runs_it_ends_at_once() -> None:
     system = System(1)
     system.end(1, -9)
@@ -347,7 +388,7 @@ def test_a_stop_ends_a_reload() -> None:
 @pytest.mark.parametrize(
     "late",
     [
-        lambda it: it.ready(1, 0.0),
+        lambda it: it.ready(1, 0.0, DRAIN_S),
         lambda it: it.leaving(1, 0.0, is_shut_down=True),
         lambda it: it.leaving(1, 0.0, is_shut_down=False),
         lambda it: it.ended(1, FAILED, 0.0),

@@ -475,6 +475,25 @@ async def test_a_reload_with_code_that_cannot_be_imported_keeps_the_old(
 
 
 @pytest.mark.anyio
+async def test_a_child_that_stands_still_is_killed_when_its_drain_must_be_over(
+    having: Having,
+) -> None:
+    """A stopped process hears nothing: a reload, or the parent's end, would wait for ever."""
+    more = ("--processes", "1", "--grace-s", "0", "--op-timeout-s", "0.5")
+    async with having(*more) as (client, worker):
+        [pid] = await are_ready(worker, 1)
+        os.kill(pid, signal.SIGSTOP)
+        worker.process.send_signal(signal.SIGHUP)
+        new = (await worker.until("child.ready"))["pid"]
+        assert (await worker.until("child.hangs"))["child"] == 1
+        assert (await worker.until("reload.failed"))["code"] == -signal.SIGKILL
+        await worker.until("child.ended", pid=pid, code=-signal.SIGKILL)
+        worker.process.terminate()
+        await worker.until("child.ended", pid=new, code=OK)
+        assert (await worker.end())[0] == OK
+
+
+@pytest.mark.anyio
 async def test_a_child_that_is_killed_is_followed_by_another_and_its_jobs_go_on(
     having: Having, work: Path
 ) -> None:

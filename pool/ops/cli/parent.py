@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import random
 import selectors
@@ -178,9 +179,10 @@ class _Parent:
 
     def _told(self, serial: int, facts: dict[str, Any]) -> None:
         event, now_s = facts.pop("event"), time.monotonic()
+        drain_s = facts.pop("drain_s", math.inf)
         self.tell(f"child.{event}", pid=self._running[serial].popen.pid, **facts)
         if event == "ready":
-            self._carry_out(self.processes.ready(serial, now_s))
+            self._carry_out(self.processes.ready(serial, now_s, drain_s))
         elif event == "failed":
             self._problem = facts["problem"]
         elif event == "draining":
