@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -411,6 +412,33 @@ async def test_one_that_nobody_holds_leaves(fleet: Fleet) -> None:
     await aside(thread.join, WAIT_S)
     assert not thread.is_alive()
     assert len(fleet.all_seen(NodeLeft)) == 1
+
+
+class _Quits(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    "kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, _Quits]
+)
+async def test_what_a_function_raises_is_its_callers_and_the_node_stays(
+    fleet: Fleet, kind: type[BaseException]
+) -> None:
+    """As `sys.exit()` in a function, or the cancellation of what it waits for."""
+    await fleet.node(made())
+
+    async def leaves(node: Node) -> None:
+        raise kind
+
+    def use(client: Client) -> None:
+        with pytest.raises(kind):
+            client.call(leaves)
+        assert doubled(client, "k", 2) == 4
+
+    with client_of(fleet, observers=(fleet.events.note,)) as client:
+        await aside(use, client)
+    own = [each.node for each in fleet.all_seen(NodeLeft)]
+    assert len(own) == 1
 
 
 async def test_a_node_that_has_failed_is_replaced_by_the_next_call(fleet: Fleet) -> None:

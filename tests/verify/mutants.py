@@ -2253,8 +2253,8 @@ MUTANTS: Final = (
         name="a lock goes along to a forked child",
         breaks="what another thread held when the process was copied is never free",
         path="pool/jobs/sync/portal.py",
-        old="self._locks.setdefault(LINEAGE.forks, threading.RLock())",
-        new="self._locks.setdefault(0, threading.RLock())",
+        old="self._locks.setdefault(LINEAGE.forks, threading.Lock())",
+        new="self._locks.setdefault(0, threading.Lock())",
         by=("tests/jobs/test_sync.py::test_a_lock_that_a_thread_held_at_the_fork_holds_nobody_up",),
     ),
     Mutant(
