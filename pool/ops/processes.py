@@ -13,9 +13,9 @@ ready the old one drains; when that has ended, the next place follows.  So no pl
 somebody who takes jobs, and there are at most N + 1 processes and those that drain by themselves.
 Who fails to begin in a reload ends it: who is there stays.
 
-Who cannot begin as it is configured (a module that fails) is let be until another one is ready: then
-it is started again as anybody else, since here it can be done.  If all have failed so, nothing but a
-change helps, and it is over.
+Who cannot begin as it is configured (a module that fails) is let be until another one is ready:
+then it is started again as anybody else, since here it can be done.  If all have failed so, nothing
+but a change helps, and it is over.
 
 Who ends unasked is started again, at once, and later and later the sooner it ends again.  A child
 that says by itself that it leaves (somebody has sent it a signal) is replaced while it drains.  Who

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import pytest
 
@@ -40,7 +40,7 @@ class Lines:
         self.count = 0
         self.handler, self.at = handler, at
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> Self:
         sys.settrace(self._trace)
         return self
 

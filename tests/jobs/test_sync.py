@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import signal
@@ -418,27 +417,25 @@ class _Quits(BaseException):
     pass
 
 
-@pytest.mark.parametrize(
-    "kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, _Quits]
-)
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, _Quits, None])
 async def test_what_a_function_raises_is_its_callers_and_the_node_stays(
-    fleet: Fleet, kind: type[BaseException]
+    fleet: Fleet, kind: type[BaseException] | None
 ) -> None:
-    """As `sys.exit()` in a function, or the cancellation of what it waits for."""
+    """As `sys.exit()` in a function; None is the cancellation of what it waits for."""
     await fleet.node(made())
 
     async def leaves(node: Node) -> None:
-        raise kind
+        raise kind or anyio.get_cancelled_exc_class()
 
-    def use(client: Client) -> None:
-        with pytest.raises(kind):
+    def use(client: Client) -> str:
+        with pytest.raises(BaseException) as told:  # noqa: PT011 - whatever it is
             client.call(leaves)
         assert doubled(client, "k", 2) == 4
+        return told.type.__name__
 
     with client_of(fleet, observers=(fleet.events.note,)) as client:
-        await aside(use, client)
-    own = [each.node for each in fleet.all_seen(NodeLeft)]
-    assert len(own) == 1
+        assert await aside(use, client) == (kind.__name__ if kind else "CancelledError")
+    assert len(fleet.all_seen(NodeLeft)) == 1
 
 
 async def test_a_node_that_has_failed_is_replaced_by_the_next_call(fleet: Fleet) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
 from pool.jobs.node import Node
 from pool.names import WORKERS, Control
-from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, _parser, main
+from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.cli.status import fetch
 from pool.redis.url import Url
 from pool.settings import Settings

@@ -25,7 +25,6 @@ from pool.ops.processes import (
     StartChild,
 )
 
-
 DRAIN_S = 20.0
 
 

@@ -28,6 +28,7 @@ from pool.errors import (
 )
 from pool.ops.cli.child import Leash
 from pool.ops.cli.config import add_to, gather
+from pool.ops.terminal import plain, write
 from pool.redis.url import Url
 from pool.version import __version__
 
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if cause is None:
             raise
         if isinstance(cause, UsageError) and "pool.ops.cli.loading" in sys.modules:
-            sys.stderr.writelines(sys.modules["pool.ops.cli.loading"].told(cause))
+            write(sys.modules["pool.ops.cli.loading"].told(cause), sys.stderr)
         if (leash := getattr(args, "leash", None)) is not None:
             leash.tell("failed", child=leash.number, problem=str(cause))
         return _say(str(cause), _code(cause))
@@ -82,7 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(module="pool.demo.demo")
 
     dev = _command(commands, "dev", "run an embedded server until Ctrl-C, and print its address")
-    dev.add_argument("--dir", type=_filled, help="keep the data here; without it they end with the server")
+    dev.add_argument(
+        "--dir", type=_filled, help="keep the data here; without it they end with the server"
+    )
     dev.add_argument("--port", type=int, help="listen on this port of 127.0.0.1 too")
 
     run = _command(commands, "run", "run a worker; SIGTERM drains it, a second one ends it at once")
@@ -208,7 +211,7 @@ def _complete(args: argparse.Namespace) -> None:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # A mistyped option makes an address a stray argument, which argparse would repeat whole.
-        super().error(_SECRET.sub("***", message) + self._meant(message))
+        super().error(plain(_SECRET.sub("***", message) + self._meant(message)))
 
     def _meant(self, message: str) -> str:
         """Return which option is spelled like the first that is unknown."""
@@ -257,5 +260,5 @@ def _code(error: PoolError) -> int:
 
 
 def _say(text: str, code: int) -> int:
-    sys.stderr.write(f"pool: {' '.join(text.split())}\n")
+    write([f"pool: {' '.join(text.split())}"], sys.stderr)
     return code

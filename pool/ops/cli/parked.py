@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from base64 import b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from pool.jobs.node import Node
 from pool.names import check_pool
 from pool.ops import inspect
 from pool.ops.cli.status import reachable
+from pool.ops.terminal import write
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
@@ -58,8 +58,7 @@ def run(args: argparse.Namespace) -> int:
     edited = _edited(args) if args.verb == "edit" else None
     with reachable(args.url) as url:
         said = anyio.run(_run, args, url, edited)
-    text = json.dumps({"ok": said.is_done, **said.facts}) if args.json else "\n".join(said.lines)
-    sys.stdout.write(f"{text}\n")
+    write([json.dumps({"ok": said.is_done, **said.facts})] if args.json else said.lines)
     return 0 if said.is_done else 1
 
 

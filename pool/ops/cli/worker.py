@@ -103,7 +103,7 @@ async def _work(
 
 
 def _drain_s(node: Node) -> float:
-    """Return what draining takes at most: grace, handlers' ends, what is told, and closing twice."""
+    """Return what a drain takes at most: grace, handlers' ends, what is told, closing twice."""
     context, settings = node._open_wiring.context, node.settings
     ends_s = settings.grace_s + context.timing.stop_budget_s
     return ends_s + _TELLINGS * settings.op_timeout_s + 2 * CLOSE_BUDGET_S
