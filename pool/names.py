@@ -142,7 +142,7 @@ class Names:
 
     def result(self, key: str, job_id: str) -> str:
         """The outcome of an ended job."""
-        return f"{self.prefix}result:{pair(key, job_id)}"
+        return f"{self.prefix}result:{job_id} {key}"  # a pair
 
     def signal(self, identity: str) -> str:
         """Wake-ups for a worker, and replies for a node."""
