@@ -42,7 +42,7 @@ async def closed(
                     raise
                 finally:
                     scope.shield = True
-                    scope.deadline = anyio.current_time() + job._timing().stop_budget_s
+                    scope.deadline = anyio.current_time() + job._host.timing().stop_budget_s
                     await close(raised)
             except BaseException as error:
                 flying = error
