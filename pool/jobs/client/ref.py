@@ -162,16 +162,16 @@ class Stage:
     replayed_as: str = ""
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class JobRef(Generic[R]):
     """A reference to one accepted job.  It stays good after restarts of anything.
 
     A `timeout_s` of 0 asks the store once, and takes the time of a call.
     """
 
-    key: str = attrs.field(on_setattr=attrs.setters.frozen)
-    job_id: str = attrs.field(on_setattr=attrs.setters.frozen)
-    handler: str = attrs.field(on_setattr=attrs.setters.frozen)
+    key: str
+    job_id: str
+    handler: str
     _client: JobClient = attrs.field(repr=False)
     _seen: Seen | None = attrs.field(default=None, repr=False)  # when it was known to be there
     _result: ValueCodec | None = attrs.field(default=None, repr=False)  # None: as the name says
@@ -224,7 +224,7 @@ class JobRef(Generic[R]):
         """
         checks.seconds("timeout_s", timeout_s, or_none=True)
         origin = RUNNING.get()
-        if origin == pair(self.key, self.job_id):
+        if origin and origin == pair(self.key, self.job_id):
             raise DeadlockRisk(key=self.key, job_id=self.job_id)
         waiting = Waiting(self.key, self.job_id, self._seen, origin)
         try:
@@ -279,7 +279,7 @@ class JobRef(Generic[R]):
             StoreUnavailable: The store does not answer.
         """
         found, seen = await self._client.look(self.key, self.job_id, self._seen)
-        self._seen = seen
+        self._see(seen)
         history = await self._client.history(self.key, found)
         return status_of(self.key, self.job_id, found, self._client, history)
 
@@ -344,7 +344,10 @@ class JobRef(Generic[R]):
         try:
             await self._client.wait(waiting, timeout_s)
         finally:
-            self._seen = None if isinstance(waiting.answer, Outcome) else waiting.seen
+            self._see(None if isinstance(waiting.answer, Outcome) else waiting.seen)
+
+    def _see(self, seen: Seen | None) -> None:
+        object.__setattr__(self, "_seen", seen)  # all else of it stands as it is
 
 
 def _stage(

@@ -462,6 +462,14 @@ async def unmoved(wait: Callable[[], Coroutine[Any, Any, T]]) -> T:
             await cancels.absorb()
 
 
+def scopes() -> Callable[[], anyio.CancelScope]:
+    """Return what makes cancel scopes of the present event loop.
+
+    `anyio.CancelScope()` looks each time for the loop, and then initialises the scope twice.
+    """
+    return type(anyio.CancelScope())
+
+
 def after_task() -> Callable[[Callable[[], object]], object]:
     """Return what has a function called once the present task has ended, however it did.
 
