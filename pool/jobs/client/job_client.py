@@ -149,6 +149,7 @@ def _more(
     handler: str,
     payload: bytes,
     followers: bytes,
+    told: bytes,
     usual: Options | None,
 ) -> str:
     is_known = known or options.known
@@ -156,7 +157,7 @@ def _more(
     return pack_more(
         expires=_ms(expires_s),
         start=_ms(start_s),
-        digest=digest_of(handler, payload + followers) if is_known else "",
+        digest=digest_of(handler, payload, told) if is_known else "",
         followers=len(payload) if followers else "",
         window=_ms(options.window_s) if is_known else "",
         retention=_ms(options.retention_s),
@@ -256,8 +257,10 @@ class JobClient:
         job_id, more = known or options.known or context.ids.next(), ""
         usual = mine._options if mine is not None else None
         if known or options.is_special or (usual is not None and usual.is_timed):
-            behind = self._followers(options, key, job_id)
-            more = _more(options, known, name, payload, behind, usual)
+            behind, told = self._followers(options, key, job_id), b""
+            if behind and (known or options.known):
+                told = self._followers(options, key, job_id, has_kinds=False)
+            more = _more(options, known, name, payload, behind, told, usual)
             payload += behind
         if options.if_exists == "attach" and (known or options.known):
             must = "another policy beside an id: that names this job, and attaching is to another"
@@ -280,14 +283,18 @@ class JobClient:
             admission.go_by(admission.policy)
         return admission
 
-    def _followers(self, options: DispatchOptions, key: str, job_id: str) -> bytes:
+    def _followers(
+        self, options: DispatchOptions, key: str, job_id: str, *, has_kinds: bool = True
+    ) -> bytes:
         if not (options.then or options.otherwise):
             return b""
-        return self.packer().pack(options.then, options.otherwise, key=key, job_id=job_id)
+        packer = self.packer(has_kinds=has_kinds)
+        return packer.pack(options.then, options.otherwise, key=key, job_id=job_id)
 
-    def packer(self) -> Packer:
-        """Return what packs followers in this pool."""
-        return Packer(len(self.context.lanes), self.context.settings.payload_bytes_max)
+    def packer(self, *, has_kinds: bool = True) -> Packer:
+        """Return what packs followers in this pool; without their kinds, only to be compared."""
+        bytes_max, lanes = self.context.settings.payload_bytes_max, len(self.context.lanes)
+        return Packer(lanes, bytes_max, self.handlers, has_kinds=has_kinds)
 
     async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
         """Add what only another look tells, in time: names like the one that nobody knows."""
