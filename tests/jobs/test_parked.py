@@ -6,6 +6,7 @@ import os
 import socket
 from typing import Any
 
+import anyio
 import pytest
 
 from pool import Handlers, Job, Node
