@@ -323,9 +323,10 @@ class Node(Dispatching):
     ) -> JobPage:
         """Return some of the live jobs that fit all that is given, and where to go on.
 
-        An owner, `unassigned`, `pending` and `waiting` are found by their indexes; for all else a
-        page looks at so many records, and says at how many of how many: it may have found nothing,
-        and lead on.  Jobs that move between two pages may be told twice, or not at all.
+        An owner, `unassigned` (but for handlers that nobody has registered), `pending` and
+        `waiting` are found by their indexes; for all else a page looks at so many records, and says
+        at how many of how many: it may have found nothing, and lead on.  Jobs that move between two
+        pages may be told twice, or not at all.
 
         Args:
             state: pending, running, waiting, unassigned or queued.

@@ -272,9 +272,31 @@ async def test_a_dispatch_that_is_repeated_makes_one_chain(
     stages = await settled(refs[0])
     await via.dispatch("charge", "o1", 7)
     assert await settled(refs[1]) == stages
-    with pytest.raises(IdempotencyConflict):
+    with pytest.raises(IdempotencyConflict) as conflict:
         await node.options(job_id="once").dispatch("charge", "o1", 7)
+    assert conflict.value.differs == "followers"
     assert diary.entries.count(("charge", 7)) == 1
+
+
+async def test_a_follower_is_the_same_by_its_name_and_its_function(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    """Whether or not the node that dispatches knows its handler, and of what kind that is."""
+    note, node, client = handlers["note"], await fleet.node(handlers), await fleet.node()
+
+    def chain_of(handler: Any) -> Follower:
+        inner = Follower(handler, "n2", "b").options(takes_result=True)
+        return Follower(handler, "n1", "a").options(then=inner, otherwise=inner)
+
+    for asks in (node, client):
+        for handler in (note, "note"):
+            via = asks.options(job_id="one", then=chain_of(handler), allow_unknown=True)
+            ref = await via.dispatch("charge", "o1", 7)
+            assert ref.job_id == "one"
+    other = node.options(job_id="one", then=Follower(note, "n1", "a"))
+    with pytest.raises(IdempotencyConflict) as conflict:
+        await other.dispatch("charge", "o1", 7)
+    assert conflict.value.differs == "followers"
 
 
 async def test_a_handler_that_attaches_by_default_refuses_instead_where_somebody_follows(

@@ -282,9 +282,7 @@ async def test_the_whole_line_is_stopped_though_it_moves_on_meanwhile(fleet: Fle
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-async def test_what_is_for_a_handler_of_nobody_is_listed_and_counted(
-    fleet: Fleet, lanes: int
-) -> None:
+async def test_what_nobody_takes_is_listed_and_counted(fleet: Fleet, lanes: int) -> None:
     """No index leads to it, as no name of it is registered."""
     node = await fleet.node(handlers, capacity=1, lanes=lanes)
     await node.options(allow_unknown=True).dispatch_many("nobody", [f"n{i}" for i in range(5)])

@@ -3517,10 +3517,7 @@ MUTANTS: Final = (
         path="pool/jobs/client/listing.py",
         old='(*queues, ("jobs", "")) if await self._has_others(state, queues) else queues',
         new="queues",
-        by=(
-            "tests/jobs/test_listing.py"
-            "::test_what_is_for_a_handler_of_nobody_is_listed_and_counted",
-        ),
+        by=("tests/jobs/test_listing.py::test_what_nobody_takes_is_listed_and_counted",),
     ),
     Mutant(
         name="nothing is found where all is lost",
@@ -3537,6 +3534,16 @@ MUTANTS: Final = (
         old="            await self._client.look(self.key, self.job_id, self._seen)  # raises",
         new="            pass  # raises",
         by=("tests/jobs/test_listing.py::test_who_stops_what_never_was_is_told",),
+    ),
+    Mutant(
+        name="a name is another follower than its function",
+        breaks="who repeats a dispatch and names what follows otherwise is refused",
+        path="pool/jobs/followers.py",
+        old="known._options.kind if known and self.has_kinds else None",
+        new="known._options.kind if known else None",
+        by=(
+            "tests/jobs/test_followers.py::test_a_follower_is_the_same_by_its_name_and_its_function",
+        ),
     ),
 )
 
