@@ -532,7 +532,7 @@ class IdempotencyConflict(RefusedError):
     digest: str
     known_handler: str
     known_digest: str
-    differs: Literal["handler", "arguments", "followers", "id"]
+    differs: str  # handler, arguments, followers or id
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
