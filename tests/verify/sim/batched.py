@@ -29,6 +29,7 @@ class Members:
     chunks: Sequence[Sequence[tuple[str, str, Plan]]]  # key, token, plan
     then: tuple[str, str, Plan]
     least: int
+    open_s: float = OPEN_S
 
     async def make(self, boot: Boot, node: Node, nonces: dict[str, str], *, is_first: bool) -> None:
         """Make it, or go on with it; only the first writes down what it is told of each."""
@@ -43,7 +44,7 @@ class Members:
                 boot.record("dispatch", "invoke", key=its_key, idem=its, extra=extra)
         then = Follower("work", key, token, plan)
         try:
-            made = node.batch(self.name, then=then, success_min=self.least, open_s=OPEN_S)
+            made = node.batch(self.name, then=then, success_min=self.least, open_s=self.open_s)
             async with made as batch:
                 if nonces.setdefault(self.name, batch._nonce) != batch._nonce:
                     return  # that is another one: data were lost

@@ -412,7 +412,7 @@ def _then(on_set: Any, end: Callable[[], None]) -> Any:
     return stored
 
 
-def _batch(stage: Stage, by: str, to: str, *, goes_on: bool = False) -> None:
+def _batch(stage: Stage, by: str, to: str, *, goes_on: bool = False, open_s: float = 5.0) -> None:
     """Have a node make a batch whose members others run, and maybe another one go on with it."""
     load = stage.simulation.load
 
@@ -423,7 +423,9 @@ def _batch(stage: Stage, by: str, to: str, *, goes_on: bool = False) -> None:
         plans = [{**_PLAIN, "fails": int(n == 1), "how": "park"} for n in range(len(tokens))]
         calls = list(zip(keys, tokens, plans, strict=True))
         then = (stage.key_of(OTHER), "t7009.0", _PLAIN)
-        members = Members(name=name, chunks=[calls[:2], calls[2:]], then=then, least=3)
+        members = Members(
+            name=name, chunks=[calls[:2], calls[2:]], then=then, least=3, open_s=open_s
+        )
         stage.do(by, lambda boot, node: members.make(boot, node, load._nonces, is_first=True))
         if goes_on:
             other = partial(members.make, nonces=load._nonces, is_first=False)
@@ -449,9 +451,9 @@ def _tend(stage: Stage) -> None:
     """Have the actor find out that its maker has left a batch, and what is missing."""
 
     def end() -> None:
-        stage.simulation.world.after(0.0, stage.crash, OTHER, 40.0)
+        stage.simulation.world.after(0.0, stage.crash, OTHER, 6.0)
 
-    _batch(stage, OTHER, ACTOR)
+    _batch(stage, OTHER, ACTOR, open_s=1.5)
     stage.at(0.03, end)
 
 
