@@ -2853,7 +2853,7 @@ MUTANTS: Final = (
         path="pool/jobs/process.py",
         old="while found := {*_session(started.pid)} - killed:",
         new="while found := set[int]():",
-        by=("tests/jobs/test_blocking.py",),
+        by=("tests/jobs/test_blocking.py::test_what_a_function_left_behind_ends_with_its_process",),
     ),
     Mutant(
         name="woken for nothing",
