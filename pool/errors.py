@@ -974,6 +974,21 @@ class OutOfMemory(HandlerError):
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
+class MiddlewareFailed(HandlerError):
+    """What stands around the dispatches of a handler raised.
+
+    Of `dispatch_many()`, in the place of the call that it was: the others went on.  `__cause__` is
+    what was raised; `dispatch()` raises that itself.
+    """
+
+    code: ClassVar[str] = "POOLMIDDLEWARE"
+    hint: ClassVar[str] = "nothing was sent, unless it raised behind its call_next()"
+
+    key: str
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
 class JobParked(HandlerError):
     """The job was given up and lies in the dead letters.
 

@@ -4,6 +4,7 @@ either of them.
 post     from any thread          later     a timer without a task of ours
 waiter   a place for one reply    readable  a socket that is watched from one wait to the next
 strays   cancellations that no scope asked for, which on asyncio come from whoever knows a task
+let_go   of a socket, before it is closed
 spawn    a task that belongs to no group
 """
 
@@ -480,6 +481,18 @@ def after_task() -> Callable[[Callable[[], object]], object]:
     task = asyncio.current_task()
     assert task is not None
     return lambda fn: task.add_done_callback(lambda _: fn())
+
+
+def let_go(found: socket.socket) -> None:
+    """Forget a socket that was waited for, before it is closed.
+
+    trio keeps what it has watched registered, by its number, for as long as any copy of it is open.
+    """
+    with suppress(sniffio.AsyncLibraryNotFoundError, RuntimeError):  # the loop has ended
+        if sniffio.current_async_library() == "trio":
+            import trio
+
+            trio.lowlevel.notify_closing(found)
 
 
 def is_cancellation(error: BaseException) -> bool:
