@@ -122,6 +122,7 @@ async def test_what_a_job_raises_is_safe_in_each_command(
         for each in (
             (),
             ("status",),
+            ("why", "k"),
             ("parked", "show", EVIL[:-1], EVIL[:-1]),
             ("parked", "edit", *named, "--args", f'["{EVIL[:5]}"'),
             ("parked", "list", "--cursor", EVIL[:-1]),
