@@ -11,7 +11,7 @@ and its entry in the documentation holds: when it comes, which limit it is about
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, TypeVar
 
 import attrs
 
