@@ -27,7 +27,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -516,8 +516,7 @@ class Dispatcher(Actor[Message]):
 
 
 def _conflict(item: Admission, known_handler: str, known_digest: str) -> IdempotencyConflict:
-    digest = more_of(item.more, "digest")
-    differs: Literal["handler", "arguments", "followers", "id"] = "followers"
+    digest, differs = more_of(item.more, "digest"), "followers"
     if known_handler != item.handler:
         differs = "handler"
     elif known_digest.partition("-")[0] != digest.partition("-")[0]:
