@@ -99,7 +99,7 @@ async def measure(url: str, client: redis.Redis, members: int, lanes: int) -> As
         plain_s, plain_server_s = meter.took()
     each_us, plain_us = 1e6 * server_s / members, 1e6 * plain_server_s / members
     rate, plain_rate = members / settled_s, members / plain_s
-    yield f"{members} members, {lanes} lanes; {_memory(client) / 1e6:.0f} MB on the server in the end"
+    yield f"{members} members, {lanes} lanes; {_memory(client) / 1e6:.0f} MB in the end"
     yield f"added in {added_s:.1f} s, settled in {settled_s:.1f} s: {rate:.0f} a s"
     yield f"as plain jobs: sent in {sent_s:.1f} s, ended in {plain_s:.1f} s: {plain_rate:.0f} a s"
     yield f"of the server's time: {each_us:.0f} us a member, {plain_us:.0f} us a plain job"
