@@ -512,11 +512,13 @@ class QueueFull(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class IdempotencyConflict(RefusedError):
-    """The id, or idempotency key, is that of a job with another handler or other arguments.
+    """The id, or idempotency key, is that of a job with another handler, arguments or followers.
 
     It answers for the job that it was given to first, as long as that lives or is remembered, and
-    is never another one's. `handler` and `digest` (of handler and encoded arguments) are this
-    dispatch's, `known_handler` and `known_digest` those of the job that stands. It says that two
+    is never another one's. `handler` and `digest` (of handler and encoded arguments; behind a
+    hyphen of what follows, if anything) are this dispatch's, `known_handler` and `known_digest`
+    those of the job that stands; `differs` says which of the three is not the same, or `id`: that
+    job was given none, and nobody can ask for it by the one that was made for it. It says that two
     callers, or two versions of one, make different jobs under one name: put what tells them apart
     into the key.
     """
@@ -530,6 +532,7 @@ class IdempotencyConflict(RefusedError):
     digest: str
     known_handler: str
     known_digest: str
+    differs: str  # handler, arguments, followers or id
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -968,6 +971,21 @@ class OutOfMemory(HandlerError):
 
     function: str
     memory_bytes: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class MiddlewareFailed(HandlerError):
+    """What stands around the dispatches of a handler raised.
+
+    Of `dispatch_many()`, in the place of the call that it was: the others went on.  `__cause__` is
+    what was raised; `dispatch()` raises that itself.
+    """
+
+    code: ClassVar[str] = "POOLMIDDLEWARE"
+    hint: ClassVar[str] = "nothing was sent, unless it raised behind its call_next()"
+
+    key: str
+    problem: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

@@ -143,7 +143,7 @@ class Names:
 
     def result(self, key: str, job_id: str) -> str:
         """The outcome of an ended job."""
-        return f"{self.prefix}result:{pair(key, job_id)}"
+        return f"{self.prefix}result:{job_id} {key}"  # a pair
 
     def batch(self, batch_id: str) -> str:
         """A batch, and what has become of its members."""

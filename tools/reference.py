@@ -36,6 +36,7 @@ from pool.core import lifecycle
 from pool.errors import PoolError
 from pool.ops import cli
 from pool.ops.cli.explain import facts, kinds
+from pool.ops.doctor import RULES
 from pool.redis.scripts import Script
 from pool.settings import Settings
 from tools import figures, life
@@ -198,6 +199,15 @@ def commands() -> str:
         parts += [_one_space(each.epilog)] if each.epilog else []
         parts += [table(("", ""), iter(rows))] if rows else []
     return "\n\n".join(parts)
+
+
+def findings() -> str:
+    """What `pool doctor` looks for, from its table."""
+    rows = (
+        (f"[`{rule.name}`](#{rule.name})", rule.severity, rule.looks_at, rule.threshold)
+        for rule in RULES
+    )
+    return table(("finding", "how bad", "what is looked at", "from when on"), rows)
 
 
 def _one_space(text: str) -> str:
@@ -378,6 +388,7 @@ PARTS: Final = (
     Part("reference/errors.md", "entries", error_entries),
     Part("reference/events.md", "events", events),
     Part("reference/cli.md", "commands", commands),
+    Part("how-to/at-three-in-the-morning.md", "findings", findings),
     Part("reference/redis.md", "keys", redis_keys),
     Part("reference/scripts.md", "scripts", scripts),
     Part("reference/api-jobs.md", "api", lambda: api("jobs")),

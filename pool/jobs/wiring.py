@@ -155,7 +155,8 @@ class Wiring:
     @property
     def down(self) -> tuple[str, ...]:
         """The names of the parts that are down at the moment; see `Supervisor`."""
-        return self._supervisor.down
+        unwoken = ("pipeline",) if self.context.pipeline.is_unwoken else ()
+        return (*self._supervisor.down, *unwoken)
 
     # --- start and stop -----------------------------------------------------------------------
 
@@ -341,6 +342,8 @@ class Wiring:
         counts: dict[str, int],
         was_away: bool,
     ) -> None:
+        self._supervisor.look()
+        self.context.pipeline.look()
         now_s = self.context.io.clock()
         if told.lease_end_ms is not None:
             self._reaper.lease_ends(state.number, state.until_s(told.lease_end_ms, now_s))

@@ -378,8 +378,12 @@ async def test_a_letter_tells_which_codec_made_its_arguments(
         said = capsys.readouterr().out
         assert "bytes that cannot be read, made by the codec 'hex', which is not here" in said
         assert "(version 3)" in said
-        assert await anyio.to_thread.run_sync(main, ["parked", "edit", *named]) == USAGE
-        assert "POOLCODEC" in capsys.readouterr().err
+        for given, said in (
+            (["--args", "[]"], "cannot be read, so that none can be kept: give both"),
+            (["--args", "[]", "--kwargs", "{}"], "POOLCODEC"),
+        ):
+            assert await anyio.to_thread.run_sync(main, ["parked", "edit", *named, *given]) == USAGE
+            assert said in capsys.readouterr().err
 
 
 @pytest.mark.anyio
@@ -458,7 +462,17 @@ async def test_dead_letters_are_listed_mended_replayed_and_discarded(
         shown = (await told("show", "k1", refs[1].job_id))["job"]
         assert (shown["args"], shown["kwargs"]) == (["x"], {"two": 1})
         assert "TypeError" in shown["history"][0]["traceback"]
-        await told("edit", "k1", refs[1].job_id, "--args", "[5]", "--kwargs", '{"two": 2}')
+        for words, args, kwargs in (
+            (["--kwargs", '{"two": 9}'], ["x"], {"two": 9}),
+            (["--args", "[6]"], [6], {"two": 9}),
+            (["--args", "[5]", "--kwargs", '{"two": 2}'], [5], {"two": 2}),
+        ):  # what is left out stays
+            await told("edit", "k1", refs[1].job_id, *words)
+            shown = (await told("show", "k1", refs[1].job_id))["job"]
+            assert (shown["args"], shown["kwargs"]) == (args, kwargs)
+        bare = ["parked", "edit", "k1", refs[1].job_id, *where]
+        assert await anyio.to_thread.run_sync(main, bare) == USAGE
+        assert "give --args, --kwargs or both" in capsys.readouterr().err
         anew = (await told("replay", "k1", refs[1].job_id))["job_id"]
         assert await (await node.job("k1", anew)).result(timeout_s=WAIT_S) == 7
         assert (await told("discard", "--all", "--prefix", "k2", "--dry-run"))["count"] == 1

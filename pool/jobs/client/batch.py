@@ -52,9 +52,9 @@ from pool.errors import (
     again,
 )
 from pool.jobs.around import Outgoing, dispatch_through
-from pool.jobs.client.dispatch import Call, _check_handler, _checked
+from pool.jobs.client.dispatch import Call, _checked
 from pool.jobs.client.dispatcher import Accepted
-from pool.jobs.client.job_client import DispatchOptions, JobClient
+from pool.jobs.client.job_client import Admitting, DispatchOptions, JobClient
 from pool.jobs.client.ref import JobRef
 from pool.jobs.client.waiters import ASK_AGAIN_S
 from pool.jobs.followers import Follower, several
@@ -603,14 +603,14 @@ class Batch:
                 WrongArguments: Of these, nothing was added, nor of some before them.
             StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `Node.dispatch()`.
         """
-        _check_handler(handler)
         given = iter(checks.several("calls", calls, _CALLS))
         refused = list[Refused]()
         async with self._lock:
             self._check_open()
+            admitting = self._client.admitting(handler, _OPTIONS)
             while some := list(islice(given, NOTED)):
                 checked = [Call(each) if isinstance(each, str) else _checked(each) for each in some]
-                refused += await self._add(handler, checked)
+                refused += await self._add(admitting, checked)
         return refused
 
     async def seal(self) -> None:
@@ -665,16 +665,15 @@ class Batch:
             self._added += 1
             return member_of(self.id, self._nonce, self._lane.number, self._added - 1)
 
-    async def _add(self, handler: Handler[Any, Any] | str, calls: Sequence[Call]) -> list[Refused]:
-        client, first = self._client, self._added
-        around = client.around_dispatch(handler)
-        items = [self._item(handler, n, call) for n, call in enumerate(calls, first)]
+    async def _add(self, admitting: Admitting, calls: Sequence[Call]) -> list[Refused]:
+        first = self._added
+        items = [self._item(admitting, n, call) for n, call in enumerate(calls, first)]
         words = await self._note([each.key for each in items])
         left = [n for n, word in enumerate(words) if word == NOT_ENDED]
         answers = dict[int, Accepted | PoolError]()
-        if around:
+        if admitting.around:
             for n in left:
-                answers[n] = await self._through(handler, first + n, calls[n])
+                answers[n] = await self._through(admitting, first + n, calls[n])
         else:
             await self._dispatch(items, left, answers)
         errors = {n: each for n, each in answers.items() if isinstance(each, PoolError)}
@@ -686,8 +685,8 @@ class Batch:
         self._added += len(calls)
         return [Refused(index=first + n, key=calls[n].key, error=e) for n, e in errors.items()]
 
-    def _item(self, handler: Handler[Any, Any] | str, index: int, call: Call) -> Admission:
-        item = self._client.admission(handler, call.key, call.args, call.kwargs, _OPTIONS)
+    def _item(self, admitting: Admitting, index: int, call: Call) -> Admission:
+        item = admitting.admission(call.key, call.args, call.kwargs)
         item.id = member_id(self._nonce, index)
         mine = MORE["batch"] + member_of(self.id, self._nonce, self._lane.number, index)
         item.more = f"{item.more},{mine}" if item.more else mine
@@ -713,9 +712,7 @@ class Batch:
                 await anyio.sleep(pause_s)
                 pause_s = min(2 * pause_s, FULL_MAX_S) if len(left) == len(before) else FULL_S
 
-    async def _through(
-        self, handler: Handler[Any, Any] | str, index: int, call: Call
-    ) -> Accepted | PoolError:
+    async def _through(self, admitting: Admitting, index: int, call: Call) -> Accepted | PoolError:
         """Dispatch one by way of middleware, which cannot give a member another key."""
         client = self._client
 
@@ -724,21 +721,21 @@ class Batch:
                 raise checks.option("key", outgoing.key, f"{call.key!r}: it is noted so")
             changed = Call(outgoing.key, *outgoing.args, **dict(outgoing.kwargs))
             answers = dict[int, Accepted | PoolError]()
-            await self._dispatch([self._item(handler, index, changed)], [0], answers)
+            await self._dispatch([self._item(admitting, index, changed)], [0], answers)
             accepted = answers[0]
             if isinstance(accepted, PoolError):
                 raise again(accepted)
             return JobRef[Any](accepted.key, accepted.job_id, accepted.handler, client)
 
         outgoing = Outgoing(
-            handler=handler if isinstance(handler, str) else handler.name,
+            handler=admitting.name,
             key=call.key,
             args=call.args,
             kwargs=call.kwargs,
             options=_OPTIONS.told(),
         )
         try:
-            ref = await dispatch_through(client.around_dispatch(handler), outgoing, send)
+            ref = await dispatch_through(admitting.around, outgoing, send)
         except PoolError as error:
             return error.with_traceback(None)
         return Accepted(ref.key, ref.job_id, ref.handler, None)

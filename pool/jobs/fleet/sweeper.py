@@ -267,7 +267,7 @@ class Sweeper(Actor[Deadline]):
         judgement = judgement_of(self.context.settings, self.context.timing)
         recovery = Recovery(self.context, state, judgement)
 
-        def targets(key: str, record: Record, _: Grant) -> Sequence[Target]:
+        def targets(key: str, record: Record, _: Grant) -> tuple[Target, ...]:
             return self.context.targets(key, record.handler, lane=state.number)
 
         for each, record in group:

@@ -19,7 +19,7 @@ from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False)
 class Admission:
     """One job to accept; `ranked` are places in the call's list of targets, counted from 1.
 
