@@ -319,10 +319,11 @@ async def test_no_command_looks_at_more_than_a_page(fleet: Fleet, redis_url: str
     fleet.is_audited = False
     node = await fleet.node(handlers)
     await node.options(delay_s=600.0).dispatch(stay, "k")
-    names, text = fleet.names, fleet.client.hget(fleet.names.jobs, "k")
+    names = fleet.names
+    text: Any = fleet.client.hget(names.jobs, "k")
     keys = [f"k{i}" for i in range(1499)]
     fleet.client.zadd(names.due, {f"k:{key}": 1e15 for key in keys})
-    fleet.client.hset(names.jobs, mapping=dict.fromkeys(keys, text))
+    fleet.client.hset(names.jobs, mapping={key: text for key in keys})  # noqa: C420 - its type
     asked: list[tuple[Any, ...]] = []
 
     class Spy:
