@@ -21,6 +21,7 @@ from typing import Any, Final
 import attrs
 
 import pool
+import pool.batches
 import pool.codecs
 import pool.events
 import pool.letters
@@ -69,6 +70,7 @@ API: Final = {
             "Follower",
         ),
         *("Dispatching", "JobRef", "Status", "Progress", "LocalWorker", "WorkerInfo"),
+        *pool.batches.__all__,
         *pool.letters.__all__,
         *pool.listing.__all__,
         *pool.middleware.__all__,
@@ -81,6 +83,7 @@ API: Final = {
 }
 _HOMES: Final = (
     pool,
+    pool.batches,
     pool.codecs,
     pool.letters,
     pool.listing,
@@ -254,7 +257,7 @@ KINDS: Final = {
     "pending": ("zset", "key -> by when its start must be acknowledged"),
     "due": (
         "zset",
-        "key -> when its delay, retry or time limit is over; lane -> when to carry what is for it",
+        "key -> when its delay, retry or limit is over; lanes and batches: when somebody comes",
     ),
     "payloads": (
         "hash",
@@ -272,9 +275,11 @@ KINDS: Final = {
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
     "attempts": ("hash", "key -> how its job's latest attempts failed"),
     "kept": ("zset", "length of the outcome, job id and key -> until when it is remembered"),
+    "batches": ("zset", "id of each batch -> when it was opened"),
     "config": ("hash", "protocol, lanes, TTL and generation: what the pool was made as"),
     "map_due": ("zset", "map -> when its time is up"),
     "maps": ("hash", "the time by which maps end, and how far those came that have"),
+    "batch": ("hash", ""),
     "inbox": ("list", ""),
     "owned": ("set", ""),
     "result": ("string", ""),

@@ -129,6 +129,7 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
     ("start-at-dead", facts(**late(claim="x|1|1|0")), "which is fenced", "--fix --yes"),
     ("due-late", facts(late_due=Late(count=9, oldest_ms=20_000.0, keys=("k",))), "9", "--fix"),
     ("not-carried", facts(late_out={3: 20_000.0}, counters={"outgoing": 4}), "4 mess", "--fix"),
+    ("batch-late", facts(late_batches=Late(count=2, oldest_ms=20_000.0)), "2 batches", "--fix"),
     ("too-long", facts(record("running", **OLD), handlers={"h": LONG}), "timeout_s", "pool why k0"),
     ("no-progress", facts(record("running", **OLD), handlers={"h": LONG}), "progress", "why k0"),
     (
