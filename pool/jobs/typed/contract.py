@@ -45,6 +45,7 @@ from pool.errors import (
     PayloadEncodingError,
     UnknownVersion,
     WrongArguments,
+    name_of,
     shown,
 )
 from pool.jobs.depends import hint_of, needs_of, signature_of
@@ -93,8 +94,9 @@ def encoding_of(codec: object, version: object, upcast: object) -> Encoding:
     if type(codec) is str:
         checks.word("codec", codec, *OURS)
         return Encoding(codec, None, known, upcast)
-    if isinstance(codec, type):
-        raise checks.setting("codec", codec, f"an object of it: {codec.__name__}(...)")
+    if issubclass(type(codec), type):
+        kind: Any = codec
+        raise checks.setting("codec", codec, f"an object of it: {name_of(kind)}(...)")
     name, *methods = (_asked(codec, each) for each in ("name", "encode", "decode"))
     if type(name) is not str or not re.fullmatch(CODEC_NAME, name, re.ASCII) or name in OURS:
         must = f"one of {', '.join(OURS)}, nor a Codec with a name of its own"
