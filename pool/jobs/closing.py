@@ -72,7 +72,7 @@ async def _close(
     raised: BaseException | None,
 ) -> None:
     scope.shield = True
-    budget_s = job._timing().stop_budget_s
+    budget_s = job._host.timing().stop_budget_s
     take_back = current_loop().later(budget_s, partial(setattr, scope, "shield", False))
     try:
         await close(raised)

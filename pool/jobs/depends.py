@@ -337,7 +337,7 @@ async def _make(
     made: dict[Function, Any] = {}
     if plan.lifespan is not None:
         made[plan.lifespan] = job.resources
-    way: Any = job._blocking(job) if plan.has_threads else NO_BLOCKING
+    way: Any = job._blocking() if plan.has_threads else NO_BLOCKING
     for fn, maker in plan.makers.items():
         given: dict[str, Any] = {name: made[need] for name, need in maker.needs.items()}
         for name in maker.jobs:

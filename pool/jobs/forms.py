@@ -350,7 +350,7 @@ async def _direct(method: Function, /, *args: Any, **kwargs: Any) -> None:
 
 def _caller(job: Job) -> Callable[..., Coroutine[Any, Any, None]]:
     """Return what calls methods some of which are plain: a run has one thread at a time."""
-    way, limiter = job._blocking(job), anyio.CapacityLimiter(1)
+    way, limiter = job._blocking(), anyio.CapacityLimiter(1)
 
     async def call(method: Function, /, *args: Any, **kwargs: Any) -> None:
         if checks.is_async(method):

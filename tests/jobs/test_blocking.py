@@ -143,7 +143,7 @@ async def test_a_worker_calls_as_many_at_once_as_it_has_slots(fleet: Fleet, proc
     @handlers.job("many")
     async def many(job: Job) -> int:
         nonlocal most
-        limiter = job._blocking(job).limiter
+        limiter = job._blocking().limiter
 
         async def call() -> None:
             nonlocal most

@@ -29,7 +29,7 @@ def storing(diary: Diary, *, is_endless: bool = False, **options: Any) -> Handle
         finally:
             diary.note("commits")
             try:
-                await anyio.sleep(3600 if is_endless else job._timing().stop_budget_s * 2)
+                await anyio.sleep(3600 if is_endless else job._host.timing().stop_budget_s * 2)
                 diary.note("committed")
             except anyio.get_cancelled_exc_class():
                 diary.note("cut")

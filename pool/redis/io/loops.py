@@ -15,8 +15,8 @@ import math
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from contextvars import copy_context
-from typing import Any, Protocol, TypeAlias, TypeVar
+from contextvars import Context, copy_context
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import anyio
 import attrs
@@ -32,7 +32,13 @@ class Waiter(Protocol):
     """A place for one reply.  A waiter that nobody waits for any more takes it all the same."""
 
     def take(self, reply: Reply) -> None:
-        """Let `wait()` return this; at most once, on the loop's thread."""
+        """Let `wait()` return this, on the loop's thread; what comes second is dropped.
+
+        If it raises, whatever it is, nothing was taken, and it can be called again.
+        """
+
+    def is_taken(self) -> bool:
+        """Whether it has one, or was cancelled."""
 
     def wait(self) -> Awaitable[Reply]:
         """Wait for the reply.  Once, by one task."""
@@ -114,18 +120,45 @@ def _call(fn: Callable[[], object]) -> object:
     return fn()
 
 
-class _AsyncioWaiter:
-    __slots__ = ("_future",)
+class _AsyncioWaiter(asyncio.Future[Reply]):
+    """A future that is done once its task is sure to be woken.
+
+    asyncio's own is done first: if `call_soon` raises then (a deep stack, no memory), its task
+    sleeps for ever, and cannot even be cancelled.
+    """
+
+    __slots__ = ("_context", "_wake")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._future: asyncio.Future[Reply] = loop.create_future()
+        super().__init__(loop=loop)
+        self._wake: Callable[..., object] | None = None  # of the task that waits
+
+    def add_done_callback(
+        self, fn: Callable[[Self], object], /, *, context: Context | None = None
+    ) -> None:
+        self._wake, self._context = fn, context
+
+    def _wake_soon(self) -> None:
+        if self._wake is not None:
+            self.get_loop().call_soon(self._wake, self, context=self._context)
+            self._wake = None
 
     def take(self, reply: Reply) -> None:
-        if not self._future.done():  # it is done when its caller was cancelled
-            self._future.set_result(reply)
+        if not self.done():  # it is done when its caller was cancelled
+            self._wake_soon()
+            self.set_result(reply)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if self.done():
+            return False
+        self._wake_soon()
+        return super().cancel(msg)
+
+    def is_taken(self) -> bool:
+        return self.done()
 
     def wait(self) -> Awaitable[Reply]:
-        return self._future
+        return self
 
 
 class _AsyncioReadable:
@@ -268,10 +301,14 @@ class _TrioWaiter:
         self._is_taken = False
 
     def take(self, reply: Reply) -> None:
-        self._reply, self._is_taken = reply, True
+        if self._is_taken:
+            return
         if self._task is not None:
-            task, self._task = self._task, None
-            self._lowlevel.reschedule(task)
+            self._lowlevel.reschedule(self._task)
+        self._reply, self._is_taken, self._task = reply, True, None
+
+    def is_taken(self) -> bool:
+        return self._is_taken
 
     async def wait(self) -> Reply:
         if not self._is_taken:
@@ -424,6 +461,14 @@ async def unmoved(wait: Callable[[], Coroutine[Any, Any, T]]) -> T:
             if is_asked_for():
                 raise
             await cancels.absorb()
+
+
+def scopes() -> Callable[[], anyio.CancelScope]:
+    """Return what makes cancel scopes of the present event loop.
+
+    `anyio.CancelScope()` looks each time for the loop, and then initialises the scope twice.
+    """
+    return type(anyio.CancelScope())
 
 
 def after_task() -> Callable[[Callable[[], object]], object]:
