@@ -20,6 +20,7 @@ from types import FunctionType
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Concatenate,
     Final,
     Generic,
@@ -102,6 +103,8 @@ class Handler(Generic[P, R]):
     _around_dispatch: tuple[AroundDispatch, ...] = attrs.field(repr=False, default=())
     _hooks: Mapping[Happening, tuple[Hook, ...]] = attrs.field(repr=False, factory=dict)
     _log_jobs: Literal["debug", "info"] | None = attrs.field(repr=False, default=None)
+
+    is_for_workers: ClassVar[bool] = True  # nobody else calls it, such as with an event
 
     def __call__(self, job: Job, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function itself.
