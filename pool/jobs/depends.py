@@ -3,7 +3,7 @@
     registration   parameters --> those that are `Depends(...)` --> in which order they are made
     each attempt   made one after the other --> handler --> closed, the last that was made first
 
-One that several need is made once.  Closing is shielded, within the stop budget, and happens
+One that several need is made once.  Closing is the job's own code (see `closing.py`), and happens
 however the attempt ended: a generator sees the error and may do something about it, but it cannot
 make a failed attempt a good one.  Nothing here is called for a handler without dependencies.
 

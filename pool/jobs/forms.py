@@ -8,7 +8,7 @@ Which form it is is decided once, where it is registered: a plain function is ca
 
 A generator is closed where it stands: at its `yield` when its handler was told to end meanwhile
 (GeneratorExit), or where it awaits (cancellation).  An object is stopped once for each start that
-returned, whatever came behind that.  Both are shielded, within the stop budget.  What is plain in
+returned, whatever came behind that.  Both are shielded for the stop budget.  What is plain in
 an object is called in a thread, by the rules of plain handlers.
 """
 

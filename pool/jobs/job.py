@@ -13,6 +13,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import Codec, check_size, decode_value, encode_message
+from pool.core.headroom import check_headroom
 from pool.core.record import Kind, Progress
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
@@ -424,6 +425,7 @@ class Job:
         return _Notifications(self)
 
     async def _next_message(self) -> Any:
+        check_headroom()
         if self._is_listening:
             problem = "one loop over them at a time"
             raise InvalidOption(option="notifications", value="a second loop", problem=problem)

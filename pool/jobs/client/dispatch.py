@@ -14,6 +14,7 @@ from pool import checks
 from pool.core.retry import DISPATCH_RETRY_S
 from pool.errors import (
     InvalidOption,
+    MiddlewareFailed,
     PoolError,
     StoreUnavailable,
     again,
@@ -33,6 +34,7 @@ from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler
 from pool.names import lane_of
 from pool.redis.commands.admission import Admission
+from pool.runtime.exceptions import told
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -194,6 +196,7 @@ class Dispatching:
         answers: list[Any] = [None] * len(given)
 
         async def one(place: int, call: Call | str) -> None:
+            made: Call | None = None
             try:
                 made = Call(call) if isinstance(call, str) else _checked(call)
                 answers[place] = await self._dispatch_through(
@@ -201,16 +204,17 @@ class Dispatching:
                 )
             except PoolError as error:
                 answers[place] = error.with_traceback(None)
-            except Exception as error:  # noqa: BLE001 - of the middleware: it is raised below
-                failed.append(error)
+            except Exception as error:  # noqa: BLE001 - of the middleware
+                failed: PoolError = _no_calls(call, f"{name_of(type(error))} was raised by it")
+                if made is not None:
+                    failed = MiddlewareFailed(key=made.key, problem=told(error))
+                failed.__cause__ = error.with_traceback(None)
+                answers[place] = failed
 
-        failed: list[Exception] = []
         for first in range(0, len(given), BATCH_MAX):
             async with anyio.create_task_group() as tasks:
                 for place, call in enumerate(given[first : first + BATCH_MAX], first):
                     tasks.start_soon(one, place, call)
-            if failed:
-                raise failed[0]
         return answers
 
     @overload
@@ -231,7 +235,8 @@ class Dispatching:
         of that was not sent (`maybe_done` is false) is not tried.
 
         Cancelling this call takes no job back, and leaves those undispatched whose turn had not
-        come.
+        come.  What middleware raises is `MiddlewareFailed` in the place of its call, or itself if
+        it is a `PoolError`.
 
         Args:
             handler: As for `dispatch()`.

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -488,14 +488,7 @@ class Dispatcher(Actor[Message]):
             case Said.ENDED:
                 return Accepted(item.key, item.id, item.handler, None)
             case Conflict(handler, digest):
-                return IdempotencyConflict(
-                    key=item.key,
-                    job_id=item.id,
-                    handler=item.handler,
-                    digest=more_of(item.more, "digest"),
-                    known_handler=handler,
-                    known_digest=digest,
-                )
+                return _conflict(item, handler, digest)
             case Exists(_, _, job_id, handler, is_attached=True):
                 return Accepted(item.key, job_id, handler, seen)
             case Exists(state, owner, job_id):
@@ -525,3 +518,21 @@ class Dispatcher(Actor[Message]):
             case _:
                 problem = f"the record of {item.key!r} cannot be read"
                 return StoreFault(problem=problem, maybe_done=False)
+
+
+def _conflict(item: Admission, known_handler: str, known_digest: str) -> IdempotencyConflict:
+    digest = more_of(item.more, "digest")
+    differs: Literal["handler", "arguments", "followers", "id"] = "followers"
+    if known_handler != item.handler:
+        differs = "handler"
+    elif known_digest.partition("-")[0] != digest.partition("-")[0]:
+        differs = "arguments" if known_digest != "-" else "id"
+    return IdempotencyConflict(
+        key=item.key,
+        job_id=item.id,
+        handler=item.handler,
+        digest=digest,
+        known_handler=known_handler,
+        known_digest=known_digest,
+        differs=differs,
+    )

@@ -149,6 +149,7 @@ def _more(
     handler: str,
     payload: bytes,
     followers: bytes,
+    told: bytes,
     usual: Options | None,
 ) -> str:
     is_known = known or options.known
@@ -156,7 +157,7 @@ def _more(
     return pack_more(
         expires=_ms(expires_s),
         start=_ms(start_s),
-        digest=digest_of(handler, payload + followers) if is_known else "",
+        digest=digest_of(handler, payload, told) if is_known else "",
         followers=len(payload) if followers else "",
         window=_ms(options.window_s) if is_known else "",
         retention=_ms(options.retention_s),
@@ -235,9 +236,10 @@ class JobClient:
             raise CodecMissing(path="$", problem=problem, codec=codec)
         return head(version=version) + encode_call(args, kwargs)
 
-    def packer(self) -> Packer:
-        """Return what packs followers in this pool."""
-        return Packer(len(self.context.lanes), self.context.settings.payload_bytes_max)
+    def packer(self, *, has_kinds: bool = True) -> Packer:
+        """Return what packs followers in this pool; without their kinds, only to be compared."""
+        bytes_max, lanes = self.context.settings.payload_bytes_max, len(self.context.lanes)
+        return Packer(lanes, bytes_max, self.handlers, has_kinds=has_kinds)
 
     async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
         """Add what only another look tells, in time: names like the one that nobody knows."""
@@ -415,14 +417,20 @@ class Admitting:
             must = "another policy beside followers: they follow this job, not the live one"
             raise checks.option("if_exists", "attach", must)
         item.id, behind = is_known or self.client.context.ids.next(), b""
+        told = b""
         if follows:
-            packer = self.client.packer()
-            behind = packer.pack(options.then, options.otherwise, key=item.key, job_id=item.id)
-        item.more = _more(options, known, self.name, payload, behind, self._usual)
+            behind = self._followers(item)
+            told = self._followers(item, has_kinds=False) if is_known else b""
+        item.more = _more(options, known, self.name, payload, behind, told, self._usual)
         item.payload = payload + behind
         if item.more:
             item.go_by(item.policy)
         return item
+
+    def _followers(self, item: Admission, *, has_kinds: bool = True) -> bytes:
+        packer = self.client.packer(has_kinds=has_kinds)
+        then, otherwise = self.options.then, self.options.otherwise
+        return packer.pack(then, otherwise, key=item.key, job_id=item.id)
 
 
 def no_handler(given: object) -> UsageError:

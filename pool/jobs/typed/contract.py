@@ -283,7 +283,9 @@ class Arguments:
         except (PayloadEncodingError, Wrong) as error:
             found = error if isinstance(error, Wrong) else error.__cause__
             if isinstance(found, Wrong):
-                raise WrongArguments(handler=handler, problem=f"it {found.problem}") from found
+                raise WrongArguments(
+                    handler=handler, problem=f"it{found.path} {found.problem}"
+                ) from found
             raise
 
     def _upcast(

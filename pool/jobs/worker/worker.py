@@ -690,7 +690,7 @@ class Worker(Actor[Told]):
 
     def _blocking(self, job: Job) -> Blocking:
         """Return what a run calls beside the event loop; few call anything."""
-        self.context.pipeline.check_loop()
+        self.context.pipeline.check_caller()
         run = self.runs.get(job.key)
         if run is None or run.job is not job or run.phase != "running":
             raise NotOwner(key=job.key, job_id=job.id, epoch=job.epoch)
@@ -1001,7 +1001,7 @@ class Worker(Actor[Told]):
                 origin=more_of(run.start.more, "origin"),
                 epoch=run.start.epoch,
                 settings=self.context.settings,
-                check_here=self.context.pipeline.check_loop,
+                check_here=self.context.pipeline.check_caller,
                 send=partial(self._store, run),
                 later=self.context.loop.later,
                 on_note=partial(self._on_progress, run),
