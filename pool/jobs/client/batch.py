@@ -53,7 +53,7 @@ from pool.errors import (
 )
 from pool.jobs.around import Outgoing, dispatch_through
 from pool.jobs.client.dispatch import Call, _checked
-from pool.jobs.client.dispatcher import Accepted
+from pool.jobs.client.dispatcher import Accepted, Pending
 from pool.jobs.client.job_client import Admitting, DispatchOptions, JobClient
 from pool.jobs.client.ref import JobRef
 from pool.jobs.client.waiters import ASK_AGAIN_S
@@ -699,13 +699,13 @@ class Batch:
         """Dispatch those that are left, a slice ahead; wait for room as long as it takes."""
         dispatcher, pause_s = self._client.dispatcher, FULL_S
         while left:
-            under_way = list[tuple[int, Any]]()
+            under_way = list[tuple[int, Pending]]()
             for i in range(0, len(left) + SLICE, SLICE):
                 some = left[i : i + SLICE]
                 admitted = dispatcher.admit([items[n] for n in some], is_bounded=False)
                 await anyio.lowlevel.checkpoint()
                 for n, pending in under_way:
-                    answers[n] = await pending.waiter.wait()
+                    answers[n] = await pending.wait()
                 under_way = list(zip(some, admitted, strict=True))
             before, left = left, [n for n in left if isinstance(answers[n], PoolFull)]
             if left:
