@@ -375,6 +375,7 @@ async def stopped(ref: JobRef[Any], cause: str, timeout_s: float | None) -> None
     Raises what `JobRef.stop` does, and NoSuchJob.
     """
     client, clock = ref._client, ref._client.context.io.clock
+    client.check_open()
     until_s = clock() + (timeout_s or math.inf)  # with 0 it takes the time of a call
     with anyio.move_on_after(timeout_s or math.inf) as limit:
         job_id = await client.request_stop(ref.key, ref.job_id, cause)
