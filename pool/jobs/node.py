@@ -40,7 +40,7 @@ from pool.jobs.client.dispatch import Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
 from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
 from pool.jobs.client.parked import DeadLetters
-from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
+from pool.jobs.client.ref import JobRef, Status, status_of, stopped
 from pool.jobs.client.stopping import StopAll, StopReport
 from pool.jobs.context import Context
 from pool.jobs.followers import Follower, Packer, count_of, several
@@ -271,8 +271,7 @@ class Node(Dispatching):
         check_key(key)
         checks.text("cause", cause)
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
-        job_id = await client.request_stop(key, "", cause)
-        await wait_stopped(JobRef[Any](key, job_id, "", client), timeout_s)
+        await stopped(JobRef[Any](key, "", "", client), cause, timeout_s)
 
     async def stop_all(
         self,
