@@ -164,7 +164,9 @@ async def test_those_that_run_are_counted_and_all_are_cancelled(
         await fleet.until(lambda: _runs(batch, 8))
         status = await batch.ref.status()
         assert (counts(status), status.state) == ((40, 32, 8, 0, 0, 0, 0), "open")
-        with pytest.raises(TimeoutError, match="0 of 40 have ended"):
+        with pytest.raises(TimeoutError, match="it is open, and 0 of 40 have ended"):
+            await batch.ref.wait(0)
+        with pytest.raises(TimeoutError, match="has not settled within"):
             await batch.ref.wait(0.01)
         await batch.ref.cancel("enough")
         with pytest.raises(BatchSealed):

@@ -274,7 +274,7 @@ class BatchRef:
         """Return how it is once it has settled, whatever became of it.
 
         Args:
-            timeout_s: How long to wait; None: as long as it takes.
+            timeout_s: How long to wait; None: as long as it takes; 0: what the store says now.
             on_progress: A plain function, called at once and then whenever members have ended,
                 for the last time when it has settled.
 
@@ -287,7 +287,7 @@ class BatchRef:
         if on_progress is not None:
             checks.plain_function("on_progress", on_progress)
         last: BatchStatus | None = None
-        with anyio.move_on_after(timeout_s):
+        with anyio.move_on_after(timeout_s or None):
             while True:
                 with self._bell() as bell:
                     before, last = last, _status(self.id, await self._look(is_waiting=True))
@@ -295,6 +295,8 @@ class BatchRef:
                         on_progress(last)
                     if last.is_settled:
                         return last
+                    if timeout_s == 0:
+                        break
                     with anyio.move_on_after(ASK_AGAIN_S):
                         await bell.wait()
         how = "its store has not answered"
