@@ -2990,9 +2990,7 @@ MUTANTS: Final = (
         path="pool/jobs/closing.py",
         old='partial(setattr, scope, "shield", False)',
         new='partial(setattr, scope, "shield", True)',
-        by=(
-            "tests/jobs/test_closing.py::test_a_commit_that_is_cut_is_no_success[asyncio-timeout]",
-        ),
+        by=("tests/jobs/test_closing.py::test_a_commit_that_is_cut_is_no_success",),
     ),
     Mutant(
         name="a lifespan cut in silence",
