@@ -1,4 +1,5 @@
-"""The command line: `pool demo | dev | run | check | status | why | parked | ttl | acl | explain`.
+"""The command line: `pool demo | dev | run | check`, to look `status | why | doctor | parked |
+batches`, and `ttl | acl | explain`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -110,7 +111,14 @@ def _parser() -> argparse.ArgumentParser:
     why.add_argument("--id", default="", help="this job of the key; left out: its live or last one")
     _add_pool(why)
 
+    doctor = _command(commands, "doctor", "say what is wrong with a pool, and what mends it")
+    doctor.add_argument("--all", action="store_true", help="walk over all jobs, not over 20,000")
+    doctor.add_argument("--fix", action="store_true", help="say what this command could mend")
+    doctor.add_argument("--yes", action="store_true", help="with --fix: and mend it")
+    _add_pool(doctor)
+
     _add_parked(commands)
+    _add_batches(commands)
 
     ttl = _command(commands, "ttl", "change the lease TTL of a pool while its nodes run")
     ttl.add_argument("seconds", type=float, metavar="SECONDS", help="from 1 to 3,600")
@@ -174,6 +182,30 @@ def _add_parked(commands: _Commands) -> None:
     edit.add_argument("--args", metavar="JSON", help="a list; left out: those there are stay")
     edit.add_argument("--kwargs", metavar="JSON", help="an object; left out: likewise")
     add_job(verb("discard", "throw dead letters away"), or_all=True)
+
+
+def _add_batches(commands: _Commands) -> None:
+    text = "look at batches, wait for them, cancel them"
+    batches: _Parser = commands.add_parser(
+        "batches", help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
+    )
+    verbs = batches.add_subparsers(required=True, metavar="VERB")
+
+    def verb(name: str, text: str) -> argparse.ArgumentParser:
+        command = _command(verbs, name, text)
+        command.set_defaults(module="pool.ops.cli.batches", verb=name)
+        _add_pool(command)
+        return command
+
+    listing = verb("list", "show the newest batches")
+    listing.add_argument("--newest", type=int, default=100, help="how many (default: 100)")
+    show = verb("show", "show how a batch is")
+    show.add_argument("id", metavar="ID", help="the batch's id")
+    show.add_argument("--wait", action="store_true", help="until it has settled")
+    cancel = verb("cancel", "have a batch take no more members, and stop those it has")
+    cancel.add_argument("id", metavar="ID", help="the batch's id")
+    cancel.add_argument("--cause", default="stopped", help="why")
+    cancel.add_argument("--wait", action="store_true", help="until it has settled")
 
 
 def _filled(text: str) -> str:
