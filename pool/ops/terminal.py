@@ -33,6 +33,12 @@ def write(lines: Iterable[str], stream: TextIO | None = None) -> None:
     stream.flush()
 
 
+def redraw(line: str, stream: TextIO) -> None:
+    """Write a line in the place of the one that the cursor is in."""
+    stream.write(f"\r{plain(line)}\x1b[K")
+    stream.flush()
+
+
 def _plain(character: str) -> str:
     if character.isprintable() or character == "\t":
         return character

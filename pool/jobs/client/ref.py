@@ -381,7 +381,7 @@ async def stopped(ref: JobRef[Any], cause: str, timeout_s: float | None) -> None
         job_id = await client.request_stop(ref.key, ref.job_id, cause)
     if limit.cancelled_caught:
         raise StoreUnavailable(problem=f"no answer within {timeout_s:.3g} s", maybe_done=True)
-    asked = JobRef[Any](ref.key, job_id, ref.handler, client, ref._seen)
+    asked = ref if ref.job_id else JobRef[Any](ref.key, job_id, "", client)
     # Of a limit that is used up a moment is left: 0 would be as long as a call takes.
     left_s = timeout_s and max(_MOMENT_S, until_s - clock())
     await wait_stopped(asked, timeout_s, left_s)

@@ -20,7 +20,7 @@ from pool.jobs.node import Node
 from pool.names import check_batch, check_pool
 from pool.ops.cli.parked import _check_there
 from pool.ops.cli.status import reachable
-from pool.ops.terminal import write
+from pool.ops.terminal import redraw, write
 from pool.redis.url import Url
 
 _BAR: Final = 30  # characters
@@ -53,13 +53,12 @@ async def _run(args: argparse.Namespace, url: Url) -> tuple[dict[str, Any], list
         is_seen = sys.stderr.isatty() and not args.json
         status = await ref.wait(on_progress=_draw if is_seen else None)
         if is_seen:
-            sys.stderr.write("\n")
+            write([""], sys.stderr)
         return {"batch": attrs.asdict(status)}, _lines(status), int(status.state != "done")
 
 
 def _draw(status: BatchStatus) -> None:
-    sys.stderr.write(f"\r{bar(status)}\x1b[K")
-    sys.stderr.flush()
+    redraw(bar(status), sys.stderr)
 
 
 def bar(status: BatchStatus) -> str:
