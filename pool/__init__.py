@@ -9,6 +9,7 @@
     pool/maps/       replicated maps            pool/streams/    streams, readers, sinks
     pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
     pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
+    pool/schedules.py   schedules, by name
     pool/middleware.py  what stands around handlers sees, by name
     pool/codecs.py   what a codec of one's own has
     pool/sync.py     the client for callers that block; it is in jobs/sync/
@@ -18,8 +19,9 @@
 
 A module imports its own floor or a lower one.  Public is what is named here and in the `__all__`
 of `pool.codecs`, `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`, `pool.maps`,
-`pool.middleware`, `pool.streams`, `pool.sync` and `pool.testing`; the rest may change.
-`import pool` alone loads none of them: a name is fetched from its home when it is first used.
+`pool.middleware`, `pool.schedules`, `pool.streams`, `pool.sync` and `pool.testing`; the rest may
+change.  `import pool` alone loads none of them: a name is fetched from its home when it is first
+used.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from pool.version import __version__
 
 if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HOMES`
     from pool.core.record import Progress
+    from pool.core.times import At, Cron, Every
     from pool.errors import PoolError
     from pool.jobs.client.dispatch import Call, Dispatching
     from pool.jobs.client.ref import JobRef, Status
@@ -50,10 +53,13 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.streams.stream import Stream
 
 __all__ = [
+    "At",
     "Call",
     "Cancel",
+    "Cron",
     "Depends",
     "Dispatching",
+    "Every",
     "Follower",
     "Handler",
     "Handlers",
@@ -80,10 +86,13 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
     _HOMES = {
+        "At": "pool.core.times",
         "Call": "pool.jobs.client.dispatch",
         "Cancel": "pool.jobs.job",
+        "Cron": "pool.core.times",
         "Depends": "pool.jobs.depends",
         "Dispatching": "pool.jobs.client.dispatch",
+        "Every": "pool.core.times",
         "Follower": "pool.jobs.followers",
         "Handler": "pool.jobs.handlers",
         "Handlers": "pool.jobs.handlers",
@@ -127,7 +136,17 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         if name.startswith("_") or find_spec(f"{__name__}.{name}"):
             return error
         homes = dict.fromkeys(__all__, __name__)
-        others = "codecs", "errors", "events", "maps", "middleware", "streams", "sync", "testing"
+        others = (
+            "codecs",
+            "errors",
+            "events",
+            "maps",
+            "middleware",
+            "schedules",
+            "streams",
+            "sync",
+            "testing",
+        )
         for module in others:
             home = f"{__name__}.{module}"
             homes |= {each: home for each in import_module(home).__all__ if each not in homes}

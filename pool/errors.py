@@ -40,6 +40,7 @@ __all__ = [
     "NoServer",
     "NoSuchJob",
     "NoSuchLetter",
+    "NoSuchSchedule",
     "NodeError",
     "NotOwner",
     "NotRunning",
@@ -521,6 +522,16 @@ class NoSuchLetter(RefusedError):
 
     key: str
     job_id: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NoSuchSchedule(RefusedError):
+    """There is no schedule of this name: it was removed, its only time is over, or never was."""
+
+    code: ClassVar[str] = "POOLNOSCHEDULE"
+    hint: ClassVar[str] = "`node.schedules.list()` tells which there are"
+
+    schedule: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

@@ -14,6 +14,7 @@ from collections.abc import (
     Generator,
     Iterator,
     Mapping,
+    Sequence,
 )
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import FunctionType
@@ -38,6 +39,7 @@ from pool import checks
 from pool.core.codec import Codec
 from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
+from pool.core.times import Cron, When, check_when
 from pool.errors import ConfigError, DuplicateHandler, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
 from pool.jobs.depends import Plan, plan_of, signature_of
@@ -54,7 +56,7 @@ from pool.jobs.typed.contract import (
     result_of,
     state_of,
 )
-from pool.names import check_handler
+from pool.names import check_handler, check_schedule
 
 if TYPE_CHECKING:  # it makes what is made of handlers
     from pool.jobs.node import Node
@@ -105,6 +107,19 @@ class Handler(Generic[P, R]):
 
     def __call__(self, job: Job, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.fn(job, *args, **kwargs)
+
+
+@attrs.frozen
+class CodedSchedule:
+    """A schedule as it stands in the code; empty: its name is its handler's, its key its name."""
+
+    name: str
+    when: When
+    handler: Handler[..., Any]
+    key: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
 
 
 class Handlers:
@@ -181,6 +196,7 @@ class Handlers:
         self._hooks: dict[Happening, list[Hook]] = {}
         self._mine: list[Handler[..., Any]] = []  # those that were registered here
         self._parts: list[Handlers] = []
+        self._coded: list[CodedSchedule] = []
         self._lifespan = lifespan
         self._overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._by_name: dict[str, Handler[..., Any]] = {}
@@ -368,6 +384,61 @@ class Handlers:
             queue_max=queue_max,
         )
         return cast(Handler[P, None], registered(_looked_at(name, object_function, runner)))
+
+    def schedule(
+        self,
+        when: When | str,
+        *,
+        tz: str = "UTC",
+        name: str = "",
+        key: str = "",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Callable[[Handler[P, R]], Handler[P, R]]:
+        """Have a handler's job dispatched whenever its time comes: stands above `job()`.
+
+        It is stored under its name when a worker with these handlers starts, in the place of the
+        one that stands there; what was taken out of the code stays until it is removed.  See
+        `Node.schedule`.
+
+        Args:
+            when: A cron expression, or a `Cron`, an `Every` or an `At`.
+            tz: The expression's zone.
+            name: Its name; by default that of the handler.
+            key: The job's key; by default the schedule's name.
+            args: The function's own arguments, by place.
+            kwargs: Likewise, by name.
+            **options: As for `Node.options()`.
+
+        Raises:
+            InvalidOption: `when` is none, or the zone; or `args` or `kwargs` are none.
+            ConfigError: What is decorated is no handler of these, or the name cannot be used.
+        """
+        taken = Cron(when, tz=tz) if isinstance(when, str) else check_when(when)
+        if tz != "UTC" and not isinstance(when, str):
+            raise checks.option("tz", tz, "left out: it stands in the Cron")
+        if name:
+            check_schedule(name)
+        given = tuple(checks.several("args", args, "arguments"))
+        named = dict(checks.mapping("kwargs", kwargs or {}))
+
+        def add(handler: Handler[P, R]) -> Handler[P, R]:
+            if not any(handler is each for each in self._mine):
+                must = "a handler of these: put @handlers.schedule() above @handlers.job()"
+                raise checks.setting("schedule", handler, must)
+            self._coded.append(CodedSchedule(name, taken, handler, key, given, named, options))
+            return handler
+
+        return add
+
+    def _scheduled(self, prefix: str = "") -> Iterator[tuple[str, CodedSchedule]]:
+        """Yield the schedules of all handlers, those included as well, with their names."""
+        for each in self._coded:
+            yield (prefix + each.name if each.name else each.handler.name), each
+        for part in self._parts:
+            before = part._parent[1] if part._parent is not None else ""
+            yield from part._scheduled(prefix + before)
 
     def override(
         self, dependency: Callable[..., Any], by: Callable[..., Any]

@@ -37,6 +37,7 @@ from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, kn
 from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
 from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
+from pool.jobs.client.schedules import Schedules, of_code
 from pool.jobs.client.stopping import StopAll, StopReport
 from pool.jobs.context import Context
 from pool.jobs.followers import Follower, Packer, several
@@ -404,6 +405,11 @@ class Node(Dispatching):
         """The pool's dead letters: to look through, mend, replay and discard."""
         return DeadLetters(self._open_client)
 
+    @property
+    def schedules(self) -> Schedules:
+        """The pool's schedules: to look at, pause, resume, trigger and remove."""
+        return Schedules(self._open_client)
+
     # --- shared parts -------------------------------------------------------------------------
 
     @overload
@@ -505,7 +511,9 @@ class Node(Dispatching):
         self._check_open()
         _handlers_of(handlers)
         args = _worker_args(capacity, weight, label, version)
+        wanted = of_code(self._client, handlers)
         worker = await self._open_wiring.add_worker(handlers, *args)
+        self._open_wiring.keep_schedules(wanted)
         return LocalWorker(worker.id, self)
 
     async def drain(self, *, grace_s: float | None = None) -> None:
@@ -723,7 +731,9 @@ class Node(Dispatching):
         )
         await wiring.start()
         if self._handlers is not None and len(self._handlers):
+            wanted = of_code(self._client, self._handlers)
             await wiring.add_worker(self._handlers, *self._worker_args)
+            wiring.keep_schedules(wanted)
 
     async def _close(self) -> None:
         """End the actors, then what runs beside the loop; each step whatever became of the others.

@@ -47,6 +47,7 @@ FLOOR = {
     "middleware": 14,
     "codecs": 14,
     "listing": 14,
+    "schedules": 14,
     "sync": 16,
     # For people, and for users' tests.
     "testing": 15,

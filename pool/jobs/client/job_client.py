@@ -235,6 +235,8 @@ class JobClient:
         kwargs: dict[str, Any],
         options: DispatchOptions,
         known: str = "",
+        *,
+        job_id: str = "",
     ) -> Admission:
         """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
         mine: Any
@@ -253,7 +255,7 @@ class JobClient:
         else:
             payload = mine._arguments.encode(name, args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
-        job_id, more = known or options.known or context.ids.next(), ""
+        job_id, more = known or options.known or job_id or context.ids.next(), ""
         usual = mine._options if mine is not None else None
         if known or options.is_special or (usual is not None and usual.is_timed):
             behind = self._followers(options, key, job_id)

@@ -10,6 +10,7 @@
     due, not yet begun       it is too late: it ends, or waits for its next attempt (lib/lapse.lua)
     due, has an intent       signal its owner again
     due, messages to a lane  carry them over, see `Carrier`
+    due, schedules           fire them, see `Scheduler`
     due, running             its run-time limit is over: write the intent "timed out", signal
     not to be read           parked, see `quarantine`
 
@@ -38,6 +39,7 @@ from pool.core.settlement import Death, Grant
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.jobs.context import Context, LaneState
 from pool.jobs.fleet.carrier import Carrier
+from pool.jobs.fleet.scheduler import Scheduler
 from pool.jobs.fleet.walker import ACT_MAX, Walker
 from pool.jobs.quarantine import quarantine
 from pool.jobs.settlement import Recovery, TellWaiters, judgement_of
@@ -101,6 +103,7 @@ class Sweeper(Actor[Deadline]):
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
     _alarms: Alarms = attrs.field(init=False)
     _carrier: Carrier = attrs.field(init=False)
+    scheduler: Scheduler = attrs.field(init=False)
     _agendas: defaultdict[int, Agenda] = attrs.field(
         init=False, factory=lambda: defaultdict(Agenda)
     )
@@ -115,6 +118,10 @@ class Sweeper(Actor[Deadline]):
     @_carrier.default
     def _no_messages(self) -> Carrier:
         return Carrier(context=self.context, spawn=self.spawn)
+
+    @scheduler.default
+    def _no_schedules(self) -> Scheduler:
+        return Scheduler(context=self.context, spawn=self.spawn, carry=self._carrier.carry)
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -131,6 +138,7 @@ class Sweeper(Actor[Deadline]):
             context=self.context,
             move=self._move,
             carry=self._carrier.carry,
+            mend_schedules=self.scheduler.mend,
             on_suspects=self.on_suspects,
         )
         for state in self.context.lanes:
@@ -160,6 +168,8 @@ class Sweeper(Actor[Deadline]):
             ours_s = agenda.passed(asked_s)
             for to in swept.outgoing:
                 self._carrier.carry(lane, to)
+            if swept.has_schedules:
+                self.scheduler.fire(lane)
             is_stuck = not await self._look_after(state, swept.found)
             is_far = skip + keys_max > SKIPPED_MAX  # the way there is as long: begin anew
             if swept.is_ours:

@@ -98,6 +98,7 @@ class Walker:
     context: Context
     move: Move  # recovers what nobody owns
     carry: Callable[[int, int], object]  # what a lane has for another
+    mend_schedules: Callable[[LaneState], Awaitable[None]]
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
     _faults: set[str] = attrs.field(init=False, factory=set)  # told since a pass began
     _troubled_in: set[int] = attrs.field(init=False, factory=set)  # lanes; by their last slices
@@ -166,6 +167,7 @@ class Walker:
             mine.found = 0
             if told.out:
                 await self._carry(state)
+            await self.mend_schedules(state)
         await self._expire(state)
         pause_s = model.pause_s(told.records, len(context.lanes), ttl_s)
         # An error in place of an answer may come once only: that must not cost a whole rest.

@@ -43,7 +43,9 @@ class ChannelMessage:
             return cls(name=name, text=text)
 
 
-_JOB: Final = re.compile(rb"j (\d{1,16}) [js?] (\d{1,9}) (\d{1,9}) \d+ \d+ \d+\n", re.ASCII)
+_JOB: Final = re.compile(
+    rb"j (\d{1,16}) [js?][-abchqr]?\d* (\d{1,9}) (\d{1,9}) \d+ \d+ \d+\n", re.ASCII
+)
 
 
 @attrs.frozen(kw_only=True)

@@ -18,6 +18,7 @@ from pool.redis.commands import (
     member,
     opening,
     recovery,
+    schedules,
     talk,
     upkeep,
 )
@@ -27,13 +28,17 @@ from pool.redis.commands.channel import ChannelCalls
 from pool.redis.commands.letters import LetterCalls
 from pool.redis.commands.member import MemberCalls
 from pool.redis.commands.recovery import RecoveryCalls
+from pool.redis.commands.schedules import ScheduleCalls
 from pool.redis.commands.talk import TalkCalls
 from pool.redis.commands.upkeep import UpkeepCalls
 from pool.redis.scripts import Script
 
 SCRIPTS: Final = tuple(
     script
-    for family in (admission, change, channel, letters, member, opening, recovery, talk, upkeep)
+    for family in (
+        *(admission, change, channel, letters, member, opening),
+        *(recovery, schedules, talk, upkeep),
+    )
     for script in vars(family).values()
     if isinstance(script, Script)
 )
@@ -47,6 +52,7 @@ class Lane(
     LetterCalls,
     MemberCalls,
     RecoveryCalls,
+    ScheduleCalls,
     UpkeepCalls,
     TalkCalls,
 ):

@@ -1,0 +1,83 @@
+"""Schedules of a lane: changed, and told when they are due; see `schedule.lua`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from pool.core.digits import number
+from pool.redis.commands.calls import Calls, as_ms
+from pool.redis.connection import Reply
+from pool.redis.scripts import Script, ScriptCall, Word
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleChange:
+    """One schedule as it was seen and as it is to be; `head` empty: it is to go."""
+
+    name: str | bytes
+    seen: bytes  # its first line; empty: there was none
+    head: str | bytes
+    body: bytes = b""  # empty: as it stands
+    due_ms: int | None = None  # of the server's own clock; None: nobody need come
+    messages: Sequence[tuple[int, bytes]] = ()  # lane, and what it is told
+
+
+@attrs.frozen(kw_only=True)
+class SchedulePage:
+    """What became of changes, and the next schedules that are due."""
+
+    wall_ms: int  # the server's own clock
+    next_s: float | None  # in how many seconds somebody is to come; None: nobody need
+    done: Sequence[bool]  # of each change; else it was seen otherwise than it stands
+    due: Sequence[tuple[bytes, bytes]]  # name, and all that stands there
+
+
+def page_of(reply: Reply) -> SchedulePage:
+    """Read the reply of `schedule`."""
+    wall, wait, statuses, flat = reply
+    if not {*statuses} <= {b"OK", b"CHANGED"}:
+        raise ValueError("no status of this script")
+    return SchedulePage(
+        wall_ms=number(wall),
+        next_s=None if wait == b"-1" else number(wait) / 1000,
+        done=[status == b"OK" for status in statuses],
+        due=list(zip(flat[::2], flat[1::2], strict=True)),
+    )
+
+
+SCHEDULE: Final = Script.load(
+    "schedule",
+    keys="lane schedules scheduled due payloads",
+    args="generation hold_ms page_max bytes_max skip count *items",
+    reads=page_of,
+)
+
+
+@attrs.frozen
+class ScheduleCalls(Calls):
+    """Keeping and firing schedules."""
+
+    def schedule(
+        self,
+        changes: Sequence[ScheduleChange] = (),
+        *,
+        hold_s: float,
+        is_firing: bool = False,
+        skip: int = 0,
+    ) -> ScriptCall:
+        """Change schedules; `is_firing`: tell which are due, but for the first `skip` of them."""
+        n, pages = self.names, self.pages
+        page = pages.fired if is_firing else 0
+        args: list[Word] = [self.generation, as_ms(hold_s), page, pages.fired_bytes, skip]
+        args.append(len(changes))
+        for each in changes:
+            due_ms = "" if each.due_ms is None else each.due_ms
+            args += (each.name, each.seen, each.head, each.body, due_ms, len(each.messages))
+            for lane, text in each.messages:
+                args += (lane, text)
+        if not changes:
+            args.append("")
+        return SCHEDULE((n.lane, n.schedules, n.scheduled, n.due, n.payloads), args)
