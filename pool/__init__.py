@@ -34,7 +34,6 @@ from pool.version import __version__
 
 if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HOMES`
     from pool.core.record import Progress
-    from pool.core.times import At, Cron, Every
     from pool.errors import PoolError
     from pool.jobs.client.dispatch import Call, Dispatching
     from pool.jobs.client.ref import JobRef, Status
@@ -53,13 +52,10 @@ if TYPE_CHECKING:  # what type checkers and editors read; at run time it is `_HO
     from pool.streams.stream import Stream
 
 __all__ = [
-    "At",
     "Call",
     "Cancel",
-    "Cron",
     "Depends",
     "Dispatching",
-    "Every",
     "Follower",
     "Handler",
     "Handlers",
@@ -86,13 +82,10 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
     _HOMES = {
-        "At": "pool.core.times",
         "Call": "pool.jobs.client.dispatch",
         "Cancel": "pool.jobs.job",
-        "Cron": "pool.core.times",
         "Depends": "pool.jobs.depends",
         "Dispatching": "pool.jobs.client.dispatch",
-        "Every": "pool.core.times",
         "Follower": "pool.jobs.followers",
         "Handler": "pool.jobs.handlers",
         "Handlers": "pool.jobs.handlers",

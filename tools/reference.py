@@ -27,6 +27,7 @@ import pool.letters
 import pool.listing
 import pool.maps
 import pool.middleware
+import pool.schedules
 import pool.streams
 import pool.sync
 import pool.testing
@@ -70,6 +71,7 @@ API: Final = {
         *("Dispatching", "JobRef", "Status", "Progress", "LocalWorker", "WorkerInfo"),
         *pool.letters.__all__,
         *pool.listing.__all__,
+        *pool.schedules.__all__,
         *pool.middleware.__all__,
         *pool.codecs.__all__,
     ),
@@ -83,6 +85,7 @@ _HOMES: Final = (
     pool.codecs,
     pool.letters,
     pool.listing,
+    pool.schedules,
     pool.maps,
     pool.middleware,
     pool.streams,
@@ -244,7 +247,7 @@ KINDS: Final = {
     "pending": ("zset", "key -> by when its start must be acknowledged"),
     "due": (
         "zset",
-        "key -> when its delay, retry or time limit is over; lane -> when to carry what is for it",
+        "when a key's delay, retry or limit is over, when a lane's messages or schedules are due",
     ),
     "payloads": (
         "hash",
@@ -261,6 +264,8 @@ KINDS: Final = {
     "trials": ("hash", "worker -> the suspected job that it began last"),
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
     "attempts": ("hash", "key -> how its job's latest attempts failed"),
+    "schedules": ("hash", "name -> schedule, and how it stands"),
+    "scheduled": ("zset", "name -> when it is due, by the server's own clock; not of paused ones"),
     "kept": ("zset", "length of the outcome, job id and key -> until when it is remembered"),
     "config": ("hash", "protocol, lanes, TTL and generation: what the pool was made as"),
     "map_due": ("zset", "map -> when its time is up"),

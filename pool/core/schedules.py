@@ -34,7 +34,7 @@ import attrs
 from pool.core.digits import number
 from pool.core.followers import renamed
 from pool.core.record import KIND_LETTERS, Kind, pack_more
-from pool.core.times import When, moment, packed, unpacked
+from pool.core.times import When, moment, next_ms, packed, times, unpacked
 from pool.errors import PoolError
 
 ON_TIME_S: Final = 10.0
@@ -127,13 +127,13 @@ def parse_head(line: bytes) -> Head | None:
         return None
     state, *numbers, token = found.groups()
     try:
-        due, next_ms, last, fired, missed = map(number, numbers)
+        due, following, last, fired, missed = map(number, numbers)
     except ValueError:
         return None
     return Head(
         is_paused=state == b"p",
         due_ms=due,
-        next_ms=next_ms,
+        next_ms=following,
         last_ms=last,
         fired=fired,
         missed=missed,
@@ -184,7 +184,7 @@ class Firing:
 def fire(stored: StoredSchedule, now_ms: int, token: str) -> Firing:
     """Return what is to be fired of a schedule by now, and how it stands then."""
     when, cursor, head = stored.when, _Cursor(stored, now_ms), stored.head
-    times, missed = list[int](), 0
+    fired, missed = list[int](), 0
     late_ms = now_ms - round(1000 * (ON_TIME_S + when.jitter_s))
     opens_ms = now_ms - round(1000 * when.window_s)
     if cursor.next_ms is not None and cursor.next_ms < late_ms:
@@ -195,25 +195,25 @@ def fire(stored: StoredSchedule, now_ms: int, token: str) -> Firing:
                 latest_ms = cursor.latest_before(late_ms)
                 missed = cursor.pass_to(late_ms)
                 if latest_ms >= opens_ms:
-                    times, missed = [latest_ms], max(0, missed - 1)
+                    fired, missed = [latest_ms], max(0, missed - 1)
             case "all":
                 missed = cursor.pass_to(min(opens_ms, late_ms))
-    while cursor.is_due and len(times) < FIRED_MAX:
+    while cursor.is_due and len(fired) < FIRED_MAX:
         assert cursor.next_ms is not None
-        times.append(cursor.next_ms)
+        fired.append(cursor.next_ms)
         cursor.pass_to(cursor.next_ms + 1)
     if cursor.next_ms is None:
-        return Firing(times=times, missed=missed, head=None)
+        return Firing(times=fired, missed=missed, head=None)
     head = attrs.evolve(
         head,
         due_ms=due_ms(stored.name, when, cursor.next_ms),
         next_ms=cursor.next_ms,
-        last_ms=times[-1] if times else head.last_ms,
-        fired=head.fired + len(times),
+        last_ms=fired[-1] if fired else head.last_ms,
+        fired=head.fired + len(fired),
         missed=head.missed + missed,
         token=token,
     )
-    return Firing(times=times, missed=missed, head=head)
+    return Firing(times=fired, missed=missed, head=head)
 
 
 class _Cursor:
@@ -235,9 +235,9 @@ class _Cursor:
         assert self.next_ms is not None
         if self.next_ms >= at_ms:
             return 0
-        passed = takewhile(lambda each: each < at_ms, self._when.times(self.next_ms))
+        passed = takewhile(lambda each: each < at_ms, times(self._when, self.next_ms))
         count = 1 + sum(1 for _ in islice(passed, COUNTED_MAX - 1))
-        self.next_ms = self._when.next_ms(at_ms - 1)
+        self.next_ms = next_ms(self._when, at_ms - 1)
         return count
 
     def latest_before(self, at_ms: int) -> int:
@@ -246,7 +246,7 @@ class _Cursor:
         latest_ms, beyond_ms = self.next_ms, at_ms
         while beyond_ms - latest_ms > 1:
             middle_ms = (latest_ms + beyond_ms) // 2
-            found_ms = self._when.next_ms(middle_ms - 1)
+            found_ms = next_ms(self._when, middle_ms - 1)
             if found_ms is not None and found_ms < at_ms:
                 latest_ms = found_ms
             else:
@@ -254,20 +254,20 @@ class _Cursor:
         return latest_ms
 
 
-def due_ms(name: str, when: When, next_ms: int) -> int:
+def due_ms(name: str, when: When, at_ms: int) -> int:
     """Return when somebody is to come for a time: its jitter is the same whoever asks."""
     if not when.jitter_s:
-        return next_ms
-    digest = blake2b(f"{next_ms} {name}".encode(), digest_size=8).digest()
-    return next_ms + int.from_bytes(digest, "big") % (round(1000 * when.jitter_s) + 1)
+        return at_ms
+    digest = blake2b(f"{at_ms} {name}".encode(), digest_size=8).digest()
+    return at_ms + int.from_bytes(digest, "big") % (round(1000 * when.jitter_s) + 1)
 
 
 def first_head(name: str, when: When, now_ms: int, token: str) -> Head | None:
     """Return how a new schedule stands; None: its time is over."""
-    next_ms = when.next_ms(now_ms)
-    if next_ms is None:
+    at_ms = next_ms(when, now_ms)
+    if at_ms is None:
         return None
-    return Head(due_ms=due_ms(name, when, next_ms), next_ms=next_ms, token=token)
+    return Head(due_ms=due_ms(name, when, at_ms), next_ms=at_ms, token=token)
 
 
 # --- ids ------------------------------------------------------------------------------------

@@ -27,27 +27,14 @@ Misfire: TypeAlias = Literal["skip", "once", "all"]
 CRON_CHARS_MAX: Final = 256
 EVERY_S_MIN: Final = 1.0
 WINDOW_S: Final = 3600.0
+JITTER_S_MAX: Final = 86_400.0
 _FIELDS: Final = ("second", "minute", "hour", "day of month", "month", "day of week")
 _GAP_MAX: Final = timedelta(days=2)  # no zone ever left out more
 _YEAR_MAX: Final = 9000
 
 
-class _Repeats:
-    """What all three kinds share."""
-
-    def next_ms(self, after_ms: int) -> int | None:
-        """Return the first time after that one; None: there is none."""
-        raise NotImplementedError
-
-    def times(self, after_ms: int) -> Iterator[int]:
-        """Yield all times after that one."""
-        while (at_ms := self.next_ms(after_ms)) is not None:
-            yield at_ms
-            after_ms = at_ms
-
-
 @attrs.frozen
-class Cron(_Repeats):
+class Cron:
     """By a cron expression: minute, hour, day of month, month, day of week; or a second before.
 
     Args:
@@ -74,11 +61,11 @@ class Cron(_Repeats):
     def __attrs_post_init__(self) -> None:
         _check_firing(self)
         _zone(self.tz)
-        _parsed(self.expression)
-        if self.next_ms(0) is None:
+        _parsed(checks.text("cron", self.expression))
+        if self._next_ms(0) is None:
             raise _no_cron(self.expression, "an expression that some day fits")
 
-    def next_ms(self, after_ms: int) -> int | None:
+    def _next_ms(self, after_ms: int) -> int | None:
         """Return the first time after that one; None: there is none in 50 years."""
         zone = _zone(self.tz)
         after = datetime.fromtimestamp(after_ms / 1000, zone)
@@ -96,7 +83,7 @@ class Cron(_Repeats):
 
 
 @attrs.frozen
-class Every(_Repeats):
+class Every:
     """At an interval, counted from a moment that all share, so that it is the same for everybody.
 
     Args:
@@ -117,12 +104,13 @@ class Every(_Repeats):
     jitter_s: float = attrs.field(default=0.0, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        checks.seconds("seconds", self.seconds, EVERY_S_MIN)
+        seconds = checks.seconds("seconds", self.seconds, EVERY_S_MIN)
+        object.__setattr__(self, "seconds", seconds)  # a plain one, whatever was given
         if self.start is not None:
             check_moment("start", self.start)
         _check_firing(self)
 
-    def next_ms(self, after_ms: int) -> int | None:
+    def _next_ms(self, after_ms: int) -> int | None:
         """Return the first time after that one."""
         start_ms = 0 if self.start is None else _ms(self.start)
         if after_ms < start_ms:
@@ -132,7 +120,7 @@ class Every(_Repeats):
 
 
 @attrs.frozen
-class At(_Repeats):
+class At:
     """Once.  When it has fired, or was missed, its schedule is gone.
 
     Args:
@@ -152,7 +140,7 @@ class At(_Repeats):
         check_moment("when", self.when)
         _check_firing(self)
 
-    def next_ms(self, after_ms: int) -> int | None:
+    def _next_ms(self, after_ms: int) -> int | None:
         """Return its moment, if that is after that one."""
         at_ms = _ms(self.when)
         return at_ms if at_ms > after_ms else None
@@ -161,13 +149,25 @@ class At(_Repeats):
 When: TypeAlias = Cron | Every | At
 
 
+def next_ms(when: When, after_ms: int) -> int | None:
+    """Return the first time after that one; None: there is none."""
+    return when._next_ms(after_ms)
+
+
+def times(when: When, after_ms: int) -> Iterator[int]:
+    """Yield all times after that one."""
+    while (at_ms := next_ms(when, after_ms)) is not None:
+        yield at_ms
+        after_ms = at_ms
+
+
 def check_when(given: object) -> When:
     """Take one of the three.
 
     Raises:
         InvalidOption: It is none of them.
     """
-    if type(given) in (Cron, Every, At):
+    if type(given) in (Cron, Every, At):  # not what is like them
         return given  # type: ignore[return-value]
     raise checks.option("when", given, "a Cron, an Every or an At")
 
@@ -209,9 +209,10 @@ def check_moment(name: str, given: object) -> None:
     Raises:
         InvalidOption: It is none.
     """
-    if not isinstance(given, datetime) or given.tzinfo is None or given.utcoffset() is None:
-        raise checks.option(name, given, "a datetime with a zone, such as datetime.now(UTC)")
-    if not 1970 < given.year < _YEAR_MAX:
+    value: Any = given
+    if not issubclass(type(given), datetime) or value.utcoffset() is None:
+        raise checks.option(name, given, "a datetime with a zone, as with tzinfo=UTC")
+    if not 1970 < value.year < _YEAR_MAX:
         raise checks.option(name, given, f"a year from 1971 to {_YEAR_MAX - 1}")
 
 
@@ -221,8 +222,9 @@ def _ms(when: datetime) -> int:
 
 def _check_firing(when: When) -> None:
     checks.word("misfire", when.misfire, *get_args(Misfire))
-    checks.seconds("window_s", when.window_s)
-    checks.seconds("jitter_s", when.jitter_s, high=86_400.0)
+    object.__setattr__(when, "window_s", checks.seconds("window_s", when.window_s))
+    jitter_s = checks.seconds("jitter_s", when.jitter_s, high=JITTER_S_MAX)
+    object.__setattr__(when, "jitter_s", jitter_s)
 
 
 # --- zones ----------------------------------------------------------------------------------
@@ -295,7 +297,7 @@ def _is_readable(expression: str) -> bool:
 @lru_cache(maxsize=1024)
 def _parsed(expression: str) -> None:
     """Refuse an expression that is none, and say where."""
-    text = checks.text("cron", expression)
+    text = expression
     if len(text) > CRON_CHARS_MAX:
         raise _no_cron(text, f"within {CRON_CHARS_MAX} characters")
     if not text.isascii():

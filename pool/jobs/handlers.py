@@ -40,7 +40,7 @@ from pool.core.codec import Codec
 from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.core.times import Cron, When, check_when
-from pool.errors import ConfigError, DuplicateHandler, PoolError, name_of, shown
+from pool.errors import ConfigError, DuplicateHandler, InvalidOption, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
 from pool.jobs.depends import Plan, plan_of, signature_of
 from pool.jobs.forms import Result, Runner, Said, function_of, object_function, refused
@@ -56,7 +56,7 @@ from pool.jobs.typed.contract import (
     result_of,
     state_of,
 )
-from pool.names import check_handler, check_schedule
+from pool.names import check_handler, check_key, check_schedule
 
 if TYPE_CHECKING:  # it makes what is made of handlers
     from pool.jobs.node import Node
@@ -78,6 +78,11 @@ class _AsUsual:
 
 USUAL: Final[Any] = _AsUsual()
 
+# Of a schedule that stands in the code: those of `Node.options` that are of use there.
+SCHEDULE_OPTIONS: Final = (
+    *("delay_s", "if_exists", "queue_max", "retention_s", "expires_s", "start_timeout_s"),
+    *("then", "otherwise"),
+)
 ATTEMPTS_MAX: Final = 1000
 QUEUE_MAX: Final = 100  # jobs queued behind one of their key, unless somebody says otherwise
 # The fleet knows a worker, with its handlers' names, by one value of a map (64 KiB): this leaves
@@ -409,19 +414,26 @@ class Handlers:
             key: The job's key; by default the schedule's name.
             args: The function's own arguments, by place.
             kwargs: Likewise, by name.
-            **options: As for `Node.options()`.
+            **options: As for `Node.options()`: delay_s, if_exists, queue_max, retention_s,
+                expires_s, start_timeout_s, then, otherwise.  A node looks at them when it opens.
 
         Raises:
             InvalidOption: `when` is none, or the zone; or `args` or `kwargs` are none.
             ConfigError: What is decorated is no handler of these, or the name cannot be used.
         """
-        taken = Cron(when, tz=tz) if isinstance(when, str) else check_when(when)
-        if tz != "UTC" and not isinstance(when, str):
-            raise checks.option("tz", tz, "left out: it stands in the Cron")
-        if name:
+        taken = _taken(when, tz)
+        if type(name) is not str or name:
             check_schedule(name)
+        if type(key) is not str or key:
+            check_key(key)
         given = tuple(checks.several("args", args, "arguments"))
-        named = dict(checks.mapping("kwargs", kwargs or {}))
+        named = dict(checks.mapping("kwargs", {} if kwargs is None else kwargs))
+        if any(type(each) is not str for each in named):
+            raise checks.option("kwargs", named, "a dict of names and arguments")
+        for option, value in options.items():
+            if option not in SCHEDULE_OPTIONS:
+                must = f"an option: {', '.join(SCHEDULE_OPTIONS)}"
+                raise checks.option(option, value, must)
 
         def add(handler: Handler[P, R]) -> Handler[P, R]:
             if not any(handler is each for each in self._mine):
@@ -723,6 +735,19 @@ def _check_function(name: str, fn: object) -> None:
     problem = _looked_at(name, lambda _, given: _problem(given), fn)
     if problem:
         raise refused(name, problem)
+
+
+def _taken(when: object, tz: object) -> When:
+    """Return when a schedule of the code is due; `tz` belongs to an expression."""
+    if type(when) is not str:
+        if type(tz) is not str or tz != "UTC":
+            raise checks.option("tz", tz, "left out: it stands in the Cron")
+        return check_when(when)
+    try:
+        return Cron(when, tz=tz)  # type: ignore[arg-type]
+    except InvalidOption as error:
+        option = "when" if error.option == "cron" else error.option
+        raise InvalidOption(option=option, value=error.value, problem=error.problem) from None
 
 
 def _looked_at(name: str, look: Callable[..., T], fn: object, *more: object) -> T:

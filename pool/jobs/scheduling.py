@@ -36,20 +36,20 @@ class WantedSchedule:
 
 
 @attrs.frozen(kw_only=True)
-class Found:
+class FoundSchedule:
     """A schedule as it was read; `stored` is None if it cannot be, or there is none."""
 
     line: bytes = b""
     stored: StoredSchedule | None = None
 
 
-async def fetch(context: Context, name: str) -> Found:
+async def fetch(context: Context, name: str) -> FoundSchedule:
     """Read one schedule."""
     names = context.lane_of(name).lane.names
     text: bytes | None = await context.pipeline.execute("HGET", names.schedules, name)
     if text is None:
-        return Found()
-    return Found(line=text.partition(b"\n")[0], stored=parse(name, text))
+        return FoundSchedule()
+    return FoundSchedule(line=text.partition(b"\n")[0], stored=parse(name, text))
 
 
 async def keep(context: Context, wanted: WantedSchedule) -> None:
@@ -61,7 +61,7 @@ async def keep(context: Context, wanted: WantedSchedule) -> None:
     """
     name, when = wanted.name, wanted.when
 
-    def judge(found: Found, now_ms: int, token: str) -> ScheduleChange | None:
+    def judge(found: FoundSchedule, now_ms: int, token: str) -> ScheduleChange | None:
         had = found.stored
         first = first_head(name, when, now_ms, token)
         if had is not None and had.when == when:
@@ -80,7 +80,7 @@ async def keep(context: Context, wanted: WantedSchedule) -> None:
     await change(context, name, judge)
 
 
-def change_of(found: Found, stored: StoredSchedule) -> ScheduleChange:
+def change_of(found: FoundSchedule, stored: StoredSchedule) -> ScheduleChange:
     """Return the change to what is stored then, from what was found."""
     head = stored.head
     return ScheduleChange(
@@ -108,7 +108,7 @@ def resumed(stored: StoredSchedule, now_ms: int, token: str) -> StoredSchedule |
 
 
 async def change(
-    context: Context, name: str, judge: Callable[[Found, int, str], ScheduleChange | None]
+    context: Context, name: str, judge: Callable[[FoundSchedule, int, str], ScheduleChange | None]
 ) -> None:
     """Do to a schedule what `judge` says of it as it stands, and of the server's clock (ms)."""
     state, token = context.lane_of(name), context.ids.next()

@@ -27,7 +27,7 @@ from pool.core.schedules import (
     time_of,
 )
 from pool.core.schedules import parse as parse_schedule
-from pool.core.times import At, Cron, Every, Misfire, When, packed, unpacked
+from pool.core.times import At, Cron, Every, Misfire, When, next_ms, packed, times, unpacked
 from pool.errors import ConfigError, InvalidOption
 
 NORTH, SOUTH = "Europe/Paris", "Australia/Sydney"
@@ -43,7 +43,7 @@ def year_of(cron: Cron) -> list[datetime]:
     """Return all its times of a year, on the clock of its zone."""
     zone, found = ZoneInfo(cron.tz), list[datetime]()
     begin, end = (datetime(year, 1, 1, tzinfo=zone) for year in (2026, 2027))
-    for at_ms in cron.times(ms(begin) - 1):
+    for at_ms in times(cron, ms(begin) - 1):
         if at_ms >= ms(end):
             return found
         found.append(datetime.fromtimestamp(at_ms / 1000, zone))
@@ -77,7 +77,7 @@ def test_what_falls_together_at_the_end_of_a_gap_comes_once() -> None:
 
 def test_a_day_that_a_zone_left_out_comes_at_its_end() -> None:
     """Samoa had no 30 December 2011."""
-    found = Cron("0 12 30 12 *", tz="Pacific/Apia").next_ms(ms(datetime(2011, 12, 29, tzinfo=UTC)))
+    found = next_ms(Cron("0 12 30 12 *", tz="Pacific/Apia"), ms(datetime(2011, 12, 29, tzinfo=UTC)))
     assert found == ms(datetime(2011, 12, 31, tzinfo=ZoneInfo("Pacific/Apia")))
 
 
@@ -90,11 +90,11 @@ def test_the_next_time_is_always_later_and_nothing_lies_between(
     start: datetime, expression: str, zone: str
 ) -> None:
     cron, after = Cron(expression, tz=zone), ms(start.replace(tzinfo=UTC))
-    found = cron.next_ms(after)
+    found = next_ms(cron, after)
     assert found is not None
     assert found > after
-    assert cron.next_ms(found - 1) == found
-    assert cron.next_ms((after + found) // 2) == found
+    assert next_ms(cron, found - 1) == found
+    assert next_ms(cron, (after + found) // 2) == found
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_any_text_is_an_expression_or_is_refused(text: str) -> None:
         cron = Cron(text)
     except InvalidOption:
         return
-    assert (cron.next_ms(0) or 0) > 0
+    assert (next_ms(cron, 0) or 0) > 0
 
 
 @pytest.mark.parametrize("zone", ["", "Europe", "Europe/Pari", "/etc/passwd", "../x", "\0"])
@@ -140,7 +140,7 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "cronsim", None)
     with pytest.raises(ConfigError, match=r"keyed-pool\[schedules\]"):
         Cron("7 3 * * *")
-    assert Every(60).next_ms(0) == 60_000
+    assert next_ms(Every(60), 0) == 60_000
 
 
 def test_bad_values_are_refused() -> None:
@@ -162,9 +162,9 @@ def test_bad_values_are_refused() -> None:
 def test_an_interval_is_the_same_for_everybody_and_has_a_beginning() -> None:
     start = YEAR + timedelta(milliseconds=250)
     every = Every(90, start=start)
-    assert every.next_ms(0) == ms(start)
-    assert every.next_ms(ms(start)) == ms(start) + 90_000
-    assert every.next_ms(ms(start) + 89_999) == ms(start) + 90_000
+    assert next_ms(every, 0) == ms(start)
+    assert next_ms(every, ms(start)) == ms(start) + 90_000
+    assert next_ms(every, ms(start) + 89_999) == ms(start) + 90_000
 
 
 # --- what is fired --------------------------------------------------------------------------
@@ -216,16 +216,16 @@ def test_what_is_behind_the_window_is_never_fired() -> None:
 
 
 def test_a_long_outage_of_a_quick_schedule_is_fired_in_slices() -> None:
-    schedule, now_ms, times = stored(Every(1, misfire="all"), YEAR), ms(YEAR) + 259_000, list[int]()
+    schedule, now_ms, at = stored(Every(1, misfire="all"), YEAR), ms(YEAR) + 259_000, list[int]()
     while True:
         found = fire(schedule, now_ms, "t")
         if not found.times:
             break
         assert len(found.times) <= FIRED_MAX
         assert found.head is not None
-        times += found.times
+        at += found.times
         schedule = StoredSchedule(name="s", head=found.head, when=schedule.when, job=JOB)
-    assert times == [ms(YEAR) + 1000 * n for n in range(260)]
+    assert at == [ms(YEAR) + 1000 * n for n in range(260)]
 
 
 def test_months_of_missed_seconds_are_one_firing_of_the_latest() -> None:
@@ -240,21 +240,21 @@ def test_no_time_is_fired_twice_nor_left_without_a_word(
     late_ms: int, misfire: Misfire, every_s: float
 ) -> None:
     when, now_ms = Every(every_s, misfire=misfire, window_s=3600), ms(YEAR) + late_ms
-    schedule, times, missed = stored(when, YEAR), list[int](), 0
+    schedule, at, missed = stored(when, YEAR), list[int](), 0
     for _ in range(FIRED_MAX):
         found = fire(schedule, now_ms, "t")
         assert found.head is not None
         assert found.head.next_ms > schedule.head.last_ms
-        times += found.times
+        at += found.times
         missed += found.missed
         schedule = StoredSchedule(name="s", head=found.head, when=when, job=JOB)
         if not found.times:
             break
-    assert times == sorted(set(times))
-    assert all(each <= now_ms for each in times)
+    assert at == sorted(set(at))
+    assert all(each <= now_ms for each in at)
     due = now_ms // round(every_s * 1000) - (ms(YEAR) - 1) // round(every_s * 1000)
-    assert len(times) + missed == due or missed >= 999
-    assert not times or schedule.head.next_ms > now_ms
+    assert len(at) + missed == due or missed >= 999
+    assert not at or schedule.head.next_ms > now_ms
 
 
 def test_jitter_is_the_same_whoever_asks_and_nothing_is_fired_before_it() -> None:

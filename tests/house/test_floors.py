@@ -91,6 +91,7 @@ EXCEPT = {
 # Packages beyond the core dependencies, and the floors that may use them.
 EXTRAS = {
     "annotationlib": {"jobs"},  # Python's own, since 3.14
+    "cronsim": {"core"},
     "msgspec": {"jobs"},
     "trio": {"redis"},
     "tzdata": {"demo"},

@@ -10,7 +10,7 @@ import anyio
 import attrs
 import pytest
 
-from pool import At, Cron, Every, Follower, Handlers, Job, Node
+from pool import Follower, Handlers, Job, Node
 from pool.core.schedules import parse, told_time
 from pool.core.times import moment
 from pool.errors import (
@@ -24,6 +24,7 @@ from pool.errors import (
 from pool.events import IndexRestored, ScheduleMissed, ScheduleUnreadable
 from pool.names import Names, lane_of
 from pool.redis.commands.schedules import ScheduleCalls, ScheduleChange
+from pool.schedules import At, Cron, Every
 from tests.nodes import Diary
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import attrs
 from pool import checks
 from pool.core.record import more_of, without_more
 from pool.core.schedules import PLACEHOLDER, ScheduledJob, StoredSchedule, parse
-from pool.core.times import When, check_when, moment
+from pool.core.times import When, check_when, moment, times
 from pool.errors import (
     ConfigError,
     InvalidOption,
@@ -27,7 +27,15 @@ from pool.errors import (
 from pool.jobs.client.job_client import DispatchOptions, JobClient
 from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler, Handlers
-from pool.jobs.scheduling import Found, WantedSchedule, change, change_of, fetch, keep, resumed
+from pool.jobs.scheduling import (
+    FoundSchedule,
+    WantedSchedule,
+    change,
+    change_of,
+    fetch,
+    keep,
+    resumed,
+)
 from pool.names import check_schedule, lane_of
 from pool.redis.commands.schedules import ScheduleChange
 
@@ -133,8 +141,8 @@ class Schedules:
         check_schedule(name)
         stored = _stored(name, await fetch(self._opened().context, name))
         first_ms = stored.head.next_ms
-        times = islice(stored.when.times(first_ms), count - 1)
-        return (moment(first_ms), *map(moment, times))
+        following = islice(times(stored.when, first_ms), count - 1)
+        return (moment(first_ms), *map(moment, following))
 
     async def pause(self, name: str) -> None:
         """Fire a schedule no more, until it is resumed.  Twice is fine.
@@ -143,7 +151,7 @@ class Schedules:
             NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
         """
 
-        def judge(found: Found, _: int, token: str) -> ScheduleChange | None:
+        def judge(found: FoundSchedule, _: int, token: str) -> ScheduleChange | None:
             stored = _stored(name, found)
             head = attrs.evolve(stored.head, is_paused=True, token=token)
             if stored.head.is_paused:
@@ -162,7 +170,7 @@ class Schedules:
             NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
         """
 
-        def judge(found: Found, now_ms: int, token: str) -> ScheduleChange | None:
+        def judge(found: FoundSchedule, now_ms: int, token: str) -> ScheduleChange | None:
             stored = _stored(name, found)
             if not stored.head.is_paused:
                 return None
@@ -185,7 +193,7 @@ class Schedules:
         context, made = client.context, list[ScheduledJob]()
         job_id = f"{name}{_TRIGGERED}{context.ids.next()}"
 
-        def judge(found: Found, _: int, token: str) -> ScheduleChange | None:
+        def judge(found: FoundSchedule, _: int, token: str) -> ScheduleChange | None:
             stored = _stored(name, found)
             head = attrs.evolve(stored.head, fired=stored.head.fired + 1, token=token)
             made[:] = [stored.job]
@@ -212,9 +220,9 @@ class Schedules:
         Raises:
             NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
         """
-        seen = list[Found]()
+        seen = list[FoundSchedule]()
 
-        def judge(found: Found, _: int, __: str) -> ScheduleChange | None:
+        def judge(found: FoundSchedule, _: int, __: str) -> ScheduleChange | None:
             if not found.line:
                 if seen:
                     return None  # a call of before has been there
@@ -225,7 +233,7 @@ class Schedules:
         await self._change(name, judge)
 
     async def _change(
-        self, name: str, judge: Callable[[Found, int, str], ScheduleChange | None]
+        self, name: str, judge: Callable[[FoundSchedule, int, str], ScheduleChange | None]
     ) -> None:
         check_schedule(name)
         await change(self._opened().context, name, judge)
@@ -305,7 +313,7 @@ def _wanted(
 # --- reading --------------------------------------------------------------------------------
 
 
-def _stored(name: str, found: Found) -> StoredSchedule:
+def _stored(name: str, found: FoundSchedule) -> StoredSchedule:
     if found.stored is None:
         raise NoSuchSchedule(schedule=name)
     return found.stored

@@ -50,7 +50,7 @@ def page_of(reply: Reply) -> SchedulePage:
 
 SCHEDULE: Final = Script.load(
     "schedule",
-    keys="lane schedules scheduled due payloads",
+    keys="lane schedules scheduled due payloads jobs",
     args="generation hold_ms page_max bytes_max skip count *items",
     reads=page_of,
 )
@@ -80,4 +80,5 @@ class ScheduleCalls(Calls):
                 args += (lane, text)
         if not changes:
             args.append("")
-        return SCHEDULE((n.lane, n.schedules, n.scheduled, n.due, n.payloads), args)
+        keys = (n.lane, n.schedules, n.scheduled, n.due, n.payloads, n.jobs)
+        return SCHEDULE(keys, args)

@@ -6,6 +6,7 @@ KEYS[2] schedules  hash    name -> schedule: a line that its changes go by, and 
 KEYS[3] scheduled  zset    name -> when somebody is to come (ms of the server's clock); of those that are not paused
 KEYS[4] due        zset    s: -> when somebody is to come for the earliest of these; o:LANE
 KEYS[5] payloads   hash    messages to lanes, see lib/channel
+KEYS[6] jobs       hash    is not touched; see lib/batch
 ARGV[1] generation  str
 ARGV[2] hold_ms      int   > 0; by then the next one comes for what is due
 ARGV[3] page_max     int   how many of those that are due are told of; 0: none
