@@ -1,4 +1,4 @@
-"""What stands in Redis of a job: its record, its start, its outcome, and what it has stored.
+"""What stands in Redis of a job: its record, its start, its outcome.
 
 The scripts read and write the same fields (`lua/lib/record.lua`); tests hold the two together.
 """
@@ -8,15 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection
 from typing import Final, Literal, TypeAlias
 from urllib.parse import quote, unquote
 
 import attrs
 
 from pool.core.digits import DIGITS_MAX, number
-from pool.core.ids import process_of
 from pool.core.lifecycle import OWNED, Ended, State
+from pool.core.marks import MARKS_TEXT, NO_MARKS, Marks, marks_text
 
 Kind: TypeAlias = Literal["job", "service"]
 
@@ -36,67 +35,6 @@ CAUSE_CHARS_MAX = 200
 SUPERSEDED: Final = "superseded by "  # then an id: the cause of what another took the place of
 NOTE_CHARS_MAX = 200  # of what a handler says beside how far it is
 INLINE_BYTES_MAX: Final = 1024  # of what travels with what announces it, likewise
-MARKS_MAX: Final = 8  # crash marks of a record that name who died; older ones become a number
-MARKS_CHARS_MAX: Final = 400  # of all of them; eight identities and the number are half of that
-
-
-# --- crash marks ----------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Marks:
-    """The deaths that a job is suspected of: who died, as `id.n`, whole or half.
-
-        6,w8z4k0qv1xt3.1,w8z4k0qv1xt4.2-        in a record; `-` stands for half, and the number
-                                                in front counts halves of which no name is kept
-
-    Who comes back from a freeze was not killed: the scripts that hand a record out to be judged
-    leave the marks out that name one who said so (`lua/lib/marks.lua`).
-    """
-
-    named: tuple[str, ...] = ()
-    before: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Marks:
-        """Return what stands in a record; it has been matched against the record's pattern."""
-        if not text:
-            return NO_MARKS
-        first, *rest = text.split(",")
-        if first.isdigit():
-            return cls(tuple(filter(None, rest)), int(first[:DIGITS_MAX]))
-        return cls(tuple(filter(None, (first, *rest))))
-
-    def pack(self) -> str:
-        """Return what stands in a record."""
-        return ",".join((str(self.before),) * (self.before > 0) + self.named)
-
-    @property
-    def halves(self) -> int:
-        """What they weigh, in halves: floats would do, but a bound must not depend on them."""
-        return self.before + sum(1 if name.endswith("-") else 2 for name in self.named)
-
-    @property
-    def deaths(self) -> int:
-        """How many they are; of what has no name any more each half counts as one."""
-        return self.before + len(self.named)
-
-    def deaths_but(self, known: Collection[str]) -> int:
-        """How many they are without those of some processes."""
-        return self.deaths - sum(process_of(name) in known for name in self.named)
-
-    def add(self, died: str, *, is_whole: bool) -> Marks:
-        """Return them with one more; nobody dies twice, so the heavier of two stands."""
-        had = [name for name in self.named if name.removesuffix("-") == died]
-        rest = [name for name in self.named if name not in had]
-        is_whole = is_whole or died in had
-        named = (*rest, died if is_whole else died + "-")
-        older, named = named[:-MARKS_MAX], named[-MARKS_MAX:]
-        return Marks(named, self.before + Marks(older).halves)
-
-
-NO_MARKS: Final = Marks()
-_MARKS_TEXT: Final = rf"[0-9A-Za-z.,-]{{0,{MARKS_CHARS_MAX}}}"
 
 
 # --- what hardly any job has ------------------------------------------------------------------
@@ -213,7 +151,7 @@ FIELDS: Final = {
     "attempt": rf"\d{{1,{DIGITS_MAX}}}",
     "flags": "[a-z]*",
     "intent": "[^|]*",
-    "marks": _MARKS_TEXT,
+    "marks": MARKS_TEXT,
     "requeues": _NUMBER,
     "accepted": _NUMBER,
     "since": _NUMBER,
@@ -259,7 +197,7 @@ class Start:
                 epoch=epoch,
                 attempt=max(1, number(attempt)),
                 flags=flags,
-                marks=Marks.parse(_marks_text(marks)) if marks else NO_MARKS,
+                marks=Marks.parse(marks_text(marks)) if marks else NO_MARKS,
                 accepted=number(accepted) if accepted else epoch,
                 payload=fields.get("p"),
                 more=more,
@@ -456,61 +394,7 @@ def digest_of(handler: str, payload: bytes) -> str:
     return hashlib.blake2b(handler.encode() + b"\0" + payload, digest_size=8).hexdigest()
 
 
-def _marks_text(text: str) -> str:
-    """Return it if it can be marks.
-
-    Raises:
-        ValueError: It cannot.
-    """
-    if not re.fullmatch(_MARKS_TEXT, text, re.ASCII):
-        raise ValueError(text[:DIGITS_MAX])
-    return text
-
-
 def one_line(text: str, chars_max: int) -> str:
     """Return text that may stand in a record: one line, no bar, no surrogate, not too long."""
     text = text[: 4 * chars_max]  # before all else: it may be megabytes, and the loop waits
     return re.sub(r"[|\x00-\x1f\x7f\ud800-\udfff]+", " ", text).strip()[:chars_max]
-
-
-# --- what a job has stored while it went on ----------------------------------------------------
-
-
-def steps_name(key: str) -> str:
-    """Return where in `checkpoints` the results of a job's steps stand."""
-    return f"\n{key}"
-
-
-def letters_steps(job_id: str, key: str) -> str:
-    """Return where those of a parked job stand."""
-    return f"\n\n{job_id} {key}"
-
-
-def parse_steps(text: bytes) -> dict[str, bytes] | None:
-    """Return the results of a job's steps; None: the text is not what `lib/steps.lua` makes."""
-    steps: dict[str, bytes] = {}
-    at = 0
-    try:
-        while at < len(text):
-            name_end = text.index(b"\n", at)
-            begin = text.index(b"\n", name_end + 1) + 1
-            name, size = text[at:name_end].decode(), text[name_end + 1 : begin - 1].decode()
-            at = begin + number(size)
-            if at > len(text):
-                return None
-            steps[name] = text[begin:at]
-    except ValueError:
-        return None
-    return steps
-
-
-def state_of(checkpoint: bytes) -> bytes:
-    """Return the state that a checkpoint holds; empty: it is none.
-
-    In front of a bar it says which save of which epoch it is, or nothing: it was handed over.
-    """
-    match = _SAVED.match(checkpoint)
-    return checkpoint[match.end() :] if match is not None else b""
-
-
-_SAVED: Final = re.compile(rb"(?:\d+\.\d+)?[|]")

@@ -10,8 +10,9 @@ import attrs
 from pool.core.digits import number_or
 from pool.core.lapse import NOT_IN_TIME, lapsed
 from pool.core.lifecycle import OWNED
+from pool.core.marks import NO_MARKS, Marks
 from pool.core.options import Limit, Options
-from pool.core.record import ERROR_CHARS_MAX, NO_MARKS, Marks, Record, one_line
+from pool.core.record import ERROR_CHARS_MAX, Record, one_line
 from pool.core.retry import Dice, full_jitter, requeue_delay
 
 TOO_LONG: Final[dict[Limit, str]] = {

@@ -63,6 +63,7 @@ class History:
     outcomes: dict[str, list[Entry]] = attrs.field(factory=dict)  # by job id, as they were seen
     lives: dict[str, JobLife] = attrs.field(factory=dict)
     mishaps: list[str] = attrs.field(factory=list)
+    late: list[tuple[float, float]] = attrs.field(factory=list)  # when, and how late a sleeper was
     curtain_s: float = math.inf
 
     @classmethod
@@ -113,6 +114,8 @@ class History:
                 life.exit_code = life.exit_code or entry.count
             case "mishap":
                 self.mishaps.append(entry.how)
+            case "late":
+                self.late.append((entry.at_s, entry.count / 1e6))
             case "curtain":
                 self.curtain_s = entry.at_s
 
@@ -139,6 +142,10 @@ class History:
         """Return when the key of a run was first started on another node after `at_s`."""
         after = (r.began_s for r in self.by_key[run.key] if r.node != run.node)
         return min((began_s for began_s in after if began_s > at_s), default=math.inf)
+
+    def late_s(self, from_s: float, to_s: float) -> float:
+        """Return how long a process that does nothing was kept from waking, between two moments."""
+        return sum(late_s for at_s, late_s in self.late if from_s < at_s <= to_s)
 
     def jobs(self, handler: str) -> list[Entry]:
         """Return what was accepted for a handler."""

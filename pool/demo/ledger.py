@@ -32,6 +32,7 @@ What: TypeAlias = Literal[
     "outcome",  # an outcome was seen in the store: epoch is the one stored, how its word
     "node",  # how: joined, killed, stopped, continued, draining, left (count: the exit code)
     "mishap",  # how: what the conductor could not do
+    "late",  # it slept for longer than it had asked; count: by how many microseconds
     "curtain",  # the play is over: clocks must still run now
 ]
 CLOCK, ZONE = "clock", "zone"

@@ -215,6 +215,8 @@ def _is_frozen(history: History, older: RunSeen, younger: RunSeen) -> tuple[str,
 def _takeover_s(history: History, ttl_s: float) -> tuple[float, float]:
     """Return how long the slowest job of a killed node waited for its next start, and by how much
     the latest was late: what had just begun may be to blame, and begins one at a time (G-06).
+
+    A machine that is busy with other work is late itself: that is measured, and no takeover's.
     """
     waits_s, late_s = [], [0.0]
     for node, life in history.lives.items():
@@ -224,5 +226,7 @@ def _takeover_s(history: History, ttl_s: float) -> tuple[float, float]:
                 is_suspect = run.began_s > life.killed_s - ttl_s / 2 - JUST_S
                 slack_s = SUSPECTS_SLACK_S if is_suspect else TAKEOVER_SLACK_S
                 waits_s.append(history.started_after(run, life.killed_s) - life.killed_s)
+                by_then_s = life.killed_s + waits_s[-1]
+                slack_s += history.late_s(life.killed_s, by_then_s)
                 late_s.append(waits_s[-1] - ttl_s - slack_s)
     return max(waits_s, default=math.inf), max(late_s)

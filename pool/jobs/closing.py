@@ -54,6 +54,6 @@ async def closed(
         # Leaving our scope fails only if one was left open within it.
         if error is flying or error is raised:
             raise
-        raise (raised or RuntimeError(LEFT_OPEN)) from None
+        raise (RuntimeError(LEFT_OPEN) if raised is None else raised) from None
     finally:
         raised = flying = None  # their tracebacks lead back here

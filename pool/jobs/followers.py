@@ -14,7 +14,7 @@ from pool.errors import InvalidOption
 from pool.jobs.handlers import Handler
 from pool.names import check_handler, check_key, lane_of
 
-FOLLOWERS_MAX: Final = 256  # of one dispatch, those of its followers included
+FOLLOWERS_MAX: Final = 256  # of one dispatch, and of one run, those of its followers included
 CHAIN_MAX: Final = 32  # followers of followers
 
 
@@ -99,6 +99,11 @@ def several(option: str, given: object) -> tuple[Follower, ...]:
         if len(found) > FOLLOWERS_MAX:
             raise _too_many(option)
     return tuple(found)
+
+
+def count_of(followers: Sequence[Follower]) -> int:
+    """Return how many these are, with their own."""
+    return sum(1 + count_of(each._then) + count_of(each._otherwise) for each in followers)
 
 
 @attrs.define(eq=False)

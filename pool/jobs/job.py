@@ -370,8 +370,8 @@ class Job:
         own; those that the dispatcher gave stay.
 
         Raises:
-            InvalidOption: There are too many, or one after another, or something else is among
-                them.
+            InvalidOption: This run has added too many (256, with their own), or too many one after
+                another, or something else is among them.
             InvalidKey, ConfigError, PayloadEncodingError, WrongArguments: One cannot be dispatched.
             PayloadTooLarge: All that were added are larger than `Settings.payload_bytes_max`.
             NotRunning: The node has closed.

@@ -40,7 +40,7 @@ from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
 from pool.jobs.client.schedules import Schedules, of_code
 from pool.jobs.client.stopping import StopAll, StopReport
 from pool.jobs.context import Context
-from pool.jobs.followers import Follower, Packer, several
+from pool.jobs.followers import Follower, Packer, count_of, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
 from pool.jobs.job import Job
 from pool.jobs.roster import WorkerInfo
@@ -787,6 +787,7 @@ class Node(Dispatching):
             packer = Packer(1, self.settings.payload_bytes_max)
         else:
             packer = self._open_client().packer()
+        packer.left -= count_of(job.followers)
         then = several("then", followers)
         return packer.pack(then, key=job.key, job_id=job.id, who="run", had=had)
 

@@ -153,7 +153,8 @@ class Recovery:
             now_ms=now_ms,
         )
         edge = edge_of(key, record, decision, self.context.settings, options=options)
-        if record.more and (late := lapsed(record, now_ms)):
+        # What was asked to stop ends for that, however late it is.
+        if record.more and not record.intent and (late := lapsed(record, now_ms)):
             self._late.append((len(self._edges), _failure(key, record, decision, late)))
         if isinstance(decision, Grant) and isinstance(edge, GrantEdge):
             edge.ranked = ranking(self._ranks.of(targets(key, record, decision)))

@@ -30,8 +30,9 @@ import redis
 
 from pool.core.ids import member_name
 from pool.core.lifecycle import OWNED
-from pool.core.record import MORE, Record, Start, more_of, steps_name
+from pool.core.record import MORE, Record, Start, more_of
 from pool.core.schedules import parse_head
+from pool.core.stored import steps_name
 from pool.names import (
     FOLLOWERS,
     IN,

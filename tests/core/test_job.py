@@ -11,18 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.core import lifecycle
+from pool.core.marks import MARKS_CHARS_MAX, MARKS_MAX, NO_MARKS, Marks
 from pool.core.options import Options
-from pool.core.record import (
-    MARKS_CHARS_MAX,
-    MARKS_MAX,
-    NO_MARKS,
-    STATES,
-    Marks,
-    Outcome,
-    Record,
-    Start,
-    one_line,
-)
+from pool.core.record import STATES, Outcome, Record, Start, one_line
 from pool.core.settlement import (
     CancelJob,
     Death,

@@ -248,6 +248,21 @@ def test_a_slow_takeover_is_a_broken_promise() -> None:
     assert verdict.broken == ("a takeover was 0.20 s later than G-06 says",)
 
 
+@pytest.mark.parametrize(("at_s", "broken"), [(7.9, 0.0), (5.0, 0.2), (8.3, 0.2)])
+def test_a_machine_that_was_late_itself_is_no_slow_takeover(at_s: float, broken: float) -> None:
+    """What it was late before the kill, or after the start, has delayed nobody."""
+    book = good()
+    book.entries = [
+        attrs.evolve(entry, at_s=8.2)
+        if (entry.what, entry.key, entry.epoch) == ("start", "Zone/9", 2)
+        else entry
+        for entry in book.entries
+    ]
+    book.add(at_s, "late", count=210_000)
+    said = (f"a takeover was {broken:.2f} s later than G-06 says",) if broken else ()
+    assert book.verdict().broken == said
+
+
 def test_what_had_just_begun_may_take_five_seconds_more() -> None:
     """G-06: it may have killed the node, and begins one at a time."""
     book = good()

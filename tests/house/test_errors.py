@@ -97,6 +97,7 @@ MAY_HOLD = {
     "failed": "likewise; and of what ran beside the loop, where it is dropped at once",
     "caught": "the last word of a thread",
     "raised": "what a handler raised: it is dropped at once",
+    "flying": "what closing has raised: likewise",
 }
 
 

@@ -187,57 +187,6 @@ async def test_one_that_asks_whether_its_handler_was_told_to_end_hears_it(fleet:
     assert fleet.all_seen(HandlerLeaked) == []
 
 
-def stuck(diary: Diary, gate: threading.Event, **options: Any) -> Handlers:
-    """Make a handler whose function does not end at its first attempt."""
-    handlers = Handlers()
-
-    @handlers.job("stuck", backoff_s=0.001, backoff_max_s=0.002, **options)
-    async def stuck(job: Job) -> str:
-        diary.entries.append(job.node_id)
-        if job.attempt == 1:
-            try:
-                await job.run_blocking(gate.wait)
-                diary.entries.append("went on")
-                await anyio.lowlevel.checkpoint()
-            finally:
-                diary.entries.append("over")
-        return f"{job.node_id} at attempt {job.attempt}"
-
-    return handlers
-
-
-async def test_a_handler_whose_thread_goes_on_after_its_time_is_left_behind(
-    fleet: Fleet, diary: Diary, gate: threading.Event
-) -> None:
-    """As a plain one: its job goes on elsewhere, this attempt never settles, its slot is lost."""
-    first = await fleet.node(stuck(diary, gate, timeout_s=0.2), lease_ttl_s=1.0)
-    ref = await first.dispatch("stuck", "k")
-    leaked = await fleet.seen(HandlerLeaked)
-    assert (leaked.key, leaked.handler, leaked.why) == ("k", "stuck", "timeout")
-    (worker,) = fleet.workers(first)
-    assert worker.takes(0) == worker.capacity - 1
-    second = await fleet.node(stuck(diary, gate, timeout_s=0.2), lease_ttl_s=1.0)
-    assert await ref.result(timeout_s=20) == f"{second.id} at attempt 2"
-    assert diary.entries == [first.id, second.id]
-    gate.set()
-    await fleet.until(lambda: worker.takes(0) == worker.capacity)
-    assert diary.entries[-1] == "over"
-    assert (await ref.status()).state == "done"
-
-
-async def test_a_stop_is_confirmed_though_a_thread_goes_on(
-    fleet: Fleet, diary: Diary, gate: threading.Event
-) -> None:
-    node = await fleet.node(stuck(diary, gate), lease_ttl_s=1.0)
-    ref = await node.dispatch("stuck", "k")
-    await fleet.until(lambda: diary.entries == [node.id])
-    await ref.stop(timeout_s=20)
-    assert (await fleet.seen(HandlerLeaked)).why == "stop"
-    gate.set()
-    (worker,) = fleet.workers(node)
-    await fleet.until(lambda: worker.takes(0) == worker.capacity)
-
-
 async def test_clean_up_that_hangs_in_a_thread_is_a_leak_too(
     fleet: Fleet, diary: Diary, gate: threading.Event
 ) -> None:

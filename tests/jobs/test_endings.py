@@ -15,7 +15,8 @@ import anyio.to_thread
 import pytest
 
 from pool import Cancel, Handlers, Job, Node, Park, Retry
-from pool.core.record import NO_MARKS, Start
+from pool.core.marks import NO_MARKS
+from pool.core.record import Start
 from pool.errors import JobCancelled, JobParked
 from pool.events import ActorCrashed, AttemptFailed, RunDisturbed
 from pool.jobs.run import Run, _apart

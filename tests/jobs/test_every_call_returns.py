@@ -247,7 +247,7 @@ async def test_who_waits_for_the_calls_before_it_is_answered_in_time(
             return real(self, command, on_reply, **limits)
         return answers.append(on_reply)
 
-    node = await fleet.node(handlers_of(), op_timeout_s=0.1)
+    node = await fleet.node(handlers_of(), op_timeout_s=1.0)
     told = dict[str, Any]()
     monkeypatch.setattr(Pipeline, "send", send)
     async with anyio.create_task_group() as tasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -22,9 +23,11 @@ from pool.errors import (
     PayloadTooLarge,
     WrongArguments,
 )
+from pool.events import ChannelApart
 from pool.jobs.followers import CHAIN_MAX, FOLLOWERS_MAX
 from pool.listing import Stage
 from pool.names import Names, lane_of, out
+from pool.testing import make_job
 from tests.nodes import Diary
 
 if TYPE_CHECKING:
@@ -272,6 +275,31 @@ async def test_what_is_lost_of_the_index_is_found_by_the_walk(
     assert node.state == "open"
 
 
+async def test_two_that_carry_at_once_take_no_data_for_lost(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    """One is often overtaken by the other: that is told to nobody."""
+    lanes, count = 2, 200
+    nodes = [await fleet.node(handlers, lanes=lanes) for _ in range(2)]
+    async with anyio.create_task_group() as both:
+
+        async def carry(node: Node) -> None:
+            carrier = fleet.wiring(node)._sweeper._carrier
+            while True:
+                for lane, to in product(range(lanes), repeat=2):
+                    carrier.carry(lane, to)
+                await anyio.sleep(0.001)
+
+        for node in nodes:
+            both.start_soon(carry, node)
+        for number in range(count):
+            then = Follower("note", f"n-{number}", number)
+            await nodes[0].options(then=then).dispatch("charge", f"k-{number}", 1)
+        await diary.until(lambda told: sum(each[0] == "note" for each in told) == count)
+        both.cancel_scope.cancel()
+    assert fleet.all_seen(ChannelApart) == []
+
+
 # --- bad input ----------------------------------------------------------------------------------
 
 
@@ -333,6 +361,18 @@ async def test_the_longest_chain_runs_to_its_end(
     ref = await node.options(then=long_chain(CHAIN_MAX)).dispatch("charge", "k", 1)
     await diary.has("note", "n", times=CHAIN_MAX)
     assert [stage.depth for stage in await settled(ref)] == [*range(CHAIN_MAX + 1)]
+
+
+def test_a_run_adds_as_many_as_a_dispatch_at_most() -> None:
+    """However often it adds some: the step that releases them holds up the server."""
+    job = make_job("k")
+    for _ in range(FOLLOWERS_MAX - 2):
+        job.then(Follower("note", "n"))
+    job.then(Follower("note", "n").options(otherwise=Follower("note", "m")))
+    added = job._packed
+    with pytest.raises(InvalidOption):
+        job.then(Follower("note", "n"))
+    assert (len(job.followers), job._packed) == (FOLLOWERS_MAX - 1, added)
 
 
 async def test_what_a_run_adds_wrongly_is_its_own_error(fleet: Fleet, diary: Diary) -> None:

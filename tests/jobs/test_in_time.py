@@ -11,6 +11,7 @@ import pytest
 from pool import Call, Handlers, Job, JobRef, Node, Retry
 from pool.errors import InvalidOption, JobCancelled, JobExpired, JobParked, PoolError
 from pool.events import AttemptFailed
+from pool.names import Names
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet
@@ -240,6 +241,20 @@ async def test_a_job_expires_between_attempts_that_nobody_began(fleet: Fleet) ->
     ref = await node.dispatch("timed", "k")
     await expires(ref)
     assert fleet.all_seen(AttemptFailed, error="was not started within start_timeout_s")
+
+
+async def test_what_is_stopped_and_too_late_was_stopped(fleet: Fleet) -> None:
+    """Whoever sweeps may come for both at once."""
+    node = await fleet.node(_handlers())
+    ref = await node.options(expires_s=LONG_S, allow_unknown=True).dispatch("nobody", "k")
+    names = Names(fleet.pool, 0)
+    fields = str(fleet.client.hget(names.jobs, "k"), "ascii").split("|")  # type: ignore[arg-type]
+    fields[8], fields[15] = "sby somebody", "x1/1"
+    fleet.client.hset(names.jobs, "k", "|".join(fields))
+    fleet.client.zadd(names.due, {"k:k": 1})
+    with pytest.raises(JobCancelled, match="by somebody"):
+        await ref.result(timeout_s=20)
+    assert not fleet.all_seen(AttemptFailed)
 
 
 async def test_it_counts_from_the_end_of_a_delay_and_from_its_turn(fleet: Fleet) -> None:

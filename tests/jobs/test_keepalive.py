@@ -232,7 +232,7 @@ async def test_calls_while_the_store_is_away_end_within_their_deadline(
 ) -> None:
     """Every call: typed, retryable, and it says if the work may have been done."""
     async with fault_proxy(fleet.url) as proxy:
-        node = await fleet.node(timed(diary), url=proxy.url, op_timeout_s=0.3)
+        node = await fleet.node(timed(diary), url=proxy.url, op_timeout_s=1.0)
         proxy.go_silent()
         for call in (
             lambda: node.dispatch("echo", "k", 1),
@@ -243,7 +243,7 @@ async def test_calls_while_the_store_is_away_end_within_their_deadline(
             with stopwatch() as watch, pytest.raises(StoreUnavailable) as refused:
                 await call()
             assert refused.value.retryable
-            assert watch.took_s() < 1.0
+            assert watch.took_s() < 2.0
         await proxy.heal()
 
         async def works() -> bool:

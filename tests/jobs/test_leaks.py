@@ -1,13 +1,14 @@
-"""A plain handler that does not end when it was told to: its job goes on, its slot does not."""
+"""A handler whose thread does not end when it was told to: its job goes on, its slot does not."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 import pytest
 
 from pool import Handlers, Job
@@ -28,10 +29,10 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-def made(diary: Diary, gate: threading.Event, **options: Any) -> Handlers:
+def made(diary: Diary, gate: threading.Event, *, is_plain: bool = True, **options: Any) -> Handlers:
+    """Make a handler that does not end at its first attempt, or a function that it calls."""
     mine = Handlers()
 
-    @mine.job("plain", backoff_s=0.001, backoff_max_s=0.002, **options)
     def plain(job: Job) -> str:
         diary.entries.append(job.node_id)
         if job.attempt == 1:
@@ -39,34 +40,52 @@ def made(diary: Diary, gate: threading.Event, **options: Any) -> Handlers:
             diary.entries.append("over")
         return f"{job.node_id} at attempt {job.attempt}"
 
+    async def calls(job: Job) -> str:
+        diary.entries.append(job.node_id)
+        if job.attempt == 1:
+            try:
+                await job.run_blocking(gate.wait)
+                diary.entries.append("went on")
+                await anyio.lowlevel.checkpoint()
+            finally:
+                diary.entries.append("over")
+        return f"{job.node_id} at attempt {job.attempt}"
+
+    way: Callable[[Job], Any] = plain if is_plain else calls
+    mine.job("held", backoff_s=0.001, backoff_max_s=0.002, **options)(way)
     return mine
 
 
-async def test_a_timed_out_plain_handler_is_left_behind_and_its_job_goes_on_elsewhere(
-    fleet: Fleet, diary: Diary, gate: threading.Event
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_one_that_was_timed_out_is_left_behind_and_its_job_goes_on_elsewhere(
+    fleet: Fleet, diary: Diary, gate: threading.Event, is_plain: bool
 ) -> None:
     """It never settles later, and its slot is another's only when its thread has ended."""
-    first = await fleet.node(made(diary, gate, timeout_s=0.2), lease_ttl_s=1.0)
-    ref = await first.dispatch("plain", "k")
+    handlers = made(diary, gate, is_plain=is_plain, timeout_s=0.2)
+    first = await fleet.node(handlers, lease_ttl_s=1.0)
+    ref = await first.dispatch("held", "k")
     leaked = await fleet.seen(HandlerLeaked)
-    assert (leaked.key, leaked.handler, leaked.why) == ("k", "plain", "timeout")
+    assert (leaked.key, leaked.handler, leaked.why) == ("k", "held", "timeout")
     (worker,) = fleet.workers(first)
     assert worker.takes(0) == worker.capacity - 1
-    second = await fleet.node(made(diary, gate, timeout_s=0.2), lease_ttl_s=1.0)
+    handlers = made(diary, gate, is_plain=is_plain, timeout_s=0.2)
+    second = await fleet.node(handlers, lease_ttl_s=1.0)
     assert await ref.result(timeout_s=20) == f"{second.id} at attempt 2"
     assert diary.entries == [first.id, second.id]
     gate.set()
     await fleet.until(lambda: worker.takes(0) == worker.capacity)
-    assert diary.entries == [first.id, second.id, "over"]
+    went_on = [] if is_plain else ["went on"]  # to its next await
+    assert diary.entries == [first.id, second.id, *went_on, "over"]
     assert (await ref.status()).state == "done"
-    assert await (await first.dispatch("plain", "k2")).result(timeout_s=20)
+    assert await (await first.dispatch("held", "k2")).result(timeout_s=20)
 
 
-async def test_a_stopped_plain_handler_is_left_behind_and_its_stop_confirmed(
-    fleet: Fleet, diary: Diary, gate: threading.Event
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_one_that_was_stopped_is_left_behind_and_its_stop_confirmed(
+    fleet: Fleet, diary: Diary, gate: threading.Event, is_plain: bool
 ) -> None:
-    node = await fleet.node(made(diary, gate), lease_ttl_s=1.0)
-    ref = await node.dispatch("plain", "k")
+    node = await fleet.node(made(diary, gate, is_plain=is_plain), lease_ttl_s=1.0)
+    ref = await node.dispatch("held", "k")
     await fleet.until(lambda: diary.entries == [node.id])
     await ref.stop(timeout_s=20)
     assert (await fleet.seen(HandlerLeaked)).why == "stop"
@@ -113,6 +132,6 @@ async def test_one_that_ends_within_its_stop_budget_is_no_leak(
 ) -> None:
     node = await fleet.node(made(diary, gate, timeout_s=0.05), lease_ttl_s=3.0)
     threading.Timer(0.1, gate.set).start()
-    ref = await node.dispatch("plain", "k")
+    ref = await node.dispatch("held", "k")
     assert await ref.result(timeout_s=20) == f"{node.id} at attempt 2"
     assert fleet.all_seen(HandlerLeaked) == []

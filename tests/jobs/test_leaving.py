@@ -14,7 +14,8 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Node
-from pool.core.record import NO_MARKS, Start
+from pool.core.marks import NO_MARKS
+from pool.core.record import Start
 from pool.errors import InvalidOption, NotRunning, StoreLost, StoreUnavailable
 from pool.events import (
     ActorCrashed,
@@ -366,7 +367,7 @@ async def test_a_handler_that_outlives_the_lease_of_its_removed_worker_is_an_ove
 
     monkeypatch.setattr(SystemIO, "end_process", end_process)
     fleet.settings = attrs.evolve(
-        SETTINGS, lease_ttl_s=1.0, op_timeout_s=0.3, grace_s=0.0, on_overrun="exit"
+        SETTINGS, lease_ttl_s=1.0, op_timeout_s=0.9, grace_s=0.0, on_overrun="exit"
     )
     first = await fleet.node(handlers)
     ref = await first.dispatch(deaf, "k")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
@@ -12,6 +12,8 @@ import pytest
 from pool import Depends, Handlers, Job, Node
 from pool.errors import ConfigError, JobCancelled, JobParked
 from pool.events import ActorCrashed, AttemptFailed
+from pool.jobs.run import _given
+from pool.testing import make_job
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -181,6 +183,108 @@ async def test_a_dependency_that_fails_is_a_failed_attempt(fleet: Fleet) -> None
             await (await node.dispatch(name, "k")).result(timeout_s=10)
         said = "StopIteration" if name == "plain" else name
         assert said in fleet.all_seen(AttemptFailed, handler=name)[-1].error
+
+
+class SaysNo(Exception):
+    """One that is false, as a list of errors that is empty would be."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("does", "saw", "ended"),
+    [
+        ("", "- - -", ""),
+        ("handler raises", "handler handler handler", "handler"),
+        ("handler raises, second swallows", "- handler handler", "handler"),
+        ("third raises", "third third -", "third"),
+        ("third raises, first swallows", "third third -", ""),
+        ("handler raises, third raises", "third third handler", "third behind handler"),
+        ("handler raises, third raises, first swallows", "third third handler", "handler"),
+        ("handler raises, second swallows, first raises", "- handler handler", "first"),
+        (
+            "handler raises, third raises, second raises, first raises",
+            "second third handler",
+            "first behind second behind third behind handler",
+        ),
+    ],
+)
+async def test_each_that_closes_is_told_what_is_raised_then(
+    does: str, saw: str, ended: str
+) -> None:
+    """As blocks within blocks are; at last it has failed by that, or by what the handler raised."""
+    seen: dict[str, str] = {}
+
+    @contextmanager
+    def here(name: str) -> Iterator[None]:
+        seen[name] = "-"
+        try:
+            yield
+        except SaysNo as error:
+            seen[name] = str(error)
+            if f"{name} " not in does:
+                raise
+        if f"{name} raises" in does:
+            raise SaysNo(name)
+
+    async def first() -> AsyncIterator[None]:
+        with here("first"):
+            yield
+
+    @asynccontextmanager
+    async def second(first: None = Depends(first)) -> AsyncIterator[None]:
+        with here("second"):
+            yield
+
+    async def third(second: None = Depends(second)) -> AsyncIterator[None]:
+        with here("third"):
+            yield
+
+    @Handlers().job("uses")
+    async def uses(job: Job, *, third: None = Depends(third)) -> None:
+        if "handler raises" in does:
+            raise SaysNo("handler")
+
+    raised: list[str] = []
+    try:
+        await _given(uses, make_job("k"), (), {}, anyio.CapacityLimiter(1))
+    except SaysNo as error:
+        told: BaseException | None = error
+        while told is not None:
+            raised.append(str(told))
+            told = told.__context__
+    assert " ".join(seen[name] for name in ("first", "second", "third")) == saw
+    assert " behind ".join(raised) == ended
+
+
+async def test_a_dependency_that_yields_more_than_once_or_never_is_a_failed_attempt(
+    fleet: Fleet, diary: Diary
+) -> None:
+    async def never() -> AsyncIterator[None]:
+        if diary.entries:
+            yield
+
+    async def twice() -> AsyncIterator[None]:
+        try:
+            yield
+            yield
+        finally:
+            diary.note("closed")
+
+    handlers = Handlers()
+
+    @handlers.job("never", attempts_max=1)
+    async def of_never(job: Job, *, it: None = Depends(never)) -> None: ...
+
+    @handlers.job("twice", attempts_max=1)
+    async def of_twice(job: Job, *, it: None = Depends(twice)) -> None: ...
+
+    node = await fleet.node(handlers)
+    for each, problem in ((of_never, "never has not yielded"), (of_twice, "more than once")):
+        with pytest.raises(JobParked, match=problem):
+            await (await node.dispatch(each, "k")).result(timeout_s=10)
+    assert diary.entries == ["closed"]
 
 
 async def tenant(job: Job) -> str:

@@ -33,6 +33,10 @@ from pool.errors import (
     WrongValue,
 )
 from pool.events import NodeJoined, NodeLeft
+from pool.jobs.client.parked import DeadLetters
+from pool.jobs.client.ref import JobRef
+from pool.jobs.sync.client import Letters, MapReader
+from pool.maps.map import ReplicatedMap
 from pool.redis.embedded.server import EmbeddedServer
 from pool.sync import Client, Ref
 from pool.testing import fault_proxy
@@ -220,11 +224,21 @@ async def test_a_waiting_handler_in_a_thread_is_known_to_wait(fleet: Fleet) -> N
         assert await aside(client.dispatch("own", "k").result, WAIT_S) == "told"
 
 
-def test_its_options_are_those_of_a_node() -> None:
-    mine, nodes = (signature(each.options).parameters for each in (Client, Node))
-    assert {n: p.default for n, p in mine.items() if n != "timeout_s"} == {
-        n: p.default for n, p in nodes.items()
-    }
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [(Client, Node), (Ref, JobRef), (Letters, DeadLetters), (MapReader, ReplicatedMap)],
+)
+def test_its_calls_take_what_those_of_a_node_take(mine: type, theirs: type) -> None:
+    for name in vars(mine):
+        if name.startswith("_") or not callable(getattr(theirs, name, None)):
+            continue
+        own, nodes = (dict(signature(getattr(of, name)).parameters) for of in (mine, theirs))
+        if name == "options":
+            del own["timeout_s"]
+        if name == "map":  # it is only read
+            nodes = {each: nodes[each] for each in own}
+        about = [[(p.name, p.kind, p.default) for p in of.values()] for of in (own, nodes)]
+        assert about[0] == about[1], name
 
 
 # --- limits -------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from pool.core.record import Marks, Start
+from pool.core.marks import Marks
+from pool.core.record import Start
 from pool.core.run import Event
 from pool.jobs.run import Run
 from pool.jobs.trials import LIVED_S, PREPARE_S, TRIAL_S, TRIALS_S, WAVE_S, Rank, Trials

@@ -351,7 +351,7 @@ async def test_what_was_written_into_a_map_that_is_lost_since_may_be_done(
 async def test_who_only_looked_has_surely_done_nothing(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, script: object
 ) -> None:
-    node = await fleet.node(op_timeout_s=0.3)
+    node = await fleet.node(op_timeout_s=1.0)
 
     async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         raise attrs.evolve(SENT)

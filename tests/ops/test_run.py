@@ -6,10 +6,10 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import pytest
@@ -277,9 +277,24 @@ async def test_without_a_server_there_is_no_readiness_and_the_code_says_why(
 # --- several processes ----------------------------------------------------------------------------
 
 
-def several(pool_url: str, pool_name: str, loop: str, *more: str) -> list[str]:
-    words = ["run", "work", "--pool", pool_name, "--url", pool_url, "--loop", loop, "--json"]
-    return [*words, *(more or ("--processes", "2"))]
+Having: TypeAlias = Callable[..., AbstractAsyncContextManager[tuple[Node, Cli]]]
+
+
+@pytest.fixture
+def having(pool_url: str, pool_name: str, work: Path, anyio_backend: str) -> Having:
+    """Return what begins a parent of two children, or as it is told, beside a client."""
+
+    @asynccontextmanager
+    async def begun(*more: str, **environ: str) -> AsyncIterator[tuple[Node, Cli]]:
+        words = ["run", "work", "--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
+        words += ["--json", *(more or ("--processes", "2"))]
+        async with (
+            Node(pool_name, pool_url, settings=SETTINGS) as client,
+            running(*words, cwd=work, wait_s=LONG_S, **environ) as worker,
+        ):
+            yield client, worker
+
+    return begun
 
 
 async def are_ready(worker: Cli, count: int = 2) -> list[int]:
@@ -306,14 +321,10 @@ def runs(folder: Path, key: str) -> list[int]:
 @pytest.mark.anyio
 @pytest.mark.parametrize("also", ["nobody", "before", "after"])
 async def test_all_drain_when_the_parent_is_told_and_also_when_all_are(
-    pool_url: str, pool_name: str, work: Path, anyio_backend: str, also: str
+    having: Having, work: Path, also: str
 ) -> None:
     """As systemd does it, and Ctrl-C: a signal for the children, too, is no second one."""
-    words = several(pool_url, pool_name, anyio_backend, "--processes", "2", "--label", "lab")
-    async with (
-        Node(pool_name, pool_url, settings=SETTINGS) as client,
-        running(*words, cwd=work, wait_s=LONG_S) as worker,
-    ):
+    async with having("--processes", "2", "--label", "lab") as (client, worker):
         pids = await are_ready(worker)
         await knows(client, pids)
         assert sorted(info.label for info in client.workers) == ["lab-1", "lab-2"]
@@ -339,16 +350,12 @@ async def test_all_drain_when_the_parent_is_told_and_also_when_all_are(
 
 @pytest.mark.anyio
 async def test_a_reload_loses_no_job_runs_none_twice_and_always_has_workers(
-    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+    having: Having, work: Path
 ) -> None:
     """SIGHUP: new code, new processes; the parent stays, and says so to systemd."""
     address = str(work / "s")
-    words = several(pool_url, pool_name, anyio_backend)
     with listening(address) as line:
-        async with (
-            Node(pool_name, pool_url, settings=SETTINGS) as client,
-            running(*words, cwd=work, wait_s=LONG_S, NOTIFY_SOCKET=address) as worker,
-        ):
+        async with having(NOTIFY_SOCKET=address) as (client, worker):
             old = await are_ready(worker)
             await heard(line, "READY")
             await knows(client, old)
@@ -386,13 +393,9 @@ async def test_a_reload_loses_no_job_runs_none_twice_and_always_has_workers(
 
 @pytest.mark.anyio
 async def test_a_reload_with_code_that_cannot_be_imported_keeps_the_old(
-    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+    having: Having, work: Path
 ) -> None:
-    words = several(pool_url, pool_name, anyio_backend)
-    async with (
-        Node(pool_name, pool_url, settings=SETTINGS) as client,
-        running(*words, cwd=work, wait_s=LONG_S) as worker,
-    ):
+    async with having() as (client, worker):
         old = await are_ready(worker)
         (work / "work.py").write_text("import nowhere_to_be_found\n", "utf-8")
         worker.process.send_signal(signal.SIGHUP)
@@ -410,13 +413,9 @@ async def test_a_reload_with_code_that_cannot_be_imported_keeps_the_old(
 
 @pytest.mark.anyio
 async def test_a_child_that_is_killed_is_followed_by_another_and_its_jobs_go_on(
-    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+    having: Having, work: Path
 ) -> None:
-    words = several(pool_url, pool_name, anyio_backend, "--processes", "1")
-    async with (
-        Node(pool_name, pool_url, settings=SETTINGS) as client,
-        running(*words, cwd=work, wait_s=LONG_S) as worker,
-    ):
+    async with having("--processes", "1") as (client, worker):
         [pid] = await are_ready(worker, 1)
         ref = await client.dispatch("wait", "k", str(work))
         await ref.started(WAIT_S)
@@ -433,14 +432,10 @@ async def test_a_child_that_is_killed_is_followed_by_another_and_its_jobs_go_on(
 
 @pytest.mark.anyio
 async def test_children_drain_and_end_when_their_parent_is_killed(
-    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+    having: Having, work: Path
 ) -> None:
     """Their standard error is the parent's: its end means that nobody is left."""
-    words = several(pool_url, pool_name, anyio_backend)
-    async with (
-        Node(pool_name, pool_url, settings=SETTINGS) as client,
-        running(*words, cwd=work, wait_s=LONG_S) as worker,
-    ):
+    async with having() as (client, worker):
         pids = await are_ready(worker)
         refs = [await client.dispatch("wait", f"k{i}", str(work)) for i in range(4)]
         for ref in refs:
@@ -471,15 +466,9 @@ async def test_a_child_that_hangs_in_an_import_ends_with_its_parent(
 
 
 @pytest.mark.anyio
-async def test_a_second_signal_ends_all_at_once(
-    pool_url: str, pool_name: str, work: Path, anyio_backend: str
-) -> None:
+async def test_a_second_signal_ends_all_at_once(having: Having, work: Path) -> None:
     more = ("--processes", "2", "--grace-s", "600")
-    words = several(pool_url, pool_name, anyio_backend, *more)
-    async with (
-        Node(pool_name, pool_url, settings=SETTINGS) as client,
-        running(*words, cwd=work, wait_s=LONG_S) as worker,
-    ):
+    async with having(*more) as (client, worker):
         await are_ready(worker)
         await (await client.dispatch("wait", "k", str(work))).started(WAIT_S)
         worker.process.terminate()
@@ -490,25 +479,18 @@ async def test_a_second_signal_ends_all_at_once(
 
 @pytest.mark.anyio
 async def test_what_cannot_be_imported_ends_it_with_the_code_of_that(
-    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+    having: Having, work: Path
 ) -> None:
     (work / "work.py").write_text("import nowhere_to_be_found\n", "utf-8")
-    words = several(pool_url, pool_name, anyio_backend)
-    async with running(*words, cwd=work, wait_s=LONG_S) as worker:
+    async with having() as (_, worker):
         code, log = await worker.end()
     assert code == USAGE
     assert "No module named 'nowhere_to_be_found'" in log
 
 
 @pytest.mark.anyio
-async def test_when_the_pool_is_shut_down_all_leave(
-    pool_url: str, pool_name: str, work: Path, anyio_backend: str
-) -> None:
-    words = several(pool_url, pool_name, anyio_backend)
-    async with (
-        Node(pool_name, pool_url, settings=SETTINGS) as client,
-        running(*words, cwd=work, wait_s=LONG_S) as worker,
-    ):
+async def test_when_the_pool_is_shut_down_all_leave(having: Having) -> None:
+    async with having() as (client, worker):
         await are_ready(worker)
         await client.shutdown_pool()
         assert (await worker.until("draining"))["why"] == "the pool is shut down"
@@ -529,14 +511,10 @@ def test_several_processes_share_no_private_server(
 
 @pytest.mark.anyio
 async def test_changed_files_are_taken_and_broken_ones_waited_for(
-    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+    having: Having, work: Path
 ) -> None:
-    words = several(pool_url, pool_name, anyio_backend, "--reload")
     (work / "work.py").write_text("import nowhere_to_be_found\n", "utf-8")
-    async with (
-        Node(pool_name, pool_url, settings=SETTINGS) as client,
-        running(*words, cwd=work, wait_s=LONG_S) as worker,
-    ):
+    async with having("--reload") as (client, worker):
         await worker.until("waiting")
         (work / "work.py").write_text(WORK, "utf-8")
         await worker.until("reloaded")

@@ -69,7 +69,7 @@ def test_calls_of_other_threads_go_on_until_those_end(place: Place) -> None:
         place,
         """
 def work():
-    time.sleep(0.3)
+    threading.main_thread().join()
     print("had", client.dispatch("invoice", "acme", 1).result(timeout_s=60), flush=True)
 threading.Thread(target=work).start()
 """,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool.core.lifecycle import EDGE_NAMES, TABLE
-from pool.core.record import STATES, Marks
+from pool.core.marks import Marks
+from pool.core.record import STATES
 from pool.names import queued
 from pool.redis.commands.calls import Target
 from pool.redis.commands.edges import DoneEdge, Edge

@@ -23,6 +23,7 @@ from pool.redis.io.system import BodyIO, SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
 from pool.redis.url import Url
+from tests.impatient import opened
 
 PATIENCE_S: Final = 10.0
 OP_TIMEOUT_S: Final = 1.0
@@ -263,7 +264,7 @@ async def test_no_mutated_reply_ends_a_link() -> None:
         for n in range(60)
     ]
     with answering([HELLO + POLICY], *connections) as url:
-        pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=0.2, care=care)
+        pipeline = await opened(url, op_timeout_s=0.2, care=care)
         with anyio.fail_after(4 * PATIENCE_S):
             for _ in connections:
                 replies = await pipeline.replies_to([("PING",)] * 3)
@@ -336,7 +337,7 @@ async def test_whatever_byte_is_damaged_nobody_is_given_anothers_reply() -> None
     pipeline works again."""
     care = Care()
     with echoing() as (url, echoes):
-        pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=0.1, care=care)
+        pipeline = await opened(url, op_timeout_s=0.1, care=care)
         for echoes.data, echoes.is_end in damages():
             with anyio.fail_after(PATIENCE_S):
                 replies = await pipeline.replies_to([("ECHO", token) for token in TOKENS])

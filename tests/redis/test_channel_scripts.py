@@ -265,6 +265,27 @@ def test_a_repeat_or_a_late_copy_does_nothing(bench: Bench, there: Bench) -> Non
     assert bench.audit() == []
 
 
+def test_who_is_overtaken_by_another_one_takes_no_data_for_lost(bench: Bench, there: Bench) -> None:
+    """Two carry at once: the one that was told less finds B ahead of all it knows of."""
+    for number in range(3):
+        put(bench, f"k{number}", follows(f"f{number}"))
+    end(bench, "k0")
+    less = tell(bench)
+    end(bench, "k1")
+    more = tell(bench)
+    assert take(there, more) == ""
+    stands = take(there, less)
+    assert stands == more.messages[-1].name
+    end(bench, "k2")
+    before = bench.dump()
+    told = tell(bench, root=less.root, anew=stands)
+    assert (told.root, told.is_anew, told.count) == (less.root, False, 3)
+    assert _but_due(bench.dump()) == _but_due(before), "nor in the journal"
+    assert take(there, told) == "", "and goes on behind the other one"
+    assert there.record("f2").id == "of-f2"
+    assert bench.audit() == there.audit() == []
+
+
 def _but_due(dump: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in dump.items() if not name.endswith(":due")}
 
@@ -297,7 +318,7 @@ def test_lost_data_begin_the_pair_anew(bench: Bench, there: Bench, whose: str, b
         assert take(there, told) == stands, "nothing was done"
         assert tell(bench, root="of before", anew=stands).root == told.root, "it has moved on"
         told = tell(bench, root=told.root, anew=stands)
-        assert told.root == stands
+        assert (told.root, told.is_anew) == (stands, True)
         assert take(there, told) == ""
         assert bench.journal()[-1]["edge"] == "channel"
     else:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pool.core.record import Marks, Record
+from pool.core.marks import Marks
+from pool.core.record import Record
 from pool.redis.commands.calls import Target
 from pool.redis.commands.recovery import Claim, overdue, reaped
 

@@ -39,6 +39,7 @@ from pool.redis.pipeline import LARGE_BYTES, Pipeline
 from pool.redis.scripts import Script
 from pool.redis.url import Url
 from pool.testing.proxy import FaultProxy, fault_proxy
+from tests.impatient import opened
 from tests.stopwatch import stopwatch
 
 OP_TIMEOUT_S = 1.0
@@ -85,7 +86,7 @@ def key(pool_name: str) -> str:
 async def linked(url: str, **options: Any) -> AsyncIterator[Pipeline]:
     options = {"op_timeout_s": PATIENCE_S, **options}
     with anyio.fail_after(PATIENCE_S):
-        pipeline = await Pipeline.open(SystemIO(), Url.parse(url), **options)
+        pipeline = await opened(url, **options)
         try:
             yield pipeline
         finally:

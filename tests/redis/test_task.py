@@ -22,6 +22,7 @@ from pool.redis.io.system import Body, BodyIO, RunningBody, SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from pool.testing.proxy import fault_proxy
+from tests.impatient import opened
 from tests.stopwatch import stopwatch
 
 PATIENCE_S = 30.0
@@ -277,7 +278,7 @@ async def test_bytes_without_end_stretch_no_deadline_and_leave_others_their_turn
     thread.start()
     url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
     with anyio.fail_after(PATIENCE_S), stopwatch() as watch:
-        pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=0.4, longest_s=0.4)
+        pipeline = await opened(url, op_timeout_s=0.4, longest_s=0.4)
         watch.restart()
         turns = 0
         async with anyio.create_task_group() as tasks:
@@ -309,7 +310,7 @@ async def test_no_thread_to_be_had_is_a_server_that_cannot_be_reached(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    pipeline = await Pipeline.open(SystemIO(), Url.parse(redis_url), op_timeout_s=0.4)
+    pipeline = await opened(redis_url, op_timeout_s=0.4)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         pipeline._running_body.body_io.connection.shut()  # type: ignore[attr-defined]

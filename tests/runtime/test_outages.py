@@ -197,7 +197,7 @@ async def test_an_outage_of_all_lanes_is_two_lines(fleet: Fleet) -> None:
     """E4: it was one for each lane and try, more than a hundred a second."""
     lanes = 4
     async with fault_proxy(fleet.url) as proxy:
-        node = await fleet.node(url=proxy.url, lanes=lanes, lease_ttl_s=1.0, op_timeout_s=0.3)
+        node = await fleet.node(url=proxy.url, lanes=lanes, lease_ttl_s=1.0, op_timeout_s=0.9)
         began_s = anyio.current_time()
         await proxy.refuse()
         await fleet.seen(StoreTroubled)

@@ -2675,7 +2675,7 @@ MUTANTS: Final = (
         old="            self._zombies.add(run)\n            name, why",
         new="            name, why",
         by=(
-            "tests/jobs/test_leaks.py::test_a_timed_out_plain_handler_is_left_behind_and_its_job_goes_on_elsewhere",
+            "tests/jobs/test_leaks.py::test_one_that_was_timed_out_is_left_behind_and_its_job_goes_on_elsewhere",
         ),
     ),
     Mutant(
@@ -2931,9 +2931,17 @@ MUTANTS: Final = (
         name="channel begun anew by anybody",
         breaks="who was told long ago where a lane stands has the other one go on from there",
         path="pool/redis/lua/outgoing.lua",
-        old="elseif anew ~= '' and root == out.root then",
-        new="elseif anew ~= '' then",
+        old="if anew ~= '' and root == out.root and not is_here then",
+        new="if anew ~= '' and not is_here then",
         by=(_CHANNEL + "test_lost_data_begin_the_pair_anew",),
+    ),
+    Mutant(
+        name="channel begun anew by who was overtaken",
+        breaks="of two that carry at once, the one behind takes it for a loss of data",
+        path="pool/redis/lua/outgoing.lua",
+        old="if anew ~= '' and root == out.root and not is_here then",
+        new="if anew ~= '' and root == out.root then",
+        by=(_CHANNEL + "test_who_is_overtaken_by_another_one_takes_no_data_for_lost",),
     ),
     Mutant(
         name="messages that nobody comes for",

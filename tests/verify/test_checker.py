@@ -1942,6 +1942,37 @@ def it_serves_no_more(s: Story) -> None:
     s.whole("j1")
 
 
+def behind_what_was_there(kind: str, *, late_s: float = 0.2) -> Tell:
+    """Return the story of a job that waits for a slot behind one that was accepted before a loss,
+    which begins so long after the first TTL.
+    """
+
+    def tell(s: Story) -> None:
+        s.dispatch("j1")
+        s.at = 1.0
+        s.fault("loss", kind=kind)
+        a_ttl_s = s.at + BOUNDS.ttl_s
+        for at, act, job, key in sorted(
+            [
+                (a_ttl_s + 0.1, s.dispatch, "j2", "other"),
+                (a_ttl_s + late_s, s.start, "j1", "k"),
+                (a_ttl_s + 3.0, s.start, "j2", "other"),
+            ],
+            key=lambda each: each[0],
+        ):
+            s.at = at
+            act(job, key)
+        s.end("j1")
+        s.end("j2", "other")
+
+    return tell
+
+
+good("I29")(behind_what_was_there("lost-suffix"))
+bad("I29")(behind_what_was_there("wipe"))  # then nothing of before is there
+bad("I29")(behind_what_was_there("lost-suffix", late_s=-0.2))  # and nothing has begun since
+
+
 # --- edges -----------------------------------------------------------------------------------
 
 

@@ -4,7 +4,8 @@
                                  |   ^                               |       |
                     none: gone --+   +-- forget those, what next? ---+ done  |
                                      +-- from where B stands, then ----------+ it stands elsewhere:
-                                                                               some data were lost
+                                               some data were lost, or another one carries, too: A
+                                               knows which, and only the first is told
 
 Whoever sweeps A carries, on a task of its own: a B that hangs keeps nothing of A waiting.  Each
 look puts o:B off by `HOLD_S`; who dies, or fails, is followed then.  Two that carry at once are
@@ -60,6 +61,8 @@ class Carrier:
         call = origin.lane.outgoing(to.number, hold_s=HOLD_S)
         while to.lane.generation:  # else it is still being joined
             told: OutgoingPage | None = await self._ask(origin, call)
+            if told is not None and told.is_anew:
+                self.context.emit(ChannelApart(lane=origin.number, to=to.number))
             if told is None or not told.count:
                 return
             messages, expects = told.messages, to.time.expects(clock())
@@ -72,8 +75,6 @@ class Carrier:
                     self.context.on_due(to.number, delay_ms / 1000)
             elif was_apart:
                 return  # somebody else is at it
-            else:
-                self.context.emit(ChannelApart(lane=origin.number, to=to.number))
             was_apart = bool(stands)
             call = origin.lane.outgoing(
                 to.number,

@@ -2,6 +2,8 @@
 
 Each is one task on the loop of a `Portal`, which this thread waits for.  What they return lives as
 long as the client, in forked children too: a reference is asked of the node that there is.
+
+Signatures are written a second time: of `**options` neither an editor nor `help()` shows the names.
 """
 
 from __future__ import annotations

@@ -25,10 +25,11 @@ import attrs
 from pool.core import lifecycle
 from pool.core.digits import is_number
 from pool.core.options import Options
-from pool.core.record import Start, more_of, parse_steps
+from pool.core.record import Start, more_of
 from pool.core.retry import refused_delay
 from pool.core.run import Effect, Event
 from pool.core.settlement import after_timeout
+from pool.core.stored import parse_steps
 from pool.errors import Gone, NotOwner, PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.events import (
     CommitRefused,

@@ -54,15 +54,18 @@ class OutgoingPage:
 
     root: str
     count: int  # how many there are
+    is_anew: bool  # they go on from where the other lane stands: data of one of them were lost
     messages: Sequence[ChannelMessage]
 
 
 def outgoing_of(reply: Reply) -> OutgoingPage:
     """Read the reply of `outgoing`."""
-    root, count, *rest = reply
+    root, count, is_anew, *rest = reply
     names = [name.decode() for name in rest[::2]]
     messages = [ChannelMessage.parse(*each) for each in zip(names, rest[1::2], strict=True)]
-    return OutgoingPage(root=root.decode(), count=number(count), messages=messages)
+    return OutgoingPage(
+        root=root.decode(), count=number(count), is_anew=bool(is_anew), messages=messages
+    )
 
 
 def apart(reply: Reply) -> str:
@@ -102,7 +105,8 @@ class ChannelCalls(Calls):
     ) -> ScriptCall:
         """Forget what another lane has carried out, and tell of what is next for it.
 
-        `anew` is where it stands if that is not behind `root`, nor behind what came then.
+        `anew` is where it stands if that is not behind `root`, nor behind what came then; unless
+        somebody else has carried further meanwhile, they go on from there.
         """
         n, pages = self.names, self.pages
         last = taken[-1].name if taken else ""

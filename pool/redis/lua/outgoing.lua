@@ -16,13 +16,15 @@ ARGV[8] items_max   int   > 0; how many are told of
 ARGV[9] bytes_max   int   > 0; of what they say; one alone may be larger
 
 Uses     lane, out
-Returns  name of the message before the first, how many there are, then name, what it says of each
+Returns  name of the message before the first, how many there are, 1 if they go on from `anew` since this call, else 0;
+         then name, what it says of each
 Errors   POOLDATALOST <lane>
 Cost     O(items_max); 1 command each, 8 a call
 Why Lua  who writes a message finds o:B in `due`, or puts it there: it may go only in the step that saw none left.
 
     it stands as it was told      `taken` are forgotten, or `anew` is the name before the first
     it has moved on               somebody else carries, too: nothing is changed
+    `anew` is one of the next     likewise, and he has not come back yet to have it forgotten
 ]]
 redis.call('HLEN', payloads)
 redis.call('XLEN', journal)
@@ -43,11 +45,8 @@ local is_there = taken > 0 and taken <= out.next - out.first
 if is_there and string.sub(message_at(out.first + taken - 1) or '', 1, 16) == last then
   forget(taken)
   out.root = last
-elseif anew ~= '' and root == out.root then
-  redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'channel', 'detail', to .. ': ' .. root .. ', now ' .. anew)
-  out.root = anew
 end
-local answers, size = { '', '' }, 0
+local answers, size, is_here = { '', '', 0 }, 0, false
 for n = out.first, math.min(out.next, out.first + items_max) - 1 do
   local message = message_at(n)
   if not message and n == out.first then
@@ -57,12 +56,18 @@ for n = out.first, math.min(out.next, out.first + items_max) - 1 do
     if not message or (size > bytes_max and n > out.first) then
       break
     end
-    answers[#answers + 1] = string.sub(message, 1, 16)
+    local name = string.sub(message, 1, 16)
+    is_here = is_here or name == anew
+    answers[#answers + 1] = name
     answers[#answers + 1] = string.sub(message, 17)
   end
 end
+if anew ~= '' and root == out.root and not is_here then
+  redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'channel', 'detail', to .. ': ' .. root .. ', now ' .. anew)
+  out.root, answers[3] = anew, 1
+end
 answers[1], answers[2] = out.root, text_of(out.next - out.first)
-if out.first ~= before or answers[1] == anew then
+if out.first ~= before or answers[3] == 1 then
   redis.call('HSET', payloads, '\r' .. to, out_head(out))
 end
 if out.first == out.next then

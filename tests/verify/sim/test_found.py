@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from pool.core.record import NO_MARKS, Start
+from pool.core.marks import NO_MARKS
+from pool.core.record import Start
 from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.run import Run
 from pool.jobs.worker.outbox import Memory

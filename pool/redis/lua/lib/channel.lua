@@ -21,8 +21,8 @@ A message's name is a hash of the one before it and of what it says.  B carries 
 "\v" A names, so of a repeat, or of a late copy of a call, nothing is done twice.  Names are only compared for equality:
 they have no order that a clock, or a failover to a server that is behind, could turn round.  Where B's is none of those
 that A has (the data of either are not those of before), B does nothing and says so, and `outgoing` has A go on
-from there, if it still stands as it was told: that is journalled, and told.  B knows jobs by their ids, too, so what
-it has had is not accepted once more.
+from there, if it still stands as it was told and has no message of that name: that is journalled, and told.  B knows
+jobs by their ids, too, so what it has had is not accepted once more.
 
 Nothing is refused in B for room or limits: a job whose key has a live one stands in line behind it, one that no worker
 takes waits for one; what cannot be read is a dead letter.  So it never blocks.  Who settles comes for o:B

@@ -3,7 +3,8 @@ wait: what may wait for so long only, until it begins; see lapse.
 
 Needs  lane, record, batch, lapse; key due.  Gives  from_now(more), take_more(r, more, options), await_worker(key, r).
 ]]
--- Of a handler's options the two that say when its jobs must begin; it does not match where neither is given.
+-- Of a handler's options the two that say when its jobs must begin; it does not match where nothing stands there, nor
+-- behind that.
 local OPTIONS = '^j|%d*|%d*|%d*|%d*|%d*|%d*|%d*|%d*|(%d*)|?(%d*)'
 
 -- Of one that is accepted: what it may take counts from now on.
