@@ -121,6 +121,7 @@ class Names:
     attempts: str = _fixed("attempts")  # of live jobs, those that failed
     schedules: str = _fixed("schedules")  # by name
     scheduled: str = _fixed("scheduled")  # when which of them is due, by the server's own clock
+    tickers: str = _fixed("tickers")  # by name, their latest ticks
     kept: str = _fixed("kept")  # until when the outcomes of which jobs are remembered
 
     @prefix.default

@@ -266,6 +266,7 @@ KINDS: Final = {
     "attempts": ("hash", "key -> how its job's latest attempts failed"),
     "schedules": ("hash", "name -> schedule, and how it stands"),
     "scheduled": ("zset", "name -> when it is due, by the server's own clock; not of paused ones"),
+    "tickers": ("hash", "name -> its latest tick, and who had it"),
     "kept": ("zset", "length of the outcome, job id and key -> until when it is remembered"),
     "config": ("hash", "protocol, lanes, TTL and generation: what the pool was made as"),
     "map_due": ("zset", "map -> when its time is up"),

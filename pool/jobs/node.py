@@ -39,6 +39,7 @@ from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
 from pool.jobs.client.schedules import Schedules, of_code
 from pool.jobs.client.stopping import StopAll, StopReport
+from pool.jobs.client.ticker import Ticker, make_ticker
 from pool.jobs.context import Context
 from pool.jobs.followers import Follower, Packer, count_of, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
@@ -409,6 +410,22 @@ class Node(Dispatching):
     def schedules(self) -> Schedules:
         """The pool's schedules: to look at, pause, resume, trigger and remove."""
         return Schedules(self._open_client)
+
+    def ticker(self, name: str, *, every_s: float) -> Ticker:
+        """Describe a ticker: one tick for the whole fleet in each period; see `Ticker`.
+
+        Enter it within the node's block, to use it.  All that wait for ticks of one name should
+        have the same period.
+
+        Args:
+            name: 1 to 96 of A-Z, a-z, 0-9, _, ., : and -.
+            every_s: The period, 0.1 s to a day.
+
+        Raises:
+            ConfigError: The name cannot be used.
+            InvalidOption: The period is out of bounds.
+        """
+        return make_ticker(self._open_client, name, every_s)
 
     # --- shared parts -------------------------------------------------------------------------
 

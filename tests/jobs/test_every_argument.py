@@ -78,7 +78,8 @@ MADE_HERE = words(
     "Change Counted Event EventSource Handler Job JobRef LocalWorker Parked Position Reader "
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
-    "Progress JobPage StopReport Result Stage Ref Letters MapReader Schedule ScheduleList Schedules"
+    "Progress JobPage StopReport Result Stage Ref Letters MapReader Schedule ScheduleList "
+    "Schedules Tick Ticker"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
 PYTHONS_OWN = words(
@@ -449,6 +450,7 @@ CALLS: dict[str, dict[str, Takes]] = {
     },
     "Dispatching.dispatch": A_JOB,
     "Dispatching.dispatch_many": MANY_JOBS,
+    "Node.ticker": {**A_SCHEDULE, "every_s": within(0.1, 86_400.0, good=1.0)},
     "Dispatching.schedule": {**A_SCHEDULE, "when": Takes(Every(5)), **A_JOB},
     "Cron.__init__": {
         "expression": Takes("0 3 * * *").called("cron"),
@@ -760,6 +762,8 @@ class Things:
                 on = self.flags
             case "Stream" if method != "open":
                 on = self.stream
+            case "Ticker":
+                on = self.node.ticker("x", every_s=60.0)
             case "Watch" | "Reader" | "Sink":
                 on = getattr(self, owner.lower())
             case "Handlers":
@@ -913,6 +917,7 @@ async def test_what_an_argument_cannot_be_is_refused_unsent(
 # Calls that only read what is here, or describe what is to be entered later.
 ANYWHERE = words(
     "Node.options Node.map Node.suspect JobRef.__init__ ReplicatedMap.get ReplicatedMap.get_list "
+    "Ticker.__aiter__ Node.ticker "
     "ReplicatedMap.get_int ReplicatedMap.keys ReplicatedMap.values ReplicatedMap.items "
     "ReplicatedMap.snapshot ReplicatedMap.__contains__ ReplicatedMap.__getitem__ Stream.sibling "
     "Stream.reader Stream.sink Reader.position ReplicatedMap.__iter__ ReplicatedMap.__len__ "
@@ -927,7 +932,7 @@ TWICE = words(
 )
 OF_A_LOOP = (
     *("Node", "Dispatching", "JobRef", "DeadLetters", "ReplicatedMap", "Watch", "Stream", "Reader"),
-    *("Sink", "Schedules"),
+    *("Sink", "Schedules", "Ticker"),
 )
 ENTERING = ("__aenter__", "__anext__", "__enter__", "__aiter__", "__iter__", "__len__")
 

@@ -1,4 +1,4 @@
-"""Schedules of a lane: changed, and told when they are due; see `schedule.lua`."""
+"""Schedules of a lane, changed, and told when they are due; and tickers."""
 
 from __future__ import annotations
 
@@ -35,6 +35,27 @@ class SchedulePage:
     due: Sequence[tuple[bytes, bytes]]  # name, and all that stands there
 
 
+@attrs.frozen(kw_only=True)
+class Ticked:
+    """Which tick is the caller's, if one is, and when the next one comes."""
+
+    at_ms: int  # its nominal time; 0: none is
+    missed: int  # ticks before it that nobody had
+    was_done: bool  # who had the one before has dealt with it
+    next_s: float
+
+
+def ticked(reply: Reply) -> Ticked:
+    """Read the reply of `tick`."""
+    at, missed, was_done, wait = reply
+    return Ticked(
+        at_ms=number(at),
+        missed=number(missed),
+        was_done=bool(was_done),
+        next_s=number(wait) / 1000,
+    )
+
+
 def page_of(reply: Reply) -> SchedulePage:
     """Read the reply of `schedule`."""
     wall, wait, statuses, flat = reply
@@ -53,6 +74,14 @@ SCHEDULE: Final = Script.load(
     keys="lane schedules scheduled due payloads jobs",
     args="generation hold_ms page_max bytes_max skip count *items",
     reads=page_of,
+)
+
+
+TICK: Final = Script.load(
+    "tick",
+    keys="lane tickers",
+    args="generation expects name token every_ms done",
+    reads=ticked,
 )
 
 
@@ -82,3 +111,10 @@ class ScheduleCalls(Calls):
             args.append("")
         keys = (n.lane, n.schedules, n.scheduled, n.due, n.payloads, n.jobs)
         return SCHEDULE(keys, args)
+
+    def tick(
+        self, name: str, token: str, *, every_s: float, done_ms: int = 0, expects: str = "0"
+    ) -> ScriptCall:
+        """Have the next tick of a ticker, if its time has come and nobody has had it."""
+        args: list[Word] = [self.generation, expects, name, token, as_ms(every_s), done_ms]
+        return TICK((self.names.lane, self.names.tickers), args)
