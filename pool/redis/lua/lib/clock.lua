@@ -106,7 +106,9 @@ local function keep_time()
     if now ~= raw then
       turn_now = turn_now + 1
       redis.call('HSET', lane, 'offset', text_of(offset), 'turn', text_of(turn_now))
-      redis.call('ZADD', due, 'XX', now, 's:') -- schedules go by the server's own clock
+      if redis.call('ZSCORE', due, 's:') then
+        redis.call('ZADD', due, now, 's:') -- schedules go by the server's own clock
+      end
       redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'clock', 'detail', text_of(by))
     end
     redis.call('HDEL', lane, 'claim', 'reached')
