@@ -79,7 +79,7 @@ MADE_HERE = words(
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
     "Progress JobPage StopReport Result Stage Ref Letters MapReader Schedule ScheduleList "
-    "Schedules Tick Ticker"
+    "Schedules TickInfo Ticker"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
 PYTHONS_OWN = words(

@@ -12,10 +12,10 @@ import pytest
 from pool import Node
 from pool.errors import ConfigError, InvalidOption, NotRunning
 from pool.names import Names, lane_of
-from pool.redis.commands.schedules import Ticked
+from pool.redis.commands.schedules import TickTold
 
 if TYPE_CHECKING:
-    from pool.schedules import Tick
+    from pool.schedules import TickInfo
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ async def tick_on(node: Node, diary: Diary) -> None:
             diary.note(node.id, tick)
 
 
-def seen(diary: Diary) -> list[Tick]:
+def seen(diary: Diary) -> list[TickInfo]:
     return [tick for _, tick in diary.entries]
 
 
@@ -62,7 +62,7 @@ async def test_each_tick_comes_to_one_node_and_to_another_when_that_leaves(
 
 
 def _is_anothers(who: str, entries: list[Any]) -> bool:
-    return entries[-1][0] != who
+    return bool(entries[-1][0] != who)
 
 
 async def test_who_dies_with_a_tick_is_told_of_and_so_is_who_was_away(
@@ -93,9 +93,9 @@ async def test_a_repeat_has_the_same_tick_and_a_late_call_none(fleet: Fleet) -> 
     context = fleet.wiring(node).context
     lane = context.lanes[0].lane
 
-    async def ask(token: str, **more: Any) -> Ticked:
+    async def ask(token: str, **more: Any) -> TickTold:
         call = lane.tick("t", token, every_s=3600.0, **more)
-        told: Ticked = await context.pipeline.call(call, repeatable=True)
+        told: TickTold = await context.pipeline.call(call, repeatable=True)
         return told
 
     assert (await ask("a")).at_ms == 0  # it begins with the next one

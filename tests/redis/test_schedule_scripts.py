@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pool.core.schedules import Head
-from pool.redis.commands.schedules import ScheduleChange, SchedulePage, Ticked, page_of, ticked
+from pool.redis.commands.schedules import ScheduleChange, SchedulePage, TickTold, page_of, ticked
 from tests.redis.conftest import Bench
 
 HOUR_MS = 3_600_000
@@ -92,7 +92,7 @@ def test_nobody_waits_for_longer_than_a_day(bench: Bench) -> None:
     assert page.next_s == DAY_MS / 1000
 
 
-def tick(bench: Bench, token: str, done_ms: int = 0) -> Ticked:
+def tick(bench: Bench, token: str, done_ms: int = 0) -> TickTold:
     call = bench.lane.tick("t", token, every_s=1000.0, done_ms=done_ms)
     return ticked(bench.run(call))
 

@@ -23,7 +23,7 @@ from pool.core.retry import refused_delay
 from pool.errors import NotRunning, PoolError, StoreLost
 from pool.jobs.client.job_client import JobClient
 from pool.names import check_schedule, lane_of
-from pool.redis.commands.schedules import Ticked
+from pool.redis.commands.schedules import TickTold
 
 EVERY_S_MIN: Final = 0.1
 EVERY_S_MAX: Final = 86_400.0
@@ -33,7 +33,7 @@ _RETRY_S: Final = 0.2
 
 
 @attrs.frozen(kw_only=True)
-class Tick:
+class TickInfo:
     """One tick.  `number` rises by one with each period, in the whole fleet.
 
     `missed` is how many there were since the latest one that nobody had: no node was there, or had
@@ -78,7 +78,7 @@ class Ticker:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Tick:
+    async def __anext__(self) -> TickInfo:
         """Return the next tick that is ours.
 
         Raises:
@@ -96,7 +96,7 @@ class Ticker:
             if told.at_ms:
                 self._done_ms = told.at_ms
                 every_ms = round(self.every_s * 1000)
-                return Tick(
+                return TickInfo(
                     number=told.at_ms // every_ms, missed=told.missed, was_done=told.was_done
                 )
             self._done_ms = 0
@@ -105,7 +105,7 @@ class Ticker:
                 later_s = context.io.dice.uniform(0, min(_LATER_S, _LATER_SHARE * self.every_s))
             await anyio.sleep(told.next_s + later_s)
 
-    async def _ask(self, client: JobClient) -> Ticked | None:
+    async def _ask(self, client: JobClient) -> TickTold | None:
         """Ask for a tick; None: there was no answer."""
         context = client.context
         state = context.lanes[lane_of(self.name, len(context.lanes))]
@@ -117,7 +117,7 @@ class Ticker:
             expects=state.time.expects(context.io.clock()),
         )
         try:
-            told: Ticked = await context.pipeline.call(call, repeatable=True)
+            told: TickTold = await context.pipeline.call(call, repeatable=True)
         except NotRunning:
             raise
         except PoolError as error:

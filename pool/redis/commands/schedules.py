@@ -36,7 +36,7 @@ class SchedulePage:
 
 
 @attrs.frozen(kw_only=True)
-class Ticked:
+class TickTold:
     """Which tick is the caller's, if one is, and when the next one comes."""
 
     at_ms: int  # its nominal time; 0: none is
@@ -45,10 +45,10 @@ class Ticked:
     next_s: float
 
 
-def ticked(reply: Reply) -> Ticked:
+def ticked(reply: Reply) -> TickTold:
     """Read the reply of `tick`."""
     at, missed, was_done, wait = reply
-    return Ticked(
+    return TickTold(
         at_ms=number(at),
         missed=number(missed),
         was_done=bool(was_done),
