@@ -1,9 +1,5 @@
-<<<<<<< HEAD
-"""The command line: `pool demo | dev | run | check | status | parked | schedules | ttl | acl
+"""The command line: `pool demo | dev | run | check | status | why | parked | schedules | ttl | acl
 | explain`.
-=======
-"""The command line: `pool demo | dev | run | check | status | why | parked | ttl | acl | explain`.
->>>>>>> main
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
