@@ -85,9 +85,9 @@ class Ticker:
             NotRunning: The ticker is not entered, or its node has left.
         """
         while True:
+            client = self._opened()
             if not self._is_open:
                 raise NotRunning(state="closed")
-            client = self._opened()
             context, had_last = client.context, self._done_ms != 0
             told = await self._ask(client)
             if told is None:
