@@ -1,66 +1,65 @@
-"""Schedules: a job at its time, in the code and by a call; looked at, paused and triggered.
+"""A report for each of 10,000 tenants as one batch, and a mail when all of them are there.
 
-It prints:
+Whichever process dies, the one that makes the batch too, each report counts once and the mail is
+sent once.  In a terminal it draws how far it is; it prints
 
-    watch watches the shop, as scheduled
-    watch is paused
-    by hand: watch watches the shop
-    the report comes at 03:00 in Paris, 3 times in 3 days
+    done: all but 2 succeeded
+    no report: tenant-13, tenant-271
+    mail: all but 2
+
+`TENANTS=500 python examples/nightly.py` makes it smaller.
 """
 
-from __future__ import annotations
-
-from zoneinfo import ZoneInfo
+import os
+import sys
 
 import anyio
 
-from pool import Handlers, Job, Node
-from pool.schedules import Every
+from pool import Call, Follower, Handlers, Job, Node
+from pool.batches import BatchStatus
 
 handlers = Handlers()
-PARIS = ZoneInfo("Europe/Paris")
+TENANTS = int(os.environ.get("TENANTS", "10000"))
+BROKEN = {"tenant-13", "tenant-271"}
 
 
-@handlers.schedule("0 3 * * *", tz="Europe/Paris")
-@handlers.job("report", timeout_s=600)
-async def report(job: Job) -> None:
-    """Of `job.scheduled_for`: a late one, or one that is run again, is still of that night."""
+@handlers.job("report", attempts_max=1)
+async def report(job: Job, day: str) -> int:
+    if job.key in BROKEN:
+        raise ValueError("no data")
+    return len(day)
 
 
-@handlers.job("watch", timeout_s=10)
-async def watch(job: Job, what: str) -> str:
-    if job.scheduled_for is not None:  # by hand it is for no time
-        print(f"{job.key} watches {what}, as scheduled")
-        await job.node.notify("waiter", job.id)
-    return f"{job.key} watches {what}"
+@handlers.job("mail")
+async def mail(_: Job, counts: dict[str, int]) -> str:
+    return f"mail: all but {counts['expected'] - counts['succeeded']}"
 
 
-@handlers.service("wait")
-async def wait(job: Job) -> None:
-    async for _ in job.notifications():
-        return  # one is enough
+@handlers.job("every-tenant")
+async def every_tenant(job: Job, day: str) -> str:
+    """Make the batch; run again after a crash, it adds the same members, and nothing twice."""
+    name = f"nightly-{day}"
+    then = Follower(mail, "ops").options(takes_result=True)
+    async with job.node.batch(name, then=then, success_min=TENANTS * 9 // 10) as batch:
+        await batch.add(report, (Call(f"tenant-{n}", day) for n in range(TENANTS)))
+    return name
+
+
+def draw(status: BatchStatus) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{status.ended} of {status.expected}", end="", file=sys.stderr)
 
 
 async def main() -> None:
     async with Node("shop", "embedded://", handlers=handlers) as node:
-        # Only the latest of those that nobody was there for; if one still runs, no second one.
-        once_a_day = Every(86_400, misfire="once")
-        await node.schedule("watch", once_a_day, watch, "watch", "the shop")
-        await node.schedules.pause("watch")
-        ref = await node.schedules.trigger("watch")
-        by_hand = await ref.result(timeout_s=10)
-        fired = await node.dispatch(wait, "waiter")
-        await fired.started(timeout_s=10)
-        await node.schedule("soon", Every(1), watch, "watch", "the shop")
-        await fired.result(timeout_s=30)
-        await node.schedules.remove("soon")
-        schedule = await node.schedules.show("watch")
-        await anyio.sleep(0.2)
-        print(f"watch is {'paused' if schedule.is_paused else 'active'}")
-        print(f"by hand: {by_hand}")
-        times = [at.astimezone(PARIS) for at in await node.schedules.next_times("report", 3)]
-        days = len({at.date() for at in times})
-        print(f"the report comes at {times[0]:%H:%M} in Paris, {len(times)} times in {days} days")
+        job = await node.dispatch(every_tenant, "nightly", "2026-11-25")
+        batch = node.batches.get(await job.result())
+        status = await batch.wait(on_progress=draw)
+        print(f"{status.state}: all but {status.expected - status.succeeded} succeeded")
+        failed = [member.key async for member in batch.members(report) if member.end == "failed"]
+        print("no report:", ", ".join(sorted(failed)))
+        [(key, job_id)] = status.released
+        print(await (await node.job(key, job_id)).result())
 
 
 if __name__ == "__main__":

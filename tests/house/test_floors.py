@@ -43,6 +43,7 @@ FLOOR = {
     "jobs.wiring": 13,
     "jobs.node": 14,
     "jobs.sync": 15,
+    "batches": 14,
     "letters": 14,
     "middleware": 14,
     "codecs": 14,
@@ -254,6 +255,7 @@ def test_no_async_log_calls() -> None:
 
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
+    "pool.batches",
     *("pool.codecs", "pool.maps", "pool.middleware", "pool.streams", "pool.sync"),
     *("pool.schedules", "pool.testing"),
 )

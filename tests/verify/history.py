@@ -18,6 +18,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     schedule  store        it was changed otherwise.  extra: late_ms (of one that is gone: how long
                            it had been due), paused
     overlap   store        the job of a firing was left out: its key had a live one
+    batch     producer     invoke, then ok (nonce): it is open: key.  extra: then (idem of who is
+                           to follow it), least (how many of its members must succeed for that)
     result    producer     ok (result), fail (err POOLPARKED | POOLCANCELLED | ...), info (unknown)
     cancel    producer     invoke, then ok: the job has ended, fail: nothing was done, or info
     notify    producer     invoke, then ok | fail | info.  extra: seq, rising per key

@@ -13,7 +13,7 @@ from tests.verify.view import Bounds, View
 STEP_MS = 1000  # the shortest period there is
 
 
-@invariant("I62", "each time of a schedule is one job")
+@invariant("I63", "each time of a schedule is one job")
 def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
     """What was fired is accepted, or left out as its policy says, and was fired once; of the times
     that a firing passed each was fired or counted as missed, and none was missed that was in time;

@@ -293,7 +293,9 @@ def _wanted(
         if getattr(options, option) is not None:
             must = "None: each job of a schedule has an id of its own"
             raise checks.option(option, getattr(options, option), must)
-    made = client.admission(*call, options, job_id=PLACEHOLDER)
+    handler, key, args, kwargs = call
+    admitting = client.admitting(handler, options)
+    made = admitting.admission(key, args, kwargs, job_id=PLACEHOLDER)
     payload, size = made.payload, more_of(made.more, "followers")
     at = int(size) if size else len(payload)
     job = ScheduledJob(

@@ -12,6 +12,7 @@ import attrs
 
 from pool.redis.commands import (
     admission,
+    batches,
     change,
     channel,
     letters,
@@ -23,6 +24,7 @@ from pool.redis.commands import (
     upkeep,
 )
 from pool.redis.commands.admission import AdmissionCalls
+from pool.redis.commands.batches import BatchCalls
 from pool.redis.commands.change import ChangeCalls
 from pool.redis.commands.channel import ChannelCalls
 from pool.redis.commands.letters import LetterCalls
@@ -36,8 +38,8 @@ from pool.redis.scripts import Script
 SCRIPTS: Final = tuple(
     script
     for family in (
-        *(admission, change, channel, letters, member, opening),
-        *(recovery, schedules, talk, upkeep),
+        *(admission, batches, change, channel, letters, member),
+        *(opening, recovery, schedules, talk, upkeep),
     )
     for script in vars(family).values()
     if isinstance(script, Script)
@@ -47,6 +49,7 @@ SCRIPTS: Final = tuple(
 @attrs.frozen
 class Lane(
     AdmissionCalls,
+    BatchCalls,
     ChangeCalls,
     ChannelCalls,
     LetterCalls,

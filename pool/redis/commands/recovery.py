@@ -57,6 +57,7 @@ class Swept:
     found: list[Overdue]
     outgoing: list[int]  # lanes for which there are messages
     has_schedules: bool  # some are to be fired
+    batches: list[str]
 
 
 @attrs.frozen(kw_only=True)
@@ -142,7 +143,8 @@ _OWNERS: Final[Mapping[bytes, Literal["none", "live", "hung", "gone"]]] = {
 def overdue(reply: Reply) -> Swept:
     """Read the reply of `sweep`."""
     now, following, left, *rest = reply
-    found, outgoing, has_schedules = [], [], False
+    batches, has_schedules = list[str](), False
+    found, outgoing = [], []
     for i in range(0, len(rest), 5):
         index, key, text, owner, options = rest[i : i + 5]
         if index == b"out":
@@ -150,6 +152,9 @@ def overdue(reply: Reply) -> Swept:
             continue
         if index == b"schedules":
             has_schedules = True
+            continue
+        if index == b"batch":
+            batches.append(key.decode())
             continue
         found.append(
             Overdue(
@@ -170,6 +175,7 @@ def overdue(reply: Reply) -> Swept:
         found=found,
         outgoing=outgoing,
         has_schedules=has_schedules,
+        batches=batches,
     )
 
 

@@ -222,7 +222,7 @@ class Watch:
                 self.remade.add(made)
                 self.key_of[made] = key
                 self._store("replayed", key=key, job=made, extra={"of": letter})
-        elif script is INCOMING and reply == b"OK":
+        elif script is INCOMING and isinstance(reply, bytes) and reply[:2] == b"OK":
             self._on_incoming(keys, args)
         elif script is SCHEDULE and isinstance(reply, list):
             watch_changes(self, args, reply)
@@ -258,6 +258,8 @@ class Watch:
         others' dispatches; or that a schedule's job was left out.
         """
         for text in args[5::2]:
+            if text[:2] == b"e ":
+                continue  # a member of a batch has ended: see `batching.py`
             facts = carried(text)
             if facts["idem"] == facts["job"] and not self._is_there(keys, facts):
                 if facts["job"] not in self.token_of:
