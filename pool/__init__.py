@@ -9,6 +9,7 @@
     pool/maps/       replicated maps            pool/streams/    streams, readers, sinks
     pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
     pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
+    pool/schedules.py   schedules, by name
     pool/batches.py  many jobs as one
     pool/middleware.py  what stands around handlers sees, by name
     pool/codecs.py   what a codec of one's own has
@@ -19,8 +20,9 @@
 
 A module imports its own floor or a lower one.  Public is what is named here and in the `__all__`
 of `pool.batches`, `pool.codecs`, `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`,
-`pool.maps`, `pool.middleware`, `pool.streams`, `pool.sync` and `pool.testing`; the rest may change.
-`import pool` alone loads none of them: a name is fetched from its home when it is first used.
+`pool.maps`, `pool.middleware`, `pool.schedules`, `pool.streams`, `pool.sync` and `pool.testing`;
+the rest may change.  `import pool` alone loads none of them: a name is fetched from its home when
+it is first used.
 """
 
 from __future__ import annotations
@@ -135,6 +137,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
             "events",
             "maps",
             "middleware",
+            "schedules",
             "streams",
             "sync",
             "testing",

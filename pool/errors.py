@@ -45,6 +45,7 @@ __all__ = [
     "NoSuchBatch",
     "NoSuchJob",
     "NoSuchLetter",
+    "NoSuchSchedule",
     "NodeError",
     "NotOwner",
     "NotRunning",
@@ -544,6 +545,16 @@ class NoSuchLetter(RefusedError):
 
     key: str
     job_id: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NoSuchSchedule(RefusedError):
+    """There is no schedule of this name: it was removed, its only time is over, or never was."""
+
+    code: ClassVar[str] = "POOLNOSCHEDULE"
+    hint: ClassVar[str] = "`node.schedules.list()` tells which there are"
+
+    schedule: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

@@ -46,6 +46,8 @@ __all__ = [
     "ReconciliationMended",
     "RecordQuarantined",
     "RunDisturbed",
+    "ScheduleMissed",
+    "ScheduleUnreadable",
     "ServiceMoved",
     "SinkBeganAnew",
     "SinkLapsed",
@@ -416,6 +418,33 @@ class LaneJoined:
     level: ClassVar[str] = "info"
 
     node: str
+    lane: int
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleMissed:
+    """Times of a schedule have passed for which there is no job: nobody could fire it then, and its
+    misfire policy or its window keeps them from being fired now.  At most 1,000 are counted.
+    """
+
+    event: ClassVar[str] = "schedule.missed"
+    level: ClassVar[str] = "warning"
+
+    schedule: str
+    lane: int
+    missed: int
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleUnreadable:
+    """A schedule cannot be read, so it is not fired any more: somebody else has written there, or a
+    newer version.  Make it anew, or remove it.
+    """
+
+    event: ClassVar[str] = "schedule.unreadable"
+    level: ClassVar[str] = "warning"
+
+    schedule: str
     lane: int
 
 

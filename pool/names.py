@@ -33,6 +33,7 @@ QUEUED, LINE, OUT, IN, FOLLOWERS = "\t", "\n", "\r", "\v", "\f"
 # What a name may be, and how an error says so.
 _POOL = re.compile(r"[a-z0-9_-]{1,64}"), "1 to 64 of a-z, 0-9, _ and -"
 _HANDLER = re.compile(r"[A-Za-z0-9_.:-]{1,128}"), "1 to 128 of A-Z, a-z, 0-9, _, ., : and -"
+_SCHEDULE = re.compile(r"[A-Za-z0-9_.:-]{1,96}"), "1 to 96 of A-Z, a-z, 0-9, _, ., : and -"
 _JOB_ID = re.compile(r"[!-+\--{}~]{1,128}")  # printable ASCII but space, comma and bar
 
 
@@ -118,6 +119,9 @@ class Names:
     trials: str = _fixed("trials")  # the suspected job that each worker began last
     thawed: str = _fixed("thawed")  # who was fenced, and lives
     attempts: str = _fixed("attempts")  # of live jobs, those that failed
+    schedules: str = _fixed("schedules")  # by name
+    scheduled: str = _fixed("scheduled")  # when which of them is due, by the server's own clock
+    tickers: str = _fixed("tickers")  # by name, their latest ticks
     kept: str = _fixed("kept")  # until when the outcomes of which jobs are remembered
     batches: str = _fixed("batches")
 
@@ -283,6 +287,11 @@ def check_pool(name: object) -> None:
 def check_handler(name: object) -> None:
     """Refuse what cannot be a handler's name."""
     _check_word("handler", name, *_HANDLER)
+
+
+def check_schedule(name: object) -> None:
+    """Refuse what cannot be a schedule's name: it is in the ids of its jobs."""
+    _check_word("schedule", name, *_SCHEDULE)
 
 
 def check_label(label: object, setting: str = "label") -> None:

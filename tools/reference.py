@@ -28,6 +28,7 @@ import pool.letters
 import pool.listing
 import pool.maps
 import pool.middleware
+import pool.schedules
 import pool.streams
 import pool.sync
 import pool.testing
@@ -73,6 +74,7 @@ API: Final = {
         *pool.batches.__all__,
         *pool.letters.__all__,
         *pool.listing.__all__,
+        *pool.schedules.__all__,
         *pool.middleware.__all__,
         *pool.codecs.__all__,
     ),
@@ -87,6 +89,7 @@ _HOMES: Final = (
     pool.codecs,
     pool.letters,
     pool.listing,
+    pool.schedules,
     pool.maps,
     pool.middleware,
     pool.streams,
@@ -257,7 +260,7 @@ KINDS: Final = {
     "pending": ("zset", "key -> by when its start must be acknowledged"),
     "due": (
         "zset",
-        "key -> when its delay, retry or limit is over; lanes and batches: when somebody comes",
+        "key -> when its delay, retry or limit is over; lanes, batches, s: when somebody comes",
     ),
     "payloads": (
         "hash",
@@ -274,6 +277,9 @@ KINDS: Final = {
     "trials": ("hash", "worker -> the suspected job that it began last"),
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
     "attempts": ("hash", "key -> how its job's latest attempts failed"),
+    "schedules": ("hash", "name -> schedule, and how it stands"),
+    "scheduled": ("zset", "name -> when it is due, by the server's own clock; not of paused ones"),
+    "tickers": ("hash", "name -> its latest tick, and who had it"),
     "kept": ("zset", "length of the outcome, job id and key -> until when it is remembered"),
     "batches": ("zset", "id of each batch -> when it was opened"),
     "config": ("hash", "protocol, lanes, TTL and generation: what the pool was made as"),

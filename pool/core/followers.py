@@ -93,6 +93,26 @@ def parse(text: bytes) -> Iterator[Followed]:
         )
 
 
+def renamed(text: bytes, key: str, job_id: str) -> bytes:
+    """Return packed followers as those of another job: their ids are made of its id and theirs."""
+    at, texts = 0, []
+    while (head := _HEAD.match(text, at)) is not None:
+        at, words, parts = head.end(), head[0][:-1].split(b" "), list[bytes]()
+        for size in head.groups()[1:]:
+            parts.append(text[at : at + int(size)])
+            at += int(size)
+        own_key, own_id = parts[0].decode(), parts[1].decode()
+        new_id = derived_id(f"{own_id} {pair(key, job_id)}")
+        size = more_of(parts[3].decode(), "followers")
+        if size.isdecimal():
+            call, behind = parts[4][: int(size)], parts[4][int(size) :]
+            parts[4] = call + renamed(behind, own_key, new_id)
+        parts[1] = new_id.encode()
+        words[5:] = [name_of(own_key, new_id).encode(), *(b"%d" % len(part) for part in parts)]
+        texts.append(b" ".join(words) + b"\n" + b"".join(parts))
+    return b"".join(texts)
+
+
 def follower_id(key: str, job_id: str, place: str) -> str:
     """Return the id of a job's follower at a place: the same whoever asks, and however often."""
     return derived_id(f"{place} {pair(key, job_id)}")

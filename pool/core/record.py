@@ -69,6 +69,11 @@ def more_of(more: str, name: str) -> str:
     return next(found, "") if more else ""
 
 
+def without_more(more: str, name: str) -> str:
+    """Return `more` without what it has of this name."""
+    return ",".join(each for each in more.split(",") if each[:1] != MORE[name])
+
+
 def pack_more(**values: object) -> str:
     """Return `more` with these; what is None or empty is left out."""
     told = ((MORE[name], value) for name, value in values.items())

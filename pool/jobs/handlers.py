@@ -14,6 +14,7 @@ from collections.abc import (
     Generator,
     Iterator,
     Mapping,
+    Sequence,
 )
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import FunctionType
@@ -39,7 +40,8 @@ from pool import checks
 from pool.core.codec import Codec
 from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
-from pool.errors import ConfigError, DuplicateHandler, PoolError, name_of, shown
+from pool.core.times import Cron, When, check_when
+from pool.errors import ConfigError, DuplicateHandler, InvalidOption, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
 from pool.jobs.depends import Plan, check_given, plan_of, signature_of
 from pool.jobs.forms import Result, Runner, Said, function_of, object_function, refused
@@ -55,7 +57,7 @@ from pool.jobs.typed.contract import (
     result_of,
     state_of,
 )
-from pool.names import check_handler
+from pool.names import check_handler, check_key, check_schedule
 
 if TYPE_CHECKING:  # it makes what is made of handlers
     from pool.jobs.node import Node
@@ -77,6 +79,11 @@ class _AsUsual:
 
 USUAL: Final[Any] = _AsUsual()
 
+# Of a schedule that stands in the code: those of `Node.options` that are of use there.
+SCHEDULE_OPTIONS: Final = (
+    *("delay_s", "if_exists", "queue_max", "retention_s", "expires_s", "start_timeout_s"),
+    *("then", "otherwise"),
+)
 ATTEMPTS_MAX: Final = 1000
 QUEUE_MAX: Final = 100  # jobs queued behind one of their key, unless somebody says otherwise
 # The fleet knows a worker, with its handlers' names, by one value of a map (64 KiB): this leaves
@@ -115,6 +122,19 @@ class Handler(Generic[P, R]):
         if self._plan is not None:
             check_given(self.name, self.fn, self._plan, (job, *args), kwargs)
         return self.fn(job, *args, **kwargs)
+
+
+@attrs.frozen
+class CodedSchedule:
+    """A schedule as it stands in the code; empty: its name is its handler's, its key its name."""
+
+    name: str
+    when: When
+    handler: Handler[..., Any]
+    key: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
 
 
 class Handlers:
@@ -191,6 +211,7 @@ class Handlers:
         self._hooks: dict[Happening, list[Hook]] = {}
         self._mine: list[Handler[..., Any]] = []  # those that were registered here
         self._parts: list[Handlers] = []
+        self._coded: list[CodedSchedule] = []
         self._lifespan = lifespan
         self._overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._by_name: dict[str, Handler[..., Any]] = {}
@@ -378,6 +399,68 @@ class Handlers:
             queue_max=queue_max,
         )
         return cast(Handler[P, None], registered(_looked_at(name, object_function, runner)))
+
+    def schedule(
+        self,
+        when: When | str,
+        *,
+        tz: str = "UTC",
+        name: str = "",
+        key: str = "",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Callable[[Handler[P, R]], Handler[P, R]]:
+        """Have a handler's job dispatched whenever its time comes: stands above `job()`.
+
+        It is stored under its name when a worker with these handlers starts, in the place of the
+        one that stands there; what was taken out of the code stays until it is removed.  See
+        `Node.schedule`.
+
+        Args:
+            when: A cron expression, or a `Cron`, an `Every` or an `At`.
+            tz: The expression's zone.
+            name: Its name; by default that of the handler.
+            key: The job's key; by default the schedule's name.
+            args: The function's own arguments, by place.
+            kwargs: Likewise, by name.
+            **options: As for `Node.options()`: delay_s, if_exists, queue_max, retention_s,
+                expires_s, start_timeout_s, then, otherwise.  A node looks at them when it opens.
+
+        Raises:
+            InvalidOption: `when` is none, or the zone; or `args` or `kwargs` are none.
+            ConfigError: What is decorated is no handler of these, or the name cannot be used.
+        """
+        taken = _taken(when, tz)
+        if type(name) is not str or name:
+            check_schedule(name)
+        if type(key) is not str or key:
+            check_key(key)
+        given = tuple(checks.several("args", args, "arguments"))
+        named = dict(checks.mapping("kwargs", {} if kwargs is None else kwargs))
+        if any(type(each) is not str for each in named):
+            raise checks.option("kwargs", named, "a dict of names and arguments")
+        for option, value in options.items():
+            if option not in SCHEDULE_OPTIONS:
+                must = f"an option: {', '.join(SCHEDULE_OPTIONS)}"
+                raise checks.option(option, value, must)
+
+        def add(handler: Handler[P, R]) -> Handler[P, R]:
+            if not any(handler is each for each in self._mine):
+                must = "a handler of these: put @handlers.schedule() above @handlers.job()"
+                raise checks.setting("schedule", handler, must)
+            self._coded.append(CodedSchedule(name, taken, handler, key, given, named, options))
+            return handler
+
+        return add
+
+    def _scheduled(self, prefix: str = "") -> Iterator[tuple[str, CodedSchedule]]:
+        """Yield the schedules of all handlers, those included as well, with their names."""
+        for each in self._coded:
+            yield (prefix + each.name if each.name else each.handler.name), each
+        for part in self._parts:
+            before = part._parent[1] if part._parent is not None else ""
+            yield from part._scheduled(prefix + before)
 
     def override(
         self, dependency: Callable[..., Any], by: Callable[..., Any]
@@ -667,6 +750,19 @@ def _check_function(name: str, fn: object) -> None:
     problem = _looked_at(name, lambda _, given: _problem(given), fn)
     if problem:
         raise refused(name, problem)
+
+
+def _taken(when: object, tz: object) -> When:
+    """Return when a schedule of the code is due; `tz` belongs to an expression."""
+    if type(when) is not str:
+        if type(tz) is not str or tz != "UTC":
+            raise checks.option("tz", tz, "left out: it stands in the Cron")
+        return check_when(when)
+    try:
+        return Cron(when, tz=tz)  # type: ignore[arg-type]
+    except InvalidOption as error:
+        option = "when" if error.option == "cron" else error.option
+        raise InvalidOption(option=option, value=error.value, problem=error.problem) from None
 
 
 def _looked_at(name: str, look: Callable[..., T], fn: object, *more: object) -> T:

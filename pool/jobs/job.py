@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, overload
 
@@ -15,6 +16,7 @@ from pool import checks
 from pool.core.codec import Codec, check_size, decode_value, encode_message
 from pool.core.headroom import check_headroom
 from pool.core.record import Kind, Progress
+from pool.core.schedules import time_of
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
 from pool.jobs.blocking import Blocking
@@ -407,6 +409,14 @@ class Job:
         """
         self._packed = self.node._pack_followers(self, followers, self._packed)
         self.followers = (*self.followers, *followers)
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The time for which a schedule made the job, in UTC; None if none did.
+
+        That is the nominal time: jitter and lateness are not in it.
+        """
+        return time_of(self.id)
 
     @property
     def stop_cause(self) -> str:

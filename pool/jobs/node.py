@@ -41,7 +41,9 @@ from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, kn
 from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
 from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.ref import JobRef, Status, status_of, stopped
+from pool.jobs.client.schedules import Schedules, of_code
 from pool.jobs.client.stopping import StopAll, StopReport
+from pool.jobs.client.ticker import Ticker, make_ticker
 from pool.jobs.context import Context
 from pool.jobs.followers import Follower, Packer, count_of, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
@@ -410,6 +412,27 @@ class Node(Dispatching):
         """The pool's dead letters: to look through, mend, replay and discard."""
         return DeadLetters(self._open_client)
 
+    @property
+    def schedules(self) -> Schedules:
+        """The pool's schedules: to look at, pause, resume, trigger and remove."""
+        return Schedules(self._open_client)
+
+    def ticker(self, name: str, *, every_s: float) -> Ticker:
+        """Describe a ticker: one tick for the whole fleet in each period; see `Ticker`.
+
+        Enter it within the node's block, to use it.  All that wait for ticks of one name should
+        have the same period.
+
+        Args:
+            name: 1 to 96 of A-Z, a-z, 0-9, _, ., : and -.
+            every_s: The period, 0.1 s to a day.
+
+        Raises:
+            ConfigError: The name cannot be used.
+            InvalidOption: The period is out of bounds.
+        """
+        return make_ticker(self._open_client, name, every_s)
+
     # --- batches ------------------------------------------------------------------------------
 
     def batch(
@@ -558,7 +581,9 @@ class Node(Dispatching):
         self._check_open()
         _handlers_of(handlers)
         args = _worker_args(capacity, weight, label, version)
+        wanted = of_code(self._client, handlers)
         worker = await self._open_wiring.add_worker(handlers, *args)
+        self._open_wiring.keep_schedules(wanted)
         return LocalWorker(worker.id, self)
 
     async def drain(self, *, grace_s: float | None = None) -> None:
@@ -802,7 +827,9 @@ class Node(Dispatching):
         )
         await wiring.start()
         if self._handlers is not None and len(self._handlers):
+            wanted = of_code(self._client, self._handlers)
             await wiring.add_worker(self._handlers, *self._worker_args)
+            wiring.keep_schedules(wanted)
 
     async def _close(self) -> None:
         """End the actors, then what runs beside the loop; each step whatever became of the others.

@@ -35,6 +35,7 @@ from pool.jobs.lifespans import Lifespans
 from pool.jobs.listener import Listener
 from pool.jobs.roster import SHUTDOWN_KEY, WorkerEntry
 from pool.jobs.run import Run
+from pool.jobs.scheduling import WantedSchedule
 from pool.jobs.worker.messages import (
     Drain,
     Granted,
@@ -237,6 +238,10 @@ class Wiring:
             return worker
         raise NotRunning(state="closing")
 
+    def keep_schedules(self, wanted: Sequence[WantedSchedule]) -> None:
+        """Have these stored, and again whenever their lane has lost its data."""
+        self._sweeper.scheduler.keep(wanted)
+
     async def give_up(self, worker: Worker, grace_s: float) -> int:
         """Drain a worker and have it leave; return how many keys were left to the reapers."""
         going = self._begin_giving_up(worker, grace_s)
@@ -345,6 +350,7 @@ class Wiring:
         self._supervisor.look()
         self.context.pipeline.look()
         now_s = self.context.io.clock()
+        self._sweeper.scheduler.look(state)
         if told.lease_end_ms is not None:
             self._reaper.lease_ends(state.number, state.until_s(told.lease_end_ms, now_s))
         for deadline_ms in (told.pending_ms, told.due_ms):

@@ -16,6 +16,9 @@ to be replayed; then they are messages to their lanes.  So followers of nobody a
 that has ended and whose followers were never released; and of messages that nobody comes for in
 `due` nobody would ever hear.
 
+A schedule stands in `scheduled` by its own time unless it is paused, and somebody comes for the
+first of them: s: in `due`.
+
 Of a batch each count is that of its members' letters, and settled is what is sealed and has none
 left.
 """
@@ -32,6 +35,7 @@ from pool.core.batches import ENDS, NOT_ENDED, Head
 from pool.core.ids import member_name
 from pool.core.lifecycle import OWNED
 from pool.core.record import MORE, Record, Start, more_of
+from pool.core.schedules import parse_head
 from pool.core.stored import steps_name
 from pool.names import (
     FOLLOWERS,
@@ -109,6 +113,8 @@ class _Lane:
     owned: dict[str, set[str]]
     streams: dict[str, dict[str, dict[str, bytes]]]
     inboxes: dict[str, int]
+    schedules: dict[str, bytes]
+    scheduled: dict[str, float]
     batches: dict[str, dict[str, str]]
     listed: set[str]  # in `batches`
 
@@ -128,6 +134,8 @@ class _Lane:
             pipe.hkeys(n.checkpoints)
             pipe.hgetall(n.letters)
             pipe.zrange(n.parked, 0, -1)
+            pipe.hgetall(n.schedules)
+            pipe.zrange(n.scheduled, 0, -1, withscores=True)
             for worker in workers:
                 pipe.smembers(n.owned(worker))
             for worker in streams:
@@ -147,7 +155,10 @@ class _Lane:
         checkpoints = set(map(_text, next(replies)))
         letters = _texts(next(replies))
         parked = set(map(_text, next(replies)))
+        schedules = {_text(name): text for name, text in next(replies).items()}
         return cls(
+            schedules=schedules,
+            scheduled=_scores(next(replies)),
             lane=lane,
             keepalive=keepalive,
             cleanup=cleanup,
@@ -185,6 +196,7 @@ class _Lane:
             epochs[record.epoch] = key
         yield from self._of_followers(records)
         yield from self._of_messages()
+        yield from self._of_schedules()
         yield from self._of_batches()
         yield from self._of_indexes(records)
         yield from self._of_identities()
@@ -274,6 +286,18 @@ class _Lane:
         if (counted := int(self.lane.get("outgoing", "0"))) != len(there):
             yield f"counts {counted} messages to lanes, has {len(there)}"
 
+    def _of_schedules(self) -> Iterator[str]:
+        for name, text in self.schedules.items():
+            head = parse_head(text.partition(b"\n")[0])
+            if head is None:
+                yield f"schedule {name!r} cannot be read"
+            elif self.scheduled.get(name) != (None if head.is_paused else head.due_ms):
+                yield f"schedule {name!r}: `scheduled` does not say when it is due"
+        for name in set(self.scheduled) - set(self.schedules):
+            yield f"schedule {name!r} is due, and is none"
+        if bool(self.scheduled) != ("s:" in self.due):
+            yield "`due` does not say whether there are schedules"
+
     def _of_batches(self) -> Iterator[str]:
         for batch_id in self.listed ^ set(self.batches):
             yield f"batch {batch_id}: only one of `batches` and its own key has it"
@@ -332,8 +356,8 @@ class _Lane:
             if is_not(key, "pending"):
                 yield f"{key!r}: in `pending`, but is not"
         for member in self.due:
-            if member[:2] in ("o:", "b:"):
-                continue  # see `_of_messages`, `_of_batches`
+            if member[:2] in ("o:", "b:", "s:"):
+                continue  # see `_of_messages`, `_of_batches`, `_of_schedules`
             if member.removeprefix("k:") not in records or not member.startswith("k:"):
                 yield f"{member!r}: in `due` without a record"
         for handler, keys in self.unassigned.items():

@@ -52,6 +52,7 @@ def test_every_public_name_has_a_page() -> None:
         pool.listing,
         pool.maps,
         pool.middleware,
+        pool.schedules,
         pool.streams,
         pool.sync,
     )

@@ -48,6 +48,7 @@ FLOOR = {
     "middleware": 14,
     "codecs": 14,
     "listing": 14,
+    "schedules": 14,
     "sync": 16,
     # For people, and for users' tests.
     "testing": 15,
@@ -91,6 +92,7 @@ EXCEPT = {
 # Packages beyond the core dependencies, and the floors that may use them.
 EXTRAS = {
     "annotationlib": {"jobs"},  # Python's own, since 3.14
+    "cronsim": {"core"},
     "msgspec": {"jobs"},
     "trio": {"redis"},
     "tzdata": {"demo"},
@@ -255,7 +257,7 @@ PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
     "pool.batches",
     *("pool.codecs", "pool.maps", "pool.middleware", "pool.streams", "pool.sync"),
-    "pool.testing",
+    *("pool.schedules", "pool.testing"),
 )
 
 

@@ -25,6 +25,7 @@ import pool.letters
 import pool.listing
 import pool.maps
 import pool.middleware
+import pool.schedules
 import pool.streams
 import pool.sync
 import pool.testing
@@ -39,6 +40,7 @@ HOMES = (
     pool.listing,
     pool.maps,
     pool.middleware,
+    pool.schedules,
     pool.streams,
     pool.sync,
     pool.testing,

@@ -13,7 +13,7 @@ import threading
 import typing
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from fractions import Fraction
@@ -29,6 +29,7 @@ import pool
 import pool.batches
 import pool.letters
 import pool.maps
+import pool.schedules
 import pool.streams
 import pool.sync
 from pool import (
@@ -47,6 +48,7 @@ from pool.events import ActorCrashed
 from pool.jobs.client.dispatch import Dispatching
 from pool.maps import Position
 from pool.redis.pipeline import Pipeline
+from pool.schedules import Every
 from pool.streams import StreamEvent
 from pool.streams.commands import Parked
 from pool.testing import make_job
@@ -70,15 +72,15 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-HOMES = (pool, pool.batches, pool.letters, pool.maps, pool.streams, pool.sync)
+HOMES = (*(pool, pool.batches, pool.letters, pool.maps, pool.schedules, pool.streams, pool.sync),)
 
 # Made by the library: who makes one by hand is not listened to.
 MADE_HERE = words(
     "Change Counted Event EventSource Handler Job JobRef LocalWorker Parked Position Reader "
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
-    "Progress JobPage StopReport Result Stage Ref Letters MapReader "
-    "Batch BatchRef BatchStatus Batches Member Members Refused"
+    "Progress JobPage StopReport Result Stage Ref Letters MapReader Schedule ScheduleList "
+    "Batch BatchRef BatchStatus Batches Member Members Refused Schedules TickInfo Ticker"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
 PYTHONS_OWN = words(
@@ -431,6 +433,13 @@ MANY_JOBS = {
 A_NAMED_JOB = {"key": KEY, "job_id": JOB_ID.or_none(), "idempotency_key": NAME.or_none()}
 SOME_LETTERS = {**LETTERS, "cursor": taking("", "''"), "count": within(1, 256, whole=True)}
 
+A_FIRING = {
+    "misfire": Takes("once"),
+    "window_s": within(0.0, YEAR_S),
+    "jitter_s": within(0.0, 86_400.0),
+}
+A_SCHEDULE = {"name": NAME.called("schedule")}
+
 CALLS: dict[str, dict[str, Takes]] = {
     "Node.__init__": A_NODE,
     "Node.options": DISPATCH_OPTIONS,
@@ -465,6 +474,39 @@ CALLS: dict[str, dict[str, Takes]] = {
     },
     "Dispatching.dispatch": A_JOB,
     "Dispatching.dispatch_many": MANY_JOBS,
+    "Node.ticker": {**A_SCHEDULE, "every_s": within(0.1, 86_400.0, good=1.0)},
+    "Dispatching.schedule": {**A_SCHEDULE, "when": Takes(Every(5)), **A_JOB},
+    "Cron.__init__": {
+        "expression": Takes("0 3 * * *").called("cron"),
+        "tz": Takes("UTC"),
+        **A_FIRING,
+    },
+    "Every.__init__": {"seconds": within(1.0, YEAR_S), "start": taking(None, "None"), **A_FIRING},
+    "At.__init__": {
+        "when": Takes(datetime(2030, 1, 1, tzinfo=UTC)),
+        "window_s": A_FIRING["window_s"],
+    },
+    "Schedules.list": {
+        "handler": TEXT,
+        "prefix": TEXT,
+        "cursor": taking("", "''"),
+        "count": within(1, 1000, whole=True),
+    },
+    "Schedules.show": A_SCHEDULE,
+    "Schedules.next_times": {**A_SCHEDULE, "count": within(1, 1000, whole=True)},
+    "Schedules.pause": A_SCHEDULE,
+    "Schedules.resume": A_SCHEDULE,
+    "Schedules.trigger": A_SCHEDULE,
+    "Schedules.remove": A_SCHEDULE,
+    "Handlers.schedule": {
+        "when": Takes("0 3 * * *"),
+        "tz": Takes("UTC"),
+        "name": taking("", "''", "'x'").called("schedule"),
+        "key": taking("", "''", "'x'"),
+        "args": taking((), *("[]", "[None]", "['x']", "()", "set", "generator", "long list")),
+        "kwargs": taking({}, "None", "{}", "{'x': 'x'}"),
+        "options": Takes({}).called("extra"),
+    },
     "Node.notify": {"key": KEY, "payload": JSON.but("64 KiB")},
     "Node.stop": {"key": KEY, "cause": TEXT, "timeout_s": TIMEOUT},
     "Node.status": {"key": KEY},
@@ -735,6 +777,8 @@ class Things:
                 on = self.ref
             case "DeadLetters":
                 on = self.node.parked
+            case "Schedules":
+                on = self.node.schedules
             case "Batches":
                 on = self.node.batches
             case "BatchRef":
@@ -749,6 +793,8 @@ class Things:
                 on = self.flags
             case "Stream" if method != "open":
                 on = self.stream
+            case "Ticker":
+                on = self.node.ticker("x", every_s=60.0)
             case "Watch" | "Reader" | "Sink":
                 on = getattr(self, owner.lower())
             case "Handlers":
@@ -904,6 +950,7 @@ async def test_what_an_argument_cannot_be_is_refused_unsent(
 # Calls that only read what is here, or describe what is to be entered later.
 ANYWHERE = words(
     "Node.options Node.map Node.suspect JobRef.__init__ ReplicatedMap.get ReplicatedMap.get_list "
+    "Ticker.__aiter__ Node.ticker "
     "ReplicatedMap.get_int ReplicatedMap.keys ReplicatedMap.values ReplicatedMap.items "
     "ReplicatedMap.snapshot ReplicatedMap.__contains__ ReplicatedMap.__getitem__ Stream.sibling "
     "Stream.reader Stream.sink Reader.position ReplicatedMap.__iter__ ReplicatedMap.__len__ "
@@ -918,7 +965,7 @@ TWICE = words(
 )
 OF_A_LOOP = (
     *("Node", "Dispatching", "JobRef", "DeadLetters", "ReplicatedMap", "Watch", "Stream", "Reader"),
-    "Sink",
+    *("Sink", "Schedules", "Ticker"),
 )
 ENTERING = ("__aenter__", "__anext__", "__enter__", "__aiter__", "__iter__", "__len__")
 

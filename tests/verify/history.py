@@ -12,6 +12,12 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
                            extra: digest, kind job|service, attempts_max, delay_s, poison
     follow    producer     idem is to follow: key.  extra: of (idem of its predecessor), when
                            (then: that is done, otherwise)
+    fire      store        schedule `key` was fired, or triggered.  extra: jobs (their ids), next
+                           (its next time before, and now), fired, missed (what it counts more),
+                           paused, wall_ms
+    schedule  store        it was changed otherwise.  extra: late_ms (of one that is gone: how long
+                           it had been due), paused
+    overlap   store        the job of a firing was left out: its key had a live one
     batch     producer     invoke, then ok (nonce): it is open: key.  extra: then (idem of who is
                            to follow it), least (how many of its members must succeed for that)
     result    producer     ok (result), fail (err POOLPARKED | POOLCANCELLED | ...), info (unknown)

@@ -39,6 +39,7 @@ SEEDS: Final = 500
 _TESTS_FAILED: Final = 1  # pytest's exit code
 _PATIENCE: Final = 5.0  # times as long as its tests take without it, and ...
 _STARTS_S: Final = 30.0
+_SCHEDULES: Final = "tests/redis/test_schedule_scripts.py::"
 _CHANNEL: Final = "tests/redis/test_channel_scripts.py::"
 _BATCHES: Final = "tests/redis/test_batch_scripts.py::"
 _ONE_AT_A_TIME: Final = threading.Lock()  # a world owns trio's dice, and the Lua interpreter
@@ -2566,9 +2567,9 @@ MUTANTS: Final = (
     Mutant(
         name="replaced without a stop",
         breaks="the live job goes on, and is tried again, though another one replaced it",
-        path="pool/redis/lua/dispatch.lua",
-        old="  if policy == 'r' and string.sub(live[INTENT], 1, 1) ~= 's' then",
-        new="  if false then",
+        path="pool/redis/lua/lib/queue.lua",
+        old="  if not is_to_stop or string.sub(live[INTENT], 1, 1) == 's' then",
+        new="  if true then",
         needs=("lines",),
     ),
     Mutant(
@@ -2582,7 +2583,7 @@ MUTANTS: Final = (
     Mutant(
         name="displaced for ever",
         breaks="whose place another one took is in no index, and nobody ends it",
-        path="pool/redis/lua/dispatch.lua",
+        path="pool/redis/lua/lib/queue.lua",
         old="    later('ZADD', due, text_of(now), 'k:' .. name)",
         new="",
         by=("tests/jobs/test_policies.py::test_the_newest_takes_the_place_of_all_that_wait",),
@@ -3071,6 +3072,102 @@ MUTANTS: Final = (
         old="  return before .. value .. behind",
         new="  return before .. 'null' .. behind",
         needs=("chains",),
+    ),
+    Mutant(
+        name="schedule fired by whoever comes",
+        breaks="a change of a schedule does not ask whether it stands as it was seen",
+        path="pool/redis/lua/schedule.lua",
+        old="  if stands ~= seen then",
+        new="  if false then",
+        by=(_SCHEDULES + "test_only_what_was_seen_is_changed_and_a_repeat_is_one",),
+    ),
+    Mutant(
+        name="schedule fired once more by a repeat",
+        breaks="a call that comes again is not told from another one's",
+        path="pool/redis/lua/schedule.lua",
+        old="    return is_repeat and 'OK' or 'CHANGED'",
+        new="    return is_repeat and 'OK' or 'CHANGED', is_repeat",
+        by=(_SCHEDULES + "test_only_what_was_seen_is_changed_and_a_repeat_is_one",),
+    ),
+    Mutant(
+        name="schedule that nobody comes for again",
+        breaks="when somebody has to come next is not put into `due`",
+        path="pool/redis/lua/schedule.lua",
+        old="  redis.call('ZADD', due, text_of(now + wait_ms), 's:')",
+        new="",
+        needs=("schedules",),
+    ),
+    Mutant(
+        name="schedule by pool time",
+        breaks="schedules go by pool time, which takes back that a clock was set",
+        path="pool/redis/lua/schedule.lua",
+        old="local wall, page, size = now - offset, {}, 0",
+        new="local wall, page, size = now, {}, 0",
+        by=(_SCHEDULES + "test_schedules_go_by_the_servers_own_clock",),
+    ),
+    Mutant(
+        name="schedule that passes a time",
+        breaks="after a firing the next time but one comes next",
+        path="pool/core/schedules.py",
+        old="        cursor.pass_to(cursor.next_ms + 1)",
+        new="        cursor.pass_to(cursor.next_ms + 1001)",
+        needs=("schedules",),
+    ),
+    Mutant(
+        name="schedule that is late for nothing",
+        breaks="what was in time counts as missed",
+        path="pool/core/schedules.py",
+        old="ON_TIME_S: Final = 10.0",
+        new="ON_TIME_S: Final = -1.0",
+        by=("tests/core/test_schedules.py::test_who_comes_in_time_fires_each",),
+    ),
+    Mutant(
+        name="firings with one id",
+        breaks="the id of a firing's job has its time only: two schedules of a key make one job",
+        path="pool/core/schedules.py",
+        old='    return f"{name}@{told_time(at_ms)}"',
+        new='    return f"@{told_time(at_ms)}"',
+        needs=("schedules",),
+    ),
+    Mutant(
+        name="firings with the same followers",
+        breaks="the followers of all firings have the same ids",
+        path="pool/core/followers.py",
+        old="        parts[1] = new_id.encode()",
+        new="",
+        by=("tests/core/test_schedules.py::test_each_firing_has_followers_of_its_own",),
+    ),
+    Mutant(
+        name="firing while the last one runs",
+        breaks="a firing of a policy that leaves it out stands in line",
+        path="pool/redis/lua/incoming.lua",
+        old="    if not is_alone_there and (policy ~= 'q' or #ids >= whole(line_max)) then",
+        new="    if not is_alone_there and policy == 'q' and #ids >= whole(line_max) then",
+        by=("tests/jobs/test_schedules.py::test_the_policy_of_the_key_decides_what_overlaps",),
+    ),
+    Mutant(
+        name="schedule that its index has lost",
+        breaks="the walk does not compare schedules with their index",
+        path="pool/jobs/fleet/scheduler.py",
+        old="            if score is None and head is not None and not head.is_paused:",
+        new="            if False:",
+        by=("tests/jobs/test_schedules.py::test_a_lost_index_is_found_by_the_walk",),
+    ),
+    Mutant(
+        name="time of day that is left out",
+        breaks="what falls into a gap of the clock comes as late behind it as it lies in it",
+        path="pool/core/times.py",
+        old="        if is_there or local >= last:",
+        new="        if True:",
+        by=("tests/core/test_schedules.py::test_a_time_of_day_comes_once_on_each_day_of_a_year",),
+    ),
+    Mutant(
+        name="tick for everybody",
+        breaks="whoever asks for a tick has it, though somebody had it",
+        path="pool/redis/lua/tick.lua",
+        old="elseif at < latest then",
+        new="elseif at <= latest then",
+        by=(_SCHEDULES + "test_a_tick_is_one_callers",),
     ),
     Mutant(
         name="message carried out twice",

@@ -12,6 +12,7 @@ import attrs
 
 from pool import checks
 from pool.core.retry import DISPATCH_RETRY_S
+from pool.core.times import When
 from pool.errors import (
     InvalidOption,
     MiddlewareFailed,
@@ -31,6 +32,7 @@ from pool.jobs.client.dispatcher import (
 )
 from pool.jobs.client.job_client import Admitting, DispatchOptions, JobClient, known_id
 from pool.jobs.client.ref import JobRef
+from pool.jobs.client.schedules import schedule
 from pool.jobs.handlers import Handler
 from pool.names import lane_of
 from pool.redis.commands.admission import Admission
@@ -155,6 +157,58 @@ class Dispatching:
         if isinstance(answer, Accepted):
             return _ref(client, answer, handler)
         raise again(await client.explained(answer, pending.deadline_s))
+
+    @overload
+    async def schedule(
+        self,
+        name: str,
+        when: When,
+        handler: Handler[P, R],
+        key: str,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None: ...
+    @overload
+    async def schedule(
+        self, name: str, when: When, handler: str, key: str, /, *args: Any, **kwargs: Any
+    ) -> None: ...
+    async def schedule(
+        self,
+        name: str,
+        when: When,
+        handler: Handler[Any, Any] | str,
+        key: str,
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Have a job dispatched whenever its time comes; return once that is stored.
+
+        One of this name is changed.  It goes on from where it stood unless `when` is another one,
+        and a paused one stays paused.  Each time makes one job, whichever process dies and whatever
+        the server's clock does; its id is the name and the time, in UTC: see `Job.scheduled_for`.
+        The job is never refused for room.  If its key has a live job, `options(if_exists=...)` or
+        what the handler says decides: with `reject` and `attach` there is none for that time.
+        Middleware around dispatches is not called.
+
+        Args:
+            name: 1 to 96 of A-Z, a-z, 0-9, _, ., : and -.
+            when: A `Cron`, an `Every` or an `At`, by the clock of the Redis server.
+            handler: As for `dispatch()`; likewise all that follow.
+            key: Likewise.
+            *args: Likewise.
+            **kwargs: Likewise.
+
+        Raises:
+            InvalidOption: `when` is none, or its only time is over; or an option cannot be used:
+                each job has an id of its own.
+            ConfigError: The name cannot be used.
+            UnknownHandler, InvalidKey, WrongArguments, PayloadEncodingError, PayloadTooLarge,
+                StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        call = handler, key, args, kwargs
+        await schedule(self._opened(), name, when, call, self._options)
 
     async def _dispatch_through(
         self,

@@ -390,7 +390,13 @@ class Admitting:
             self._is_special = True
 
     def admission(
-        self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any], known: str = ""
+        self,
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        known: str = "",
+        *,
+        job_id: str = "",
     ) -> Admission:
         """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
         context, handler, options = self.client.context, self.handler, self.options
@@ -403,7 +409,7 @@ class Admitting:
         allow_unknown = handler is not None or options.allow_unknown
         of = (self._kind, payload, options.delay_s, self._policy, allow_unknown)
         if known or self._is_special:
-            return self._special(Admission(key, "", self.name, *of), known)
+            return self._special(Admission(key, job_id, self.name, *of), known)
         return Admission(key, context.ids.next(), self.name, *of)
 
     def _special(self, item: Admission, known: str) -> Admission:
@@ -416,7 +422,7 @@ class Admitting:
         if options.if_exists == "attach" and follows:
             must = "another policy beside followers: they follow this job, not the live one"
             raise checks.option("if_exists", "attach", must)
-        item.id, behind = is_known or self.client.context.ids.next(), b""
+        item.id, behind = is_known or item.id or self.client.context.ids.next(), b""
         told = b""
         if follows:
             behind = self._followers(item)

@@ -10,6 +10,7 @@
     due, not yet begun       it is too late: it ends, or waits for its next attempt (lib/lapse.lua)
     due, has an intent       signal its owner again
     due, messages to a lane  carry them over, see `Carrier`
+    due, schedules           fire them, see `Scheduler`
     due, a batch             look after it, see `Caretaker`
     due, running             its run-time limit is over: write the intent "timed out", signal
     not to be read           parked, see `quarantine`
@@ -40,6 +41,7 @@ from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.jobs.context import Context, LaneState
 from pool.jobs.fleet.caretaker import Caretaker
 from pool.jobs.fleet.carrier import Carrier
+from pool.jobs.fleet.scheduler import Scheduler
 from pool.jobs.fleet.walker import ACT_MAX, Walker
 from pool.jobs.quarantine import quarantine
 from pool.jobs.settlement import Recovery, TellWaiters, judgement_of
@@ -105,6 +107,7 @@ class Sweeper(Actor[Deadline]):
     stop_job: Callable[[str, str, str], Awaitable[object]]  # key, job id, cause
     _alarms: Alarms = attrs.field(init=False)
     _carrier: Carrier = attrs.field(init=False)
+    scheduler: Scheduler = attrs.field(init=False)
     _caretaker: Caretaker = attrs.field(init=False)
     _agendas: defaultdict[int, Agenda] = attrs.field(
         init=False, factory=lambda: defaultdict(Agenda)
@@ -126,6 +129,10 @@ class Sweeper(Actor[Deadline]):
         return Caretaker(
             context=self.context, spawn=self.spawn, stop=self.stop_job, on_stirred=self.on_stirred
         )
+
+    @scheduler.default
+    def _no_schedules(self) -> Scheduler:
+        return Scheduler(context=self.context, spawn=self.spawn, carry=self._carrier.carry)
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -149,6 +156,7 @@ class Sweeper(Actor[Deadline]):
             context=self.context,
             move=self._move,
             carry=self._carrier.carry,
+            mend_schedules=self.scheduler.mend,
             tend=self._caretaker.tend,
             on_suspects=self.on_suspects,
         )
@@ -179,6 +187,8 @@ class Sweeper(Actor[Deadline]):
             ours_s = agenda.passed(asked_s)
             for to in swept.outgoing:
                 self._carrier.carry(lane, to)
+            if swept.has_schedules:
+                self.scheduler.fire(lane)
             for batch_id in swept.batches:
                 self._caretaker.tend(lane, batch_id)
             is_stuck = not await self._look_after(state, swept.found)

@@ -99,6 +99,7 @@ class Walker:
     context: Context
     move: Move  # recovers what nobody owns
     carry: Callable[[int, int], object]  # what a lane has for another
+    mend_schedules: Callable[[LaneState], Awaitable[None]]
     tend: Callable[[int, str], object]  # a batch of a lane
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
     _faults: set[str] = attrs.field(init=False, factory=set)  # told since a pass began
@@ -168,6 +169,7 @@ class Walker:
             mine.found = 0
             if told.out:
                 await self._carry(state)
+            await self.mend_schedules(state)
             if told.batches:
                 await self._tend(state)
         await self._expire(state)

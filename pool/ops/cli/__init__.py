@@ -1,5 +1,5 @@
 """The command line: `pool demo | dev | run | check`, to look `status | why | doctor | parked |
-batches`, and `ttl | acl | explain`.
+batches | schedules`, and `ttl | acl | explain`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -118,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_pool(doctor)
 
     _add_parked(commands)
+    _add_schedules(commands)
     _add_batches(commands)
 
     ttl = _command(commands, "ttl", "change the lease TTL of a pool while its nodes run")
@@ -182,6 +183,38 @@ def _add_parked(commands: _Commands) -> None:
     edit.add_argument("--args", metavar="JSON", help="a list; left out: those there are stay")
     edit.add_argument("--kwargs", metavar="JSON", help="an object; left out: likewise")
     add_job(verb("discard", "throw dead letters away"), or_all=True)
+
+
+def _add_schedules(commands: _Commands) -> None:
+    schedules: _Parser = commands.add_parser(
+        "schedules",
+        help="look through schedules, pause, resume, trigger and remove them",
+        description="Look through schedules, pause, resume, trigger and remove them.",
+        allow_abbrev=False,
+    )
+    verbs = schedules.add_subparsers(required=True, metavar="VERB")
+
+    def verb(name: str, text: str) -> argparse.ArgumentParser:
+        command = _command(verbs, name, text)
+        command.set_defaults(module="pool.ops.cli.schedules", verb=name)
+        _add_pool(command)
+        return command
+
+    listing = verb("list", "show a page of schedules")
+    listing.add_argument("--handler", default="", help="of this handler only")
+    listing.add_argument("--prefix", default="", help="whose name begins so")
+    listing.add_argument("--count", type=int, default=100, help="of a page, about (default: 100)")
+    listing.add_argument("--cursor", default="", help="where the page before ended")
+    show = verb("show", "show a schedule, with its next times")
+    show.add_argument("--next", type=int, default=5, help="how many times (default: 5)")
+    others = (
+        ("pause", "fire a schedule no more, until it is resumed"),
+        ("resume", "fire a paused schedule again, from now on"),
+        ("trigger", "make a job of a schedule now"),
+        ("remove", "take a schedule away"),
+    )
+    for command in (show, *(verb(*each) for each in others)):
+        command.add_argument("name", metavar="NAME", help="the schedule's name")
 
 
 def _add_batches(commands: _Commands) -> None:

@@ -18,7 +18,7 @@ from pool.core.batches import ENDS
 from pool.jobs.client.batch import BatchStatus
 from pool.jobs.node import Node
 from pool.names import check_batch, check_pool
-from pool.ops.cli.parked import _check_there
+from pool.ops.cli.parked import check_there
 from pool.ops.cli.status import reachable
 from pool.ops.terminal import redraw, write
 from pool.redis.url import Url
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace, url: Url) -> tuple[dict[str, Any], list[str], int]:
-    await _check_there(args.pool, url)
+    await check_there(args.pool, url)
     async with Node(args.pool, url.credentials.text, observers=()) as node:
         if args.verb == "list":
             found = await node.batches.list(newest=args.newest)

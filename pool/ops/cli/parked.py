@@ -104,7 +104,7 @@ async def _edit(parked: DeadLetters, args: argparse.Namespace, edited: _Edited) 
 
 
 async def _run(args: argparse.Namespace, url: Url, edited: _Edited | None) -> _Said:
-    await _check_there(args.pool, url)
+    await check_there(args.pool, url)
     async with Node(args.pool, url.credentials.text, observers=()) as node:
         parked = node.parked
         wanted: dict[str, Any] = {}
@@ -146,7 +146,7 @@ async def _run(args: argparse.Namespace, url: Url, edited: _Edited | None) -> _S
         return _Said({"count": 1}, ["1 letter discarded"])
 
 
-async def _check_there(pool: str, url: Url) -> None:
+async def check_there(pool: str, url: Url) -> None:
     """See to it that a pool is not founded by looking at it.
 
     Raises:
@@ -171,11 +171,16 @@ def _many(many: ManyReplayed, *, is_dry: bool) -> _Said:
 
 
 def _facts(job: ParkedJob) -> dict[str, Any]:
-    facts = attrs.asdict(job)
+    return as_facts(attrs.asdict(job))
+
+
+def as_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts as JSON can have them."""
     try:
         json.dumps(facts)
     except (TypeError, ValueError):  # bytes, as somebody's own argument
-        facts = json.loads(json.dumps(facts, default=_as_json))
+        told: dict[str, Any] = json.loads(json.dumps(facts, default=_as_json))
+        return told
     return facts
 
 

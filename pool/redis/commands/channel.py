@@ -48,7 +48,9 @@ class ChannelMessage:
 
 
 _END: Final = re.compile(rb"e \d{1,16} \S+ [sfc]\n([!-~]{1,128})", re.ASCII)
-_JOB: Final = re.compile(rb"j (\d{1,16}) [js?] (\d{1,9}) (\d{1,9}) \d+ \d+ \d+\n", re.ASCII)
+_JOB: Final = re.compile(
+    rb"j (\d{1,16}) [js?][-abchqr]?\d* (\d{1,9}) (\d{1,9}) \d+ \d+ \d+\n", re.ASCII
+)
 
 
 @attrs.frozen(kw_only=True)

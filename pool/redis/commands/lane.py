@@ -19,6 +19,7 @@ from pool.redis.commands import (
     member,
     opening,
     recovery,
+    schedules,
     talk,
     upkeep,
 )
@@ -29,6 +30,7 @@ from pool.redis.commands.channel import ChannelCalls
 from pool.redis.commands.letters import LetterCalls
 from pool.redis.commands.member import MemberCalls
 from pool.redis.commands.recovery import RecoveryCalls
+from pool.redis.commands.schedules import ScheduleCalls
 from pool.redis.commands.talk import TalkCalls
 from pool.redis.commands.upkeep import UpkeepCalls
 from pool.redis.scripts import Script
@@ -36,16 +38,8 @@ from pool.redis.scripts import Script
 SCRIPTS: Final = tuple(
     script
     for family in (
-        admission,
-        batches,
-        change,
-        channel,
-        letters,
-        member,
-        opening,
-        recovery,
-        talk,
-        upkeep,
+        *(admission, batches, change, channel, letters, member),
+        *(opening, recovery, schedules, talk, upkeep),
     )
     for script in vars(family).values()
     if isinstance(script, Script)
@@ -61,6 +55,7 @@ class Lane(
     LetterCalls,
     MemberCalls,
     RecoveryCalls,
+    ScheduleCalls,
     UpkeepCalls,
     TalkCalls,
 ):

@@ -56,6 +56,7 @@ class Swept:
     left_ms: int | None  # else: something is left to who holds it until then
     found: list[Overdue]
     outgoing: list[int]  # lanes for which there are messages
+    has_schedules: bool  # some are to be fired
     batches: list[str]
 
 
@@ -142,11 +143,15 @@ _OWNERS: Final[Mapping[bytes, Literal["none", "live", "hung", "gone"]]] = {
 def overdue(reply: Reply) -> Swept:
     """Read the reply of `sweep`."""
     now, following, left, *rest = reply
-    found, outgoing, batches = [], [], []
+    batches, has_schedules = list[str](), False
+    found, outgoing = [], []
     for i in range(0, len(rest), 5):
         index, key, text, owner, options = rest[i : i + 5]
         if index == b"out":
             outgoing.append(number(key))
+            continue
+        if index == b"schedules":
+            has_schedules = True
             continue
         if index == b"batch":
             batches.append(key.decode())
@@ -169,6 +174,7 @@ def overdue(reply: Reply) -> Swept:
         left_ms=int(left or 0) or None,
         found=found,
         outgoing=outgoing,
+        has_schedules=has_schedules,
         batches=batches,
     )
 

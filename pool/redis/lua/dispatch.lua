@@ -69,9 +69,6 @@ for i = 1, #results, ARGS_MAX do
   has_ended = redis.call('EXISTS', unpack(results, i, math.min(i + ARGS_MAX - 1, #results))) > 0 or has_ended
 end
 read_records(arg, 8)
--- Of a handler's options the two that say when its jobs must begin; it does not match where nothing stands there, nor
--- behind that.
-local OPTIONS = '^j|%d*|%d*|%d*|%d*|%d*|%d*|%d*|%d*|(%d*)|?(%d*)'
 local known, limited = {}, {} -- handlers; of those whose callers do not know them, whether jobs must begin in time
 local answers = {}
 local refused = {} -- result:ID KEY -> (job id, key), what stands there
@@ -119,23 +116,6 @@ local function ended(text, digest, handler)
   return differs or (anew and 'REPLAYED ' .. anew .. ' ' .. its_handler) or 'ENDED'
 end
 
--- What its caller says of a job and, where that does not know its handler, what those options say of when it must
--- begin; false: services are not told.
-local function take_more(r, more, options)
-  local limits = { string.match(options or '', OPTIONS) }
-  for n, ms in ipairs(limits) do
-    local letter = n == 1 and 'x' or 's'
-    if ms ~= '' and not more_of(more, letter) then
-      more = with_more(more, letter, ms)
-    end
-  end
-  if r[KIND] == 's' and (more_of(more, 'x') or more_of(more, 's')) then
-    return false
-  end
-  r[MORE] = more ~= '' and from_now(more) or ''
-  return true
-end
-
 -- Whether the live job is of the same handler and payload; nil: that is to be read elsewhere.
 local function is_same(key, r, handler, payload)
   if r[HANDLER] ~= handler then
@@ -151,18 +131,6 @@ local function is_same(key, r, handler, payload)
   end
 end
 
--- One of those in the line, whose place another one takes: it ends by a sweeper.
-local function displace(key, id, by)
-  local name = queued_name(key, id)
-  local r = parse(redis.call('HGET', jobs, name))
-  if r and r[INTENT] == '' then
-    r[INTENT] = 'ssuperseded by ' .. by
-    flag(r, 'd', true)
-    later('HSET', jobs, name, pack(r))
-    later('ZADD', due, text_of(now), 'k:' .. name)
-  end
-end
-
 local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
   local ids, is_due = line_of(key), 0
   local is_alone_there = policy ~= 'q'
@@ -172,20 +140,8 @@ local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
     return 'FULL ' .. queued -- those whose place it takes make room
   end
   if is_alone_there then
-    for _, id in ipairs(ids) do
-      displace(key, id, r[ID])
-      is_due = 1
-    end
+    is_due = supersede(key, live, ids, r[ID], policy == 'r') and 1 or 0
     ids = {}
-  end
-  if policy == 'r' and string.sub(live[INTENT], 1, 1) ~= 's' then
-    live[INTENT] = 'sreplaced by ' .. r[ID]
-    flag(live, 'd', true)
-    if live[OWNER] == '' then
-      flag(live, 'a', true) -- who takes it before a sweeper comes asks before its handler begins, and is told to stop
-    end
-    later('ZADD', due, text_of(now), 'k:' .. key)
-    is_due = 1
   end
   stand_behind(key, live, r, ids, delay_ms, payload)
   queued = queued + 1

@@ -16,17 +16,20 @@ ARGV[3] root        str   name of the message before the first
 ARGV[4] expects     str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[...] items           name, what it says each
 
-Uses     lane, expected, record, batch, lapse, queue, (out), (channel), (members), (settle)
+Uses     lane, expected, record, batch, lapse, wait, queue, (out), (channel), (members), (settle)
 Returns  OK[ <1 if there are messages to lanes now, else 0>[ <waiters> <batch>]...] (of batches of which something has ended) |
          APART <name> (that is the last one from A that was carried out, and not among these: nothing is done)
 Errors   POOLDATALOST <lane>
 Cost     O(items); 12 commands each, 9 a call
 Why Lua  what a message causes, and that it was carried out, are one step.
 
-    j DELAY KIND #KEY #ID #HANDLER #MORE #PAYLOAD\n KEY ID HANDLER MORE PAYLOAD     a job to accept
+    j DELAY KIND[POLICY] #KEY #ID #HANDLER #MORE #PAYLOAD\n KEY ID HANDLER MORE PAYLOAD     a job to accept
     e INDEX NONCE WORD\n BATCH                                                     how a member of a batch has ended
+
+POLICY is what becomes of a firing whose key has a live job, as `dispatch` takes it; `-`, a and b leave it out, and so
+does a line that is full.  Without one the job stands in the line, whatever there is.
 ]]
-local JOB = '^j (%d+) ([js?]) (%d+) (%d+) (%d+) (%d+) (%d+)\n()'
+local JOB = '^j (%d+) ([js?])([%-abchqr]?)(%d*) (%d+) (%d+) (%d+) (%d+) (%d+)\n()'
 local END = '^e (%d+) (%S+) ([sfc])\n(.+)$'
 
 redis.call('HLEN', jobs)
@@ -50,7 +53,7 @@ redis.call('ZREM', due, '\n') -- frees, so that a full server lets the rest pass
 is_alone = true -- nothing is collected: one item finds what the one before it has written
 
 local function accept(text, result)
-  local delay_ms, kind, key_size, id_size, handler_size, more_size, size, at = string.match(text, JOB)
+  local delay_ms, kind, policy, line_max, key_size, id_size, handler_size, more_size, size, at = string.match(text, JOB)
   if not at or #text ~= at - 1 + key_size + id_size + handler_size + more_size + size then
     local pair = 'malformed-' .. stamp() .. ' channel'
     redis.call('ZADD', parked, now, pair)
@@ -73,7 +76,23 @@ local function accept(text, result)
   end
   local options = redis.call('HGET', handlers, handler)
   local job = new_record(kind ~= '?' and kind or string.match(options or '', '^[js]') or 'j', id, handler)
-  job[MORE] = more
+  if not take_more(job, more, kind == '?' and options) then
+    job[MORE] = with_more(with_more(more, 'x', nil), 's', nil) -- a service
+  end
+  local ids = live and line_of(key)
+  if r and policy ~= '' then
+    if policy == 'h' then
+      policy, line_max = string.match(options or '', '|([abcqr])(%d*)$')
+    end
+    local is_alone_there = policy == 'r' or policy == 'c'
+    if not is_alone_there and (policy ~= 'q' or #ids >= whole(line_max)) then
+      redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'overlap', 'detail', id .. ' ' .. key)
+      return
+    elseif is_alone_there then
+      supersede(key, r, ids, id, policy == 'r')
+      ids = {}
+    end
+  end
   local call_size = more_of(more, 'f')
   if call_size then
     redis.call('HSET', payloads, '\f' .. pair, string.sub(payload, call_size + 1))
@@ -84,14 +103,14 @@ local function accept(text, result)
     tally('unknown', 1) -- `recount` cannot know its index
   end
   if live then
-    stand_behind(key, r, job, line_of(key), tonumber(delay_ms), payload)
+    stand_behind(key, r, job, ids, tonumber(delay_ms), payload)
     return
   end
   job[STATE], job[EPOCH], job[SINCE] = 'W', stamp(), text_of(now + tonumber(delay_ms))
   flag(job, 'd', true)
   redis.call('HSET', payloads, key, payload)
   redis.call('HSET', jobs, key, pack(job))
-  redis.call('ZADD', due, job[SINCE], 'k:' .. key)
+  redis.call('ZADD', due, due_of(job, job[SINCE]), 'k:' .. key)
   tally('dispatched', 1)
   tally('waiting', 1)
   tally('delayed', 1)

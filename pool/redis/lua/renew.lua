@@ -8,7 +8,7 @@ KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> number|takes|seq[|down]; of a node only while parts of it are down
 KEYS[5] handlers   hash    name -> options
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
-KEYS[7] due        zset    k:KEY -> when
+KEYS[7] due        zset    k:KEY, s: -> when
 KEYS[8] journal    stream  abnormal edges
 KEYS[...] owned            owned:IDENTITY per identity, in their order; then signal:IDENTITY likewise
 ARGV[1] generation     str

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from pool import Follower
+from tests.verify.sim import timetable
 from tests.verify.sim.config import ATTEMPTS_MAX, Plan, digest
 
 if TYPE_CHECKING:  # it watches what is made here
@@ -73,7 +74,11 @@ def carried(text: bytes) -> dict[str, Any]:
     for size in map(int, sizes):
         parts.append(rest[:size])
         rest = rest[size:]
-    key, job, _, more, payload = parts
+    key, job, handler, more, payload = parts
+    if handler.decode() == timetable.HANDLER:
+        kind = head.decode().split(" ")[2]
+        policy = {"policy": "queue"} if kind[1:2] == "q" else {}
+        return {"key": key.decode(), **timetable.told(job.decode(), policy)}
     of_call = [each[1:] for each in more.decode().split(",") if each[:1] == "f"]
     *_, token, plan = json.loads(payload[: int(of_call[0])] if of_call else payload)
     extra = {"digest": digest(plan), "kind": "job", "attempts_max": ATTEMPTS_MAX}

@@ -95,6 +95,7 @@ SHAPES: Final = {
     "in-time": "many jobs must begin by some time",
     "letters": "dead letters are replayed, by several nodes at once",
     "chains": "jobs have others that follow them, and these have",
+    "schedules": "schedules are made, changed, paused, triggered and removed",
     "batches": "jobs are members of batches, whose makers may die",
     "maps": "programs write, watch and wait for replicated maps",
     "sinks": "programs add events to streams, which readers and sinks read",
@@ -107,6 +108,7 @@ KEEPS_SHARE: Final = 0.4
 IN_TIME_SHARE: Final = 0.3
 LETTERS_SHARE: Final = 0.3
 CHAINS_SHARE: Final = 0.3
+SCHEDULES_SHARE: Final = 0.3
 BATCHES_SHARE: Final = 0.25
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
@@ -160,17 +162,8 @@ class Config:
         edges = tuple(kind for kind in EDGES if dice.random() < share)
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
         # These have dice of their own.
-        mine = {
-            "crowd",
-            "pages",
-            "lines",
-            "keeps",
-            "in-time",
-            "letters",
-            "chains",
-            "batches",
-            *PROGRAMS,
-        }
+        mine = {"crowd", "pages", "lines", "keeps", "in-time", "letters", "chains", "batches"}
+        mine |= {"schedules", *PROGRAMS}
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
@@ -200,6 +193,8 @@ class Config:
             shapes = (*shapes, "letters")
         if random.Random(f"chains/{seed}").random() < CHAINS_SHARE:
             shapes = (*shapes, "chains")
+        if random.Random(f"schedules/{seed}").random() < SCHEDULES_SHARE:
+            shapes = (*shapes, "schedules")
         if random.Random(f"batches/{seed}").random() < BATCHES_SHARE:
             shapes = (*shapes, "batches")
         lanes = config.lanes

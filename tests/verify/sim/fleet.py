@@ -22,6 +22,7 @@ from tests.verify.sim.faults import POOL
 from tests.verify.sim.programs import Programs
 from tests.verify.sim.server import Server
 from tests.verify.sim.sim_io import SimIO
+from tests.verify.sim.timetable import PLAN as TIMED
 from tests.verify.sim.watch import Watch
 from tests.verify.sim.world import (
     CancelledError,
@@ -303,6 +304,7 @@ class Boot:
             "feed", backoff_s=BACKOFF_S, backoff_max_s=BACKOFF_MAX_S, retention_s=600.0
         )(self._feed)
         handlers.job("poison", **retries)(self._poison)
+        handlers.job("timed", **retries)(self._timed)
         return handlers
 
     def _begun(self, job: Job, idem: str, plan: Plan, **extra: Any) -> dict[str, Any]:
@@ -326,6 +328,15 @@ class Boot:
     async def _after(self, job: Job, told: Any, idem: str, plan: Plan) -> list[Any]:
         who = self._begun(job, idem, plan, attempts_max=ATTEMPTS_MAX, told=told)
         return await self._run(job, plan, who)
+
+    async def _timed(self, job: Job) -> None:
+        who = self._begun(job, job.id, TIMED, attempts_max=ATTEMPTS_MAX)
+        try:
+            await anyio.sleep(TIMED["s"])
+        except anyio.get_cancelled_exc_class():
+            self.record("end", "fail", err="cancelled", **who)
+            raise
+        self.record("end", **who)
 
     async def _poison(self, job: Job, idem: str, plan: Plan) -> None:
         """End the process, whatever else runs in it: at once, or when it has been acknowledged."""

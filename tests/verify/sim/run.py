@@ -26,6 +26,7 @@ from tests.verify.sim.fleet import (
 from tests.verify.sim.load import Load
 from tests.verify.sim.server import Server
 from tests.verify.sim.sim_io import SimIO
+from tests.verify.sim.timetable import Timetable
 from tests.verify.sim.watch import Watch, watch_leases, watch_rare
 from tests.verify.sim.world import World, sweep
 
@@ -81,6 +82,7 @@ class Simulation:
         self.watch = Watch(self.world, self.server)
         self.fleet = SimFleet(config, self.world, self.server, self.watch)
         self.load = Load(config, self.world, self.fleet)
+        self.timetable = Timetable(config, self.world, self.fleet)
         self.driver = self.watch.recorder("driver")
         self.faults = Faults(config, self.world, self.server, self.weather, self.fleet, self.driver)
         self.fleet.faults = self.faults
@@ -90,6 +92,7 @@ class Simulation:
         for name in self.fleet.names:
             self.world.after(self.world.dice("begin").random() * 0.1, self.fleet.start, name)
         self.load.plan()
+        self.timetable.plan()
         self.faults.plan()
         self._look_at_health()
         if self.fleet.programs.maps:
@@ -130,6 +133,8 @@ class Simulation:
     def is_quiet(self) -> bool:
         """Whether all nodes are up, no finite job is left and no message is unhandled."""
         if len(self.fleet.open_boots()) < len(self.fleet.names) or not self.load.is_over:
+            return False
+        if not self.timetable.is_over:
             return False
         keyspace = self.server.keyspace
         if not self.fleet.programs.is_quiet(keyspace):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import attrs
 
-from pool.core.record import more_of
+from pool.core.record import Record, more_of
 from pool.core.timing import Timing
 from pool.errors import PoolError
 from pool.jobs.fleet.keepalive import KeepAlive
@@ -24,13 +24,14 @@ from pool.jobs.worker.executor import Executor
 from pool.jobs.worker.outbox import Outbox
 from pool.jobs.worker.reconcile import Reconciliation
 from pool.jobs.worker.worker import Worker
-from pool.names import Control, key_of
+from pool.names import Control, key_of, queued
 from pool.redis.commands.admission import DISPATCH
 from pool.redis.commands.change import ADVANCE
 from pool.redis.commands.channel import INCOMING
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.letters import REPLAY
 from pool.redis.commands.recovery import FENCE, REAP, SWEEP
+from pool.redis.commands.schedules import SCHEDULE
 from pool.redis.commands.talk import NOTIFY, InboxPage
 from pool.redis.commands.upkeep import Owned
 from tests.verify.history import Event, Recorder
@@ -39,6 +40,7 @@ from tests.verify.sim.chains import carried
 from tests.verify.sim.faults import POOL
 from tests.verify.sim.programs import Programs, token_of
 from tests.verify.sim.server import Server
+from tests.verify.sim.timetable import watch_changes
 from tests.verify.sim.world import Process, World
 
 STORE: Final = "server"
@@ -72,6 +74,7 @@ class Watch:
     made_of: dict[tuple[str, str], str] = attrs.field(factory=dict)  # letter -> job id
     token_of: dict[str, str] = attrs.field(factory=dict)  # job id -> the dispatch call's token
     settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
+    changes: set[bytes] = attrs.field(factory=set)  # tokens of changes of schedules
     problems: list[str] = attrs.field(factory=list)  # what no invariant speaks of
     _uses: int = 0
     _messages: set[tuple[str, bytes]] = attrs.field(factory=set)  # lane, and as it was told
@@ -220,7 +223,9 @@ class Watch:
                 self.key_of[made] = key
                 self._store("replayed", key=key, job=made, extra={"of": letter})
         elif script is INCOMING and isinstance(reply, bytes) and reply[:2] == b"OK":
-            self._on_incoming(args)
+            self._on_incoming(keys, args)
+        elif script is SCHEDULE and isinstance(reply, list):
+            watch_changes(self, args, reply)
         elif script is NOTIFY and isinstance(reply, bytes) and reply[:3] == b"OK ":
             # Who asked again may be told of the message that is there: each is told once.
             if (lane, reply) not in self._messages and (found := _SEQ.search(args[5])):
@@ -244,17 +249,34 @@ class Watch:
         if script is REAP and isinstance(reply, list) and reply[-1] == b"FORGOTTEN":
             self._store("reap", nonce=f"{args[1].decode()}@{lane}", extra={"by": process.name})
 
-    def _on_incoming(self, args: Sequence[bytes]) -> None:
-        """Write that jobs were accepted which follow others; each once, as others' dispatches."""
+    def record_store(self, f: str, **facts: Any) -> None:
+        """Write what the store did."""
+        self._store(f, **facts)
+
+    def _on_incoming(self, keys: Sequence[bytes], args: Sequence[bytes]) -> None:
+        """Write that jobs were accepted which follow others, or which schedules made; each once, as
+        others' dispatches; or that a schedule's job was left out.
+        """
         for text in args[5::2]:
             if text[:2] == b"e ":
                 continue  # a member of a batch has ended: see `batching.py`
             facts = carried(text)
+            if facts["idem"] == facts["job"] and not self._is_there(keys, facts):
+                if facts["job"] not in self.token_of:
+                    self._store("overlap", key=facts["key"], job=facts["job"])
+                continue
             if facts["job"] not in self.token_of:
                 self.key_of.setdefault(facts["job"], facts["key"])
                 self.token_of[facts["job"]] = facts["idem"]
                 self._store("dispatch", "invoke", **{**facts, "job": ""})
                 self._store("dispatch", **facts)
+
+    def _is_there(self, keys: Sequence[bytes], facts: dict[str, Any]) -> bool:
+        """Say whether a job has a record, live or in line."""
+        jobs = self.server.keyspace.keys.get(keys[1]) or {}
+        live = Record.parse(jobs.get(facts["key"].encode(), b""))
+        name = queued(facts["key"], facts["job"]).encode()
+        return (live is not None and live.id == facts["job"]) or name in jobs
 
     def _use_claim(self, lane: str, dead: str, claim: str) -> None:
         """Write that a claim was good enough for a call: none of an older one may be, after it."""

@@ -3,7 +3,8 @@ queue: the jobs that wait behind the live one of their key.
 
 Needs  lane, record, batch, lapse; keys jobs, payloads, due.
 Gives  queued_name(key, id), line_of(key), set_line(key, ids), leave_line(name, id), promote(key): whether one was;
-stand_behind(key, live, r, ids, delay_ms, payload): live is nil where the record of the key cannot be read.
+stand_behind(key, live, r, ids, delay_ms, payload): live is nil where the record of the key cannot be read;
+supersede(key, live, ids, id, is_to_stop): all in the line end by a sweeper, and so does the live one; whether some do.
 
 They stand in the hashes that all other jobs stand in, under names which no key can be: keys hold no control
 characters.  So no script has a key more for them, and the walk over the records comes to them, too.
@@ -67,6 +68,34 @@ local function stand_behind(key, live, r, ids, delay_ms, payload)
   tally('dispatched', 1)
   tally('waiting', 1)
   tally('delayed', 1) -- it has begun to wait, see `recount`
+end
+
+-- One of those in the line, whose place another one takes: it ends by a sweeper.
+local function displace(key, id, by)
+  local name = queued_name(key, id)
+  local r = parse(redis.call('HGET', jobs, name))
+  if r and r[INTENT] == '' then
+    r[INTENT] = 'ssuperseded by ' .. by
+    flag(r, 'd', true)
+    later('HSET', jobs, name, pack(r))
+    later('ZADD', due, text_of(now), 'k:' .. name)
+  end
+end
+
+local function supersede(key, live, ids, by, is_to_stop)
+  for _, id in ipairs(ids) do
+    displace(key, id, by)
+  end
+  if not is_to_stop or string.sub(live[INTENT], 1, 1) == 's' then
+    return #ids > 0
+  end
+  live[INTENT] = 'sreplaced by ' .. by
+  flag(live, 'd', true)
+  if live[OWNER] == '' then
+    flag(live, 'a', true) -- who takes it before a sweeper comes asks before its handler begins, and is told to stop
+  end
+  later('ZADD', due, text_of(now), 'k:' .. key)
+  return true
 end
 
 local function leave_line(name, id)

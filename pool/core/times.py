@@ -1,0 +1,322 @@
+"""When a schedule's time comes: by a cron expression in a zone, at an interval, or once.  Pure.
+
+Times are whole milliseconds of UTC since 1970.  Clocks that are put forward or back matter to cron
+expressions alone, and as in Debian's cron:
+
+    minute and hour are named       what falls into the hour that is left out comes at its end;
+    (neither begins with *)         what falls into the hour that comes twice comes once, the first
+    all others                      as real time passes: "*/30 * * * *" comes each half hour
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final, Literal, TypeAlias, get_args
+from zoneinfo import ZoneInfo, available_timezones
+
+import attrs
+
+from pool import checks
+from pool.errors import ConfigError, InvalidOption, shown
+
+Misfire: TypeAlias = Literal["skip", "once", "all"]
+
+CRON_CHARS_MAX: Final = 256
+EVERY_S_MIN: Final = 1.0
+WINDOW_S: Final = 3600.0
+JITTER_S_MAX: Final = 86_400.0
+_FIELDS: Final = ("second", "minute", "hour", "day of month", "month", "day of week")
+_GAP_MAX: Final = timedelta(days=2)  # no zone ever left out more
+_YEAR_MAX: Final = 9000
+
+
+@attrs.frozen
+class Cron:
+    """By a cron expression: minute, hour, day of month, month, day of week; or a second before.
+
+    Args:
+        expression: Such as "0 3 * * *", "*/15 9-17 * * MON-FRI", "0 0 L * *", "30 0 3 * * *".
+        tz: The zone whose clock it is, such as "Europe/Paris".
+        misfire: What becomes of times that came when nobody could fire: `skip` fires none of them,
+            `once` the latest of them, `all` each, in order.
+        window_s: What is missed for longer is never fired, 0 to 365 days.
+        jitter_s: Each firing comes up to so much later, by its schedule's name and its time, at
+            most a day.
+
+    Raises:
+        InvalidOption: The expression is none, and where it is wrong; there is no such zone; or a
+            value is out of bounds.
+        ConfigError: The extra is not installed: `pip install 'keyed-pool[schedules]'`.
+    """
+
+    expression: str
+    tz: str = attrs.field(default="UTC", kw_only=True)
+    misfire: Misfire = attrs.field(default="once", kw_only=True)
+    window_s: float = attrs.field(default=WINDOW_S, kw_only=True)
+    jitter_s: float = attrs.field(default=0.0, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        _check_firing(self)
+        _zone(self.tz)
+        _parsed(checks.text("cron", self.expression))
+        if self._next_ms(0) is None:
+            raise _no_cron(self.expression, "an expression that some day fits")
+
+    def _next_ms(self, after_ms: int) -> int | None:
+        """Return the first time after that one; None: there is none in 50 years."""
+        zone = _zone(self.tz)
+        after = datetime.fromtimestamp(after_ms / 1000, zone)
+        try:
+            if not _is_fixed(self.expression):
+                found = next(_cron(self.expression, after), None)
+                return None if found is None else _ms(found)
+            for local in _cron(self.expression, after.replace(tzinfo=None)):
+                at_ms = _ms(_real(local, zone))
+                if at_ms > after_ms:  # else it came before the clock was put back
+                    return at_ms
+        except (OverflowError, ValueError):  # past the last year that there is
+            pass
+        return None
+
+
+@attrs.frozen
+class Every:
+    """At an interval, counted from a moment that all share, so that it is the same for everybody.
+
+    Args:
+        seconds: The interval, 1 s to 365 days.
+        start: From when on it counts, with a zone; before that nothing is due.  None: since 1970.
+        misfire: As for `Cron`; likewise the others.
+        window_s: Likewise.
+        jitter_s: Likewise.
+
+    Raises:
+        InvalidOption: A value is out of bounds.
+    """
+
+    seconds: float
+    start: datetime | None = attrs.field(default=None, kw_only=True)
+    misfire: Misfire = attrs.field(default="once", kw_only=True)
+    window_s: float = attrs.field(default=WINDOW_S, kw_only=True)
+    jitter_s: float = attrs.field(default=0.0, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        seconds = checks.seconds("seconds", self.seconds, EVERY_S_MIN)
+        object.__setattr__(self, "seconds", seconds)  # a plain one, whatever was given
+        if self.start is not None:
+            check_moment("start", self.start)
+        _check_firing(self)
+
+    def _next_ms(self, after_ms: int) -> int | None:
+        """Return the first time after that one."""
+        start_ms = 0 if self.start is None else _ms(self.start)
+        if after_ms < start_ms:
+            return start_ms
+        every_ms = round(self.seconds * 1000)
+        return start_ms + ((after_ms - start_ms) // every_ms + 1) * every_ms
+
+
+@attrs.frozen
+class At:
+    """Once.  When it has fired, or was missed, its schedule is gone.
+
+    Args:
+        when: The moment, with a zone.
+        window_s: If nobody could fire it for so long it never is, 0 to 365 days.
+
+    Raises:
+        InvalidOption: The moment has no zone, or a value is out of bounds.
+    """
+
+    when: datetime
+    window_s: float = attrs.field(default=WINDOW_S, kw_only=True)
+    misfire: Misfire = attrs.field(default="once", init=False)
+    jitter_s: float = attrs.field(default=0.0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_moment("when", self.when)
+        _check_firing(self)
+
+    def _next_ms(self, after_ms: int) -> int | None:
+        """Return its moment, if that is after that one."""
+        at_ms = _ms(self.when)
+        return at_ms if at_ms > after_ms else None
+
+
+When: TypeAlias = Cron | Every | At
+
+
+def next_ms(when: When, after_ms: int) -> int | None:
+    """Return the first time after that one; None: there is none."""
+    return when._next_ms(after_ms)
+
+
+def times(when: When, after_ms: int) -> Iterator[int]:
+    """Yield all times after that one."""
+    while (at_ms := next_ms(when, after_ms)) is not None:
+        yield at_ms
+        after_ms = at_ms
+
+
+def check_when(given: object) -> When:
+    """Take one of the three.
+
+    Raises:
+        InvalidOption: It is none of them.
+    """
+    if type(given) in (Cron, Every, At):  # not what is like them
+        return given  # type: ignore[return-value]
+    raise checks.option("when", given, "a Cron, an Every or an At")
+
+
+def packed(when: When) -> dict[str, Any]:
+    """Return what stands in a schedule of when it is due."""
+    told: dict[str, Any] = {"window_s": when.window_s}
+    match when:
+        case Cron():
+            told |= {"cron": when.expression, "tz": when.tz}
+        case Every():
+            told |= {"every_s": when.seconds}
+            if when.start is not None:
+                told["start_ms"] = _ms(when.start)
+        case At():
+            return {**told, "at_ms": _ms(when.when)}
+    return {**told, "misfire": when.misfire, "jitter_s": when.jitter_s}
+
+
+def unpacked(told: dict[str, Any]) -> When:
+    """Return what was packed; raises as the three do, and `KeyError`."""
+    if "at_ms" in told:
+        return At(moment(told["at_ms"]), window_s=told["window_s"])
+    firing = {name: told[name] for name in ("misfire", "window_s", "jitter_s")}
+    if "every_s" in told:
+        start = moment(told["start_ms"]) if "start_ms" in told else None
+        return Every(told["every_s"], start=start, **firing)
+    return Cron(told["cron"], tz=told["tz"], **firing)
+
+
+def moment(at_ms: int) -> datetime:
+    """Return a time as people read it, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def check_moment(name: str, given: object) -> None:
+    """Refuse what is no moment: a `datetime` without a zone is another one everywhere.
+
+    Raises:
+        InvalidOption: It is none.
+    """
+    value: Any = given
+    if not issubclass(type(given), datetime) or value.utcoffset() is None:
+        raise checks.option(name, given, "a datetime with a zone, as with tzinfo=UTC")
+    if not 1970 < value.year < _YEAR_MAX:
+        raise checks.option(name, given, f"a year from 1971 to {_YEAR_MAX - 1}")
+
+
+def _ms(when: datetime) -> int:
+    return round(when.timestamp() * 1000)
+
+
+def _check_firing(when: When) -> None:
+    checks.word("misfire", when.misfire, *get_args(Misfire))
+    object.__setattr__(when, "window_s", checks.seconds("window_s", when.window_s))
+    jitter_s = checks.seconds("jitter_s", when.jitter_s, high=JITTER_S_MAX)
+    object.__setattr__(when, "jitter_s", jitter_s)
+
+
+# --- zones ----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _zone_named(name: str) -> ZoneInfo | None:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # no such file, no such name, a directory
+        return None
+
+
+def _zone(name: object) -> ZoneInfo:
+    text = checks.text("tz", name)
+    zone = _zone_named(text)
+    if zone is not None:
+        return zone
+    known = available_timezones()
+    if not known:
+        needs = "this machine has no zones: pip install 'keyed-pool[schedules]'"
+        raise ConfigError(setting="tz", problem=needs)
+    close = difflib.get_close_matches(text, known)
+    hint = f"; is it {' or '.join(close)}?" if close else ""
+    raise InvalidOption(option="tz", value=shown(text), problem=f"no zone of IANA's{hint}")
+
+
+def _real(local: datetime, zone: ZoneInfo) -> datetime:
+    """Return when a zone's clock says so first; of what is left out, its end."""
+    last = local + _GAP_MAX
+    while True:
+        found = local.replace(tzinfo=zone)
+        is_there = found.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == local
+        if is_there or local >= last:
+            return found
+        local += timedelta(minutes=1)
+
+
+# --- expressions ----------------------------------------------------------------------------
+
+
+def _cron(expression: str, start: datetime) -> Iterator[datetime]:
+    try:
+        from cronsim import CronSim
+    except ImportError:
+        needs = "cron expressions need the extra: pip install 'keyed-pool[schedules]'"
+        raise ConfigError(setting="cron", problem=needs) from None
+    return CronSim(expression, start)
+
+
+@lru_cache(maxsize=1024)
+def _is_fixed(expression: str) -> bool:
+    minute, hour = expression.split()[-5:-3]
+    return not (minute.startswith("*") or hour.startswith("*"))
+
+
+_SOME_DAY: Final = datetime(2026, 1, 1)  # noqa: DTZ001 - of no zone: what cannot be read cannot anywhere
+
+
+def _is_readable(expression: str) -> bool:
+    try:
+        _cron(expression, _SOME_DAY)
+    except ConfigError:
+        raise
+    except Exception:  # noqa: BLE001 - of the parser, whatever it stumbles over
+        return False
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _parsed(expression: str) -> None:
+    """Refuse an expression that is none, and say where."""
+    text = expression
+    if len(text) > CRON_CHARS_MAX:
+        raise _no_cron(text, f"within {CRON_CHARS_MAX} characters")
+    if not text.isascii():
+        raise _no_cron(text, "ASCII")
+    fields = text.split()
+    if len(fields) not in (5, 6):
+        raise _no_cron(text, f"5 fields, or 6 with seconds: it has {len(fields)}")
+    at = 0
+    for number, field in enumerate(fields):
+        at = text.index(field, at)
+        alone = ["*"] * len(fields)
+        alone[number] = field
+        if not _is_readable(" ".join(alone)):
+            name = _FIELDS[number + 6 - len(fields)]
+            raise _no_cron(text, f"readable at character {at + 1}: {field!r} is no {name}")
+        at += len(field)
+    if not _is_readable(text):
+        raise _no_cron(text, "an expression that some day fits")
+
+
+def _no_cron(expression: str, must: str) -> InvalidOption:
+    return InvalidOption(option="cron", value=shown(expression), problem=f"not {must}")

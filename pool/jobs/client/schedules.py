@@ -1,0 +1,361 @@
+"""Schedules as their callers have them: to make, look at, pause, resume, trigger and remove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+
+import anyio
+import attrs
+
+from pool import checks
+from pool.core.record import more_of, without_more
+from pool.core.schedules import PLACEHOLDER, ScheduledJob, StoredSchedule, parse
+from pool.core.times import When, check_when, moment, times
+from pool.errors import (
+    ConfigError,
+    InvalidOption,
+    NoSuchJob,
+    NoSuchSchedule,
+    PayloadEncodingError,
+    UnknownHandler,
+    shown,
+)
+from pool.jobs.client.job_client import DispatchOptions, JobClient
+from pool.jobs.client.ref import JobRef
+from pool.jobs.handlers import Handler, Handlers
+from pool.jobs.scheduling import (
+    FoundSchedule,
+    WantedSchedule,
+    change,
+    change_of,
+    fetch,
+    keep,
+    resumed,
+)
+from pool.names import check_schedule, lane_of
+from pool.redis.commands.schedules import ScheduleChange
+
+COUNT_MAX: Final = 1000  # schedules in one page, about
+NEXT_MAX: Final = 1000  # times told at once
+_TRIGGERED: Final = "@trigger-"
+_LOOK_S: Final = 0.02  # between two looks for what was triggered
+
+
+@attrs.frozen(kw_only=True)
+class Schedule:
+    """A schedule as it stands.  Times are UTC.
+
+    `fired` counts the jobs that were made of it, `missed` the times for which there was none (see
+    `Cron`).  `args` and `kwargs` are as the handler takes them, if this node has it, else in terms
+    of JSON; None where they cannot be read.
+    """
+
+    name: str
+    when: When
+    handler: str
+    key: str
+    is_paused: bool
+    next_at: datetime | None  # None: it is paused
+    last_at: datetime | None  # the nominal time of the latest job; None: there was none
+    fired: int
+    missed: int
+    args: tuple[Any, ...] | None
+    kwargs: dict[str, Any] | None
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleList:
+    """Some schedules, and where to go on: empty, that was all."""
+
+    schedules: tuple[Schedule, ...]
+    cursor: str
+
+
+@attrs.frozen(eq=False)
+class Schedules:
+    """The schedules of a pool: `node.schedules`.  `Node.schedule()` makes them."""
+
+    _opened: Callable[[], JobClient] = attrs.field(repr=False)  # raises where it is not open
+
+    async def list(
+        self, *, handler: str = "", prefix: str = "", cursor: str = "", count: int = 100
+    ) -> ScheduleList:
+        """Return a page of schedules, in no order.
+
+        A page is bounded work: with a filter it may have found nothing, and lead on.
+
+        Args:
+            handler: Those of this handler only; empty: of any.
+            prefix: Those whose names begin so.
+            cursor: Of the page before; empty for the first one.
+            count: How many to look at, about, 1 to 1,000.
+
+        Raises:
+            InvalidOption: An argument cannot be used.
+            StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        checks.text("handler", handler)
+        checks.text("prefix", prefix)
+        count = checks.count("count", count, 1, COUNT_MAX)
+        client = self._opened()
+        lanes = client.context.lanes
+        number, at = _place(cursor, len(lanes))
+        names = lanes[number].lane.names
+        told = await client.context.pipeline.execute("HSCAN", names.schedules, at, "COUNT", count)
+        following, flat = told
+        at, number = (following, number) if following.strip("0") else ("0", number + 1)
+        found = []
+        for raw, text in zip(flat[::2], flat[1::2], strict=True):
+            stored = _legible(raw, text)
+            is_meant = stored is not None and stored.name.startswith(prefix)
+            if stored is not None and is_meant and handler in ("", stored.job.handler):
+                found.append(_told(client, stored))
+        return ScheduleList(
+            schedules=tuple(found), cursor=f"{number}.{at}" if number < len(lanes) else ""
+        )
+
+    async def show(self, name: str) -> Schedule:
+        """Return a schedule.
+
+        Raises:
+            NoSuchSchedule: There is none.
+            ConfigError: None can be called so.
+            StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        check_schedule(name)
+        client = self._opened()
+        return _told(client, _stored(name, await fetch(client.context, name)))
+
+    async def next_times(self, name: str, count: int = 5) -> tuple[datetime, ...]:
+        """Return when a schedule is due next, as if it were not paused; at most 1,000 times.
+
+        Raises:
+            InvalidOption: `count` is none.
+            NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
+        """
+        count = checks.count("count", count, 1, NEXT_MAX)
+        check_schedule(name)
+        stored = _stored(name, await fetch(self._opened().context, name))
+        first_ms = stored.head.next_ms
+        following = islice(times(stored.when, first_ms), count - 1)
+        return (moment(first_ms), *map(moment, following))
+
+    async def pause(self, name: str) -> None:
+        """Fire a schedule no more, until it is resumed.  Twice is fine.
+
+        Raises:
+            NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
+        """
+
+        def judge(found: FoundSchedule, _: int, token: str) -> ScheduleChange | None:
+            stored = _stored(name, found)
+            head = attrs.evolve(stored.head, is_paused=True, token=token)
+            if stored.head.is_paused:
+                return None
+            return change_of(found, attrs.evolve(stored, head=head))
+
+        await self._change(name, judge)
+
+    async def resume(self, name: str) -> None:
+        """Fire a paused schedule again, from now on; twice is fine.
+
+        What came due meanwhile was not missed, and is not fired.
+
+        Raises:
+            InvalidOption: Its only time is over: remove it.
+            NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
+        """
+
+        def judge(found: FoundSchedule, now_ms: int, token: str) -> ScheduleChange | None:
+            stored = _stored(name, found)
+            if not stored.head.is_paused:
+                return None
+            anew = resumed(stored, now_ms, token)
+            if anew is None:
+                raise checks.option("when", stored.when, "a time to come: this one is over")
+            return change_of(found, anew)
+
+        await self._change(name, judge)
+
+    async def trigger(self, name: str) -> JobRef[Any]:
+        """Make a job of a schedule now, beside its times, also of a paused one; return it.
+
+        Raises:
+            NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
+            StorageFull: Redis is at its memory limit; nothing was written.
+        """
+        check_schedule(name)
+        client = self._opened()
+        context, made = client.context, list[ScheduledJob]()
+        job_id = f"{name}{_TRIGGERED}{context.ids.next()}"
+
+        def judge(found: FoundSchedule, _: int, token: str) -> ScheduleChange | None:
+            stored = _stored(name, found)
+            head = attrs.evolve(stored.head, fired=stored.head.fired + 1, token=token)
+            made[:] = [stored.job]
+            wanted = change_of(found, attrs.evolve(stored, head=head))
+            messages = ((stored.job.lane, stored.job.message(job_id)),)
+            return attrs.evolve(wanted, body=b"", messages=messages)
+
+        await change(context, name, judge)
+        [job] = made
+        context.on_due(lane_of(name, len(context.lanes)), 0.0)  # it is carried over at once
+        with anyio.move_on_after(context.settings.op_timeout_s):
+            while True:
+                with suppress(NoSuchJob):
+                    await client.look(job.key, job_id)
+                    break
+                await anyio.sleep(_LOOK_S)
+        return JobRef[Any](job.key, job_id, job.handler, client, None)
+
+    async def remove(self, name: str) -> None:
+        """Take a schedule away; jobs that it has made stay.
+
+        One that stands in the code of a service comes back when that starts again.
+
+        Raises:
+            NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
+        """
+        seen = list[FoundSchedule]()
+
+        def judge(found: FoundSchedule, _: int, __: str) -> ScheduleChange | None:
+            if not found.line:
+                if seen:
+                    return None  # a call of before has been there
+                raise NoSuchSchedule(schedule=name)
+            seen.append(found)
+            return ScheduleChange(name=name, seen=found.line, head="", due_ms=None)
+
+        await self._change(name, judge)
+
+    async def _change(
+        self, name: str, judge: Callable[[FoundSchedule, int, str], ScheduleChange | None]
+    ) -> None:
+        check_schedule(name)
+        await change(self._opened().context, name, judge)
+
+
+# --- making them ----------------------------------------------------------------------------
+
+
+async def schedule(
+    client: JobClient,
+    name: str,
+    when: When,
+    call: tuple[Handler[Any, Any] | str, str, tuple[Any, ...], dict[str, Any]],
+    options: DispatchOptions,
+) -> None:
+    """Make a schedule, or change the one of this name; see `Node.schedule`."""
+    wanted, is_known = _wanted(client, name, when, call, options)
+    if not is_known:
+        job, context = wanted.job, client.context
+        names = context.lanes[job.lane].lane.names
+        if await context.pipeline.execute("HGET", names.handlers, job.handler) is None:
+            error = UnknownHandler(handler=job.handler)
+            deadline_s = context.io.clock() + context.settings.op_timeout_s
+            raise await client.explained(error, deadline_s)
+    await keep(client.context, wanted)
+
+
+def of_code(client: JobClient, handlers: Handlers) -> list[WantedSchedule]:
+    """Return the schedules that stand in the code.
+
+    Raises:
+        ConfigError: Two have the same name.
+        InvalidOption, InvalidKey, WrongArguments, PayloadEncodingError, PayloadTooLarge: One
+            cannot be dispatched so.
+    """
+    found: dict[str, WantedSchedule] = {}
+    for name, coded in handlers._scheduled():
+        call = coded.handler, coded.key or name, coded.args, dict(coded.kwargs)
+        options = DispatchOptions(**coded.options)
+        if name in found:
+            raise ConfigError(setting="schedule", problem=f"{name!r} is there twice: name one")
+        found[name] = _wanted(client, name, coded.when, call, options)[0]
+    return list(found.values())
+
+
+def _wanted(
+    client: JobClient,
+    name: str,
+    when: When,
+    call: tuple[Handler[Any, Any] | str, str, tuple[Any, ...], dict[str, Any]],
+    options: DispatchOptions,
+) -> tuple[WantedSchedule, bool]:
+    """Return a schedule as it is stored, and whether its handler is known, or need not be."""
+    check_schedule(name)
+    check_when(when)
+    for option in ("job_id", "idempotency_key"):
+        if getattr(options, option) is not None:
+            must = "None: each job of a schedule has an id of its own"
+            raise checks.option(option, getattr(options, option), must)
+    handler, key, args, kwargs = call
+    admitting = client.admitting(handler, options)
+    made = admitting.admission(key, args, kwargs, job_id=PLACEHOLDER)
+    payload, size = made.payload, more_of(made.more, "followers")
+    at = int(size) if size else len(payload)
+    job = ScheduledJob(
+        lane=lane_of(made.key, len(client.context.lanes)),
+        key=made.key,
+        handler=made.handler,
+        kind=made.kind,
+        delay_ms=round(1000 * made.delay_s),
+        policy=made.policy,
+        more=without_more(made.more, "followers"),
+        call=payload[:at],
+        followers=payload[at:],
+    )
+    return WantedSchedule(name=name, when=when, job=job), made.allow_unknown
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+def _stored(name: str, found: FoundSchedule) -> StoredSchedule:
+    if found.stored is None:
+        raise NoSuchSchedule(schedule=name)
+    return found.stored
+
+
+def _legible(raw: bytes, text: bytes) -> StoredSchedule | None:
+    try:
+        return parse(raw.decode(), text)
+    except (UnicodeDecodeError, ConfigError):
+        return None
+
+
+def _told(client: JobClient, stored: StoredSchedule) -> Schedule:
+    head, job = stored.head, stored.job
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    with suppress(PayloadEncodingError):
+        args, kwargs = client.read_call(job.handler, job.call)
+    return Schedule(
+        name=stored.name,
+        when=stored.when,
+        handler=job.handler,
+        key=job.key,
+        is_paused=head.is_paused,
+        next_at=None if head.is_paused else moment(head.next_ms),
+        last_at=moment(head.last_ms) if head.last_ms else None,
+        fired=head.fired,
+        missed=head.missed,
+        args=None if args is None else tuple(args),
+        kwargs=None if kwargs is None else dict(kwargs),
+    )
+
+
+def _place(cursor: object, lanes: int) -> tuple[int, str]:
+    text = checks.text("cursor", cursor)
+    if not text:
+        return 0, "0"
+    number, _, at = text.partition(".")
+    is_place = number.isdecimal() and at.isdecimal() and text.isascii() and len(text) < 32
+    if not is_place or int(number) >= lanes:
+        problem = "it is none that a page told"
+        raise InvalidOption(option="cursor", value=shown(text), problem=problem)
+    return int(number), at

@@ -1,0 +1,432 @@
+"""Schedules: one job for each time, whoever dies; kept, changed, paused, and found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import attrs
+import pytest
+
+from pool import Follower, Handlers, Job, Node
+from pool.core.schedules import parse, told_time
+from pool.core.times import moment
+from pool.errors import (
+    ConfigError,
+    InvalidKey,
+    InvalidOption,
+    NoSuchSchedule,
+    UnknownHandler,
+    WrongArguments,
+)
+from pool.events import IndexRestored, ScheduleMissed, ScheduleUnreadable
+from pool.names import Names, lane_of
+from pool.redis.commands.schedules import ScheduleCalls, ScheduleChange
+from pool.schedules import At, Cron, Every
+from tests.nodes import Diary
+
+if TYPE_CHECKING:
+    from tests.nodes import Fleet
+
+pytestmark = pytest.mark.anyio
+LANES = 4
+RARE = Every(86_400 * 300, window_s=365 * 86_400)
+
+
+@pytest.fixture(params=[1, LANES], ids=["one lane", "four lanes"])
+def lanes(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number
+
+
+@pytest.fixture
+def diary() -> Diary:
+    return Diary()
+
+
+@pytest.fixture
+def handlers(diary: Diary) -> Handlers:
+    made = Handlers()
+
+    @made.job("note", attempts_max=1)
+    async def note(job: Job, *words: Any) -> str:
+        diary.note(job.key, job.id, job.scheduled_for, *words)
+        return "noted"
+
+    @made.job("hold")
+    async def hold(job: Job) -> None:
+        diary.note(job.key, job.id)
+        await anyio.sleep_forever()
+
+    return made
+
+
+def names_of(fleet: Fleet, name: str, lanes: int) -> Names:
+    return Names(fleet.pool, lane_of(name, lanes))
+
+
+def put_back(fleet: Fleet, name: str, lanes: int, by_s: float) -> int:
+    """Have a schedule stand as if nobody had come for so long; return its next time."""
+    names = names_of(fleet, name, lanes)
+    text: Any = fleet.client.hget(names.schedules, name)
+    stored = parse(name, text)
+    assert stored is not None
+    next_ms = stored.head.next_ms - round(1000 * by_s)
+    head = attrs.evolve(stored.head, next_ms=next_ms, due_ms=next_ms)
+    fleet.client.hset(names.schedules, name, head.pack().encode() + b"\n" + stored.body)
+    fleet.client.zadd(names.scheduled, {name: next_ms})
+    fleet.client.zadd(names.due, {"s:": 0})
+    return next_ms
+
+
+async def test_each_time_is_one_job_with_its_followers(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """G-01: each of several nodes comes for it, and each time is fired once."""
+    nodes = [await fleet.node(handlers, lanes=lanes) for _ in range(3)]
+    then = Follower("note", "behind", "it").options(takes_result=True)
+    dispatching = nodes[0].options(then=then, if_exists="queue")
+    await dispatching.schedule("quick", Cron("* * * * * *"), "note", "key", 1)
+    await diary.until(lambda entries: len([e for e in entries if e[0] == "key"]) >= 3)
+    await nodes[1].schedules.pause("quick")
+    told = await nodes[2].schedules.show("quick")
+    assert told.is_paused
+    assert told.next_at is None
+    await diary.counts(2 * told.fired)
+    fired = [e for e in diary.entries if e[0] == "key"]
+    times = [e[2] for e in fired]
+    assert times == [times[0] + timedelta(seconds=n) for n in range(told.fired)]
+    assert told.last_at == times[-1]
+    assert [e[1] for e in fired] == [f"quick@{told_time(1000 * int(t.timestamp()))}" for t in times]
+    behind = [e for e in diary.entries if e[0] == "behind"]
+    assert [e[3:] for e in behind] == [("noted", "it")] * told.fired
+    assert len({e[1] for e in behind}) == told.fired
+
+
+async def test_who_is_late_fires_what_the_policy_says_and_tells_of_the_rest(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    every, begin = 1000.0, datetime.now(UTC) - timedelta(seconds=90)
+    for misfire in ("skip", "once", "all"):
+        start = begin - timedelta(seconds=5 * every)
+        when = Every(every, start=start, misfire=misfire, window_s=5000)
+        await node.options(if_exists="queue").schedule(misfire, when, "note", misfire)
+        put_back(fleet, misfire, lanes, 3 * every)
+    await fleet.seen(ScheduleMissed, schedule="skip", missed=3)
+    await fleet.seen(ScheduleMissed, schedule="once", missed=2)
+    await diary.counts(4)
+    times = {name: [e[2] for e in diary.entries if e[0] == name] for name in ("once", "all")}
+    assert [round((t - begin).total_seconds()) for t in times["once"]] == [0]
+    assert [round((t - begin).total_seconds()) for t in times["all"]] == [-2000, -1000, 0]
+    told = await node.schedules.show("once")
+    assert (told.fired, told.missed) == (1, 2)
+
+
+async def test_what_another_has_changed_meanwhile_is_not_fired_twice(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """A late copy of a firing, or of another's, finds another line; a repeat finds its own."""
+    node = await fleet.node(handlers, lanes=lanes)
+    await node.schedule("s", RARE, "note", "key")
+    context = fleet.wiring(node).context
+    state = context.lane_of("s")
+    text: Any = fleet.client.hget(state.lane.names.schedules, "s")
+    stored = parse("s", text)
+    assert stored is not None
+    line, job = text.partition(b"\n")[0], stored.job
+    later = attrs.evolve(stored.head, next_ms=stored.head.next_ms + 1, token="mine")
+
+    def firing(token: str) -> ScheduleChange:
+        return ScheduleChange(
+            name="s",
+            seen=line,
+            head=attrs.evolve(later, token=token).pack(),
+            due_ms=later.due_ms,
+            messages=((job.lane, job.message(f"s@{token}")),),
+        )
+
+    for token, is_done in (("mine", True), ("mine", True), ("other", False)):
+        call = state.lane.schedule([firing(token)], hold_s=1.0)
+        page = await context.pipeline.call(call, repeatable=True)
+        assert list(page.done) == [is_done]
+    context.on_due(state.number, 0.0)
+    await diary.counts(1)
+    await node.schedules.trigger("s")
+    await diary.counts(2)
+    assert [e[1].split("-")[0] for e in diary.entries] == ["s@mine", "s@trigger"]
+
+
+async def test_the_policy_of_the_key_decides_what_overlaps(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    policies: dict[str, Any] = {name: name for name in ("reject", "queue", "coalesce", "replace")}
+    for name, policy in policies.items():
+        await node.dispatch("hold", name)
+        options = node.options(if_exists=policy, queue_max=2)
+        await options.schedule(name, RARE, "hold", name)
+    await node.schedule("usual", RARE, "hold", "reject")
+    await diary.counts(4)
+    for name in (*policies, "usual"):
+        for number in range(3):
+            await _fire_now(fleet, node, name, lanes, number)
+
+    async def queued(name: str) -> int:
+        return await node.count(state="queued", prefix=name)
+
+    await fleet.until(lambda: _are(queued, {"reject": 0, "queue": 2, "coalesce": 1}))
+    await diary.until(lambda entries: len([e for e in entries if e[0] == "replace"]) >= 2)
+    edges: Any = fleet.client.xrange(names_of(fleet, "reject", lanes).journal)
+    assert len([fields for _, fields in edges if fields[b"edge"] == b"overlap"]) >= 6
+    await node.stop_all()
+
+
+async def _are(count: Any, wanted: dict[str, int]) -> bool:
+    return {name: await count(name) for name in wanted} == wanted
+
+
+async def _fire_now(fleet: Fleet, node: Node, name: str, lanes: int, number: int) -> None:
+    """Have a rare schedule fire one of its times, and wait until it has."""
+    before = (await node.schedules.show(name)).fired
+    put_back(fleet, name, lanes, 86_400 * 300 - number)
+
+    async def has_fired() -> bool:
+        return (await node.schedules.show(name)).fired == before + 1
+
+    await fleet.until(has_fired)
+
+
+async def test_an_edit_keeps_the_times_and_a_pause(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    await node.schedule("s", RARE, "note", "key", "old")
+    await node.schedules.pause("s")
+    await node.schedules.pause("s")
+    first = await node.schedules.next_times("s", 2)
+    await node.schedule("s", RARE, "note", "key", "new")
+    told = await node.schedules.show("s")
+    assert told.is_paused
+    assert told.args == ("new",)
+    assert await node.schedules.next_times("s", 2) == first
+    assert first[1] - first[0] == timedelta(days=300)
+    ref = await node.schedules.trigger("s")
+    assert await ref.result(timeout_s=20) == "noted"
+    assert diary.entries == [("key", ref.job_id, None, "new")]
+    put_back(fleet, "s", lanes, 86_400 * 900)  # it stays paused, though its time has come
+    await node.schedules.resume("s")
+    await node.schedules.resume("s")
+    assert (await node.schedules.show("s")).next_at == first[0]
+    await node.schedule("s", Every(86_400 * 100), "note", "key", "new")
+    assert (await node.schedules.show("s")).next_at != first[0]
+    assert (await node.schedules.show("s")).fired == 1
+    await node.schedules.remove("s")
+    with pytest.raises(NoSuchSchedule):
+        await node.schedules.remove("s")
+    with pytest.raises(NoSuchSchedule):
+        await node.schedules.show("s")
+
+
+async def test_a_time_to_come_fires_once_and_is_gone(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    when = datetime.now(UTC) + timedelta(seconds=0.5)
+    await node.schedule("s", At(when), "note", "key")
+    await diary.counts(1)
+    assert diary.entries[0][2] == moment(round(when.timestamp() * 1000))
+
+    async def is_gone() -> bool:
+        return not (await node.schedules.list()).schedules
+
+    await fleet.until(is_gone)
+
+
+async def test_what_stands_in_the_code_is_kept_and_put_back_after_a_loss(
+    fleet: Fleet, diary: Diary, lanes: int
+) -> None:
+    made, others = Handlers(), Handlers()
+
+    @made.schedule("0 3 * * *", tz="Europe/Paris")
+    @made.job("nightly")
+    async def nightly(job: Job) -> None: ...
+
+    @others.schedule(Every(1), name="often", key="k", kwargs={"n": 2}, if_exists="queue")
+    @others.job("poll")
+    async def poll(job: Job, *, n: int) -> None:
+        diary.note(job.key, n)
+
+    made.include(others, "part.")
+    node = await fleet.node(made, lanes=lanes)
+    await diary.has("k", 2)
+
+    async def are_there() -> bool:
+        page = await node.schedules.list(count=1000)
+        found = {each.name: each for each in page.schedules}
+        cursor = page.cursor
+        while cursor:
+            page = await node.schedules.list(cursor=cursor)
+            found |= {each.name: each for each in page.schedules}
+            cursor = page.cursor
+        return set(found) == {"nightly", "part.often"}
+
+    await fleet.until(are_there)
+    assert (await node.schedules.show("nightly")).key == "nightly"
+    await node.schedules.pause("part.often")
+    other = await fleet.node(made, lanes=lanes)  # it finds them as they are
+    assert (await other.schedules.show("part.often")).is_paused
+    for number in range(lanes):
+        fleet.client.delete(*fleet.client.keys(Names(fleet.pool, number).prefix + "*"))
+    diary.entries.clear()
+    await diary.has("k", 2)
+    await fleet.until(are_there)
+
+
+async def test_a_lost_index_is_found_by_the_walk(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    """G-05: neither the entry in `due` nor that of the schedule need be there."""
+    fleet.is_audited = False
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    await node.options(if_exists="queue").schedule("s", Every(1, misfire="all"), "note", "key")
+    await diary.counts(1)
+    fleet.client.zrem(fleet.names.scheduled, "s")
+    fleet.client.zrem(fleet.names.due, "s:")
+    await fleet.seen(IndexRestored, index="scheduled")
+    before = len(diary.entries)
+    await diary.counts(before + 2)
+    times = [e[2] for e in diary.entries]
+    assert times == [times[0] + timedelta(seconds=n) for n in range(len(times))]
+
+
+async def test_what_nobody_can_read_is_told_and_keeps_none_of_the_others_waiting(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    fleet.is_audited = False
+    node = await fleet.node(handlers)
+    names = fleet.names
+    for n, junk in enumerate((b"", b"\n", b"a 1 1 0 0 0 t\nwhat", b"\xff" * 100)):
+        fleet.client.hset(names.schedules, f"junk{n}", junk)
+        fleet.client.zadd(names.scheduled, {f"junk{n}": n, f"none{n}": n})
+    fleet.client.zadd(names.scheduled, {b"\xff": 1})
+    await node.schedule("s", Every(1), "note", "key")
+    await diary.counts(1)
+    for n in (0, 2, 3):
+        await fleet.seen(ScheduleUnreadable, schedule=f"junk{n}")
+    assert [s.name for s in (await node.schedules.list()).schedules] == ["s"]
+    left: Any = fleet.client.zrange(names.scheduled, 0, -1)
+    assert left == [b"s"]
+
+
+async def test_without_the_extra_others_fire(
+    fleet: Fleet, handlers: Handlers, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a node cannot read it leaves where it is, and fires the rest."""
+    node = await fleet.node(handlers)
+    await node.schedule("cron", Cron("* * * * * *"), "note", "cron")
+    with monkeypatch.context() as patch:
+        patch.setattr("pool.core.times._cron", _no_cron)
+        await node.schedule("every", Every(1), "note", "every")
+        await diary.until(lambda entries: len([e for e in entries if e[0] == "every"]) >= 3)
+        before = len([e for e in diary.entries if e[0] == "cron"])
+    await diary.until(lambda entries: len([e for e in entries if e[0] == "cron"]) > before)
+
+
+def _no_cron(*_: object) -> Any:
+    raise ConfigError(setting="cron", problem="the extra is not installed")
+
+
+async def test_many_at_once_are_fired_in_slices_in_order(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    """Those due first first, however many there are."""
+    node = await fleet.node(handlers)
+    count, context = 300, fleet.wiring(node).context
+    await node.schedule("s", RARE, "note", "key")
+    await node.schedules.pause("s")
+    text: Any = fleet.client.hget(fleet.names.schedules, "s")
+    stored = parse("s", text)
+    assert stored is not None
+    calls: ScheduleCalls = context.lanes[0].lane
+    now_ms = round(datetime.now(UTC).timestamp() * 1000)
+    changes = []
+    for n in range(count):
+        job = attrs.evolve(stored.job, key=f"k{n}")
+        head = attrs.evolve(
+            stored.head, is_paused=False, next_ms=now_ms - 5000 + n, due_ms=now_ms - 5000 + n
+        )
+        one = attrs.evolve(stored, name=f"s{n}", job=job, when=At(moment(head.next_ms)))
+        line = head.pack()
+        changes.append(
+            ScheduleChange(name=one.name, seen=b"", head=line, body=one.body, due_ms=head.due_ms)
+        )
+    for first in range(0, count, 100):
+        call = calls.schedule(changes[first : first + 100], hold_s=1.0)
+        await context.pipeline.call(call, repeatable=True)
+    context.on_due(0, 0.0)
+    await diary.counts(count)
+    accepted = [e[0] for e in diary.entries]
+    assert sorted(accepted) == sorted(f"k{n}" for n in range(count))
+    places = {key: at for at, key in enumerate(accepted)}
+    assert max(abs(places[f"k{n}"] - n) for n in range(count)) < 200
+    assert [s.name for s in (await node.schedules.list()).schedules] == ["s"]
+
+
+async def test_what_cannot_be_scheduled_is_refused_and_nothing_is_written(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    node = await fleet.node(handlers)
+    past = At(datetime.now(UTC) - timedelta(seconds=5))
+    cases: list[tuple[type[Exception], Any]] = [
+        (InvalidOption, lambda: node.schedule("s", past, "note", "k")),
+        (InvalidOption, lambda: node.schedule("s", "* * * * *", "note", "k")),  # type: ignore[call-overload]
+        (ConfigError, lambda: node.schedule("a b", RARE, "note", "k")),
+        (ConfigError, lambda: node.schedule("s" * 97, RARE, "note", "k")),
+        (InvalidKey, lambda: node.schedule("s", RARE, "note", "")),
+        (WrongArguments, lambda: node.schedule("s", RARE, "hold", "k", 1)),
+        (UnknownHandler, lambda: node.schedule("s", RARE, "nobody", "k")),
+        (InvalidOption, lambda: node.options(job_id="x").schedule("s", RARE, "note", "k")),
+        (
+            InvalidOption,
+            lambda: node.options(idempotency_key="x").schedule("s", RARE, "note", "k"),
+        ),
+        (NoSuchSchedule, lambda: node.schedules.pause("s")),
+        (NoSuchSchedule, lambda: node.schedules.resume("s")),
+        (NoSuchSchedule, lambda: node.schedules.trigger("s")),
+        (NoSuchSchedule, lambda: node.schedules.next_times("s")),
+        (InvalidOption, lambda: node.schedules.next_times("s", 0)),
+        (InvalidOption, lambda: node.schedules.list(cursor="x")),
+        (InvalidOption, lambda: node.schedules.list(count=0)),
+    ]
+    for kind, call in cases:
+        with pytest.raises(kind):
+            await call()
+    assert not fleet.client.exists(fleet.names.schedules, fleet.names.scheduled)
+    await node.options(allow_unknown=True).schedule("s", RARE, "nobody", "k")
+    assert (await node.schedules.show("s")).handler == "nobody"
+
+
+def test_what_cannot_stand_in_the_code_is_refused_there() -> None:
+    made, other = Handlers(), Handlers()
+
+    @other.job("other")
+    async def others(job: Job) -> None: ...
+
+    bad_ones: list[Callable[[], object]] = [
+        lambda: made.schedule("61 * * * *"),
+        lambda: made.schedule("0 3 * * *", tz="Nowhere"),
+        lambda: made.schedule(Every(5), tz="Europe/Paris"),
+        lambda: made.schedule(5),  # type: ignore[arg-type]
+        lambda: made.schedule(Every(5), args="ab"),
+    ]
+    for bad in bad_ones:
+        with pytest.raises(InvalidOption):
+            bad()
+    with pytest.raises(ConfigError):
+        made.schedule(Every(5), name="a b")
+    for thing in (others, print):
+        with pytest.raises(ConfigError, match="above"):
+            made.schedule(Every(5))(thing)  # type: ignore[arg-type]

@@ -1,0 +1,63 @@
+"""`pool schedules`: listed, shown, paused, resumed, triggered, removed."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from pool import Handlers, Job, Node
+from pool.ops.cli import FINDING, OK, USAGE, main
+from pool.schedules import At, Cron, Every
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_schedules_are_seen_and_changed_from_the_command_line(
+    pool_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers = Handlers()
+
+    @handlers.job("report")
+    async def report(job: Job, number: int) -> int:
+        return number
+
+    where = ["--pool", pool_name, "--url", pool_url]
+
+    async def said(*words: str, code: int = OK) -> str:
+        capsys.readouterr()
+        assert await anyio.to_thread.run_sync(main, ["schedules", *words, *where]) == code
+        return capsys.readouterr().out
+
+    async def told(*words: str) -> Any:
+        return json.loads(await said(*words, "--json"))
+
+    async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
+        await node.schedule("nightly", Cron("0 3 * * *", tz="Europe/Paris"), report, "k", 7)
+        await node.schedule("often", Every(3600), report, "k2", 8)
+        once = At(datetime.now(UTC) + timedelta(days=1))
+        await node.schedule("once", once, report, "k3", 9)
+        listed = await told("list")
+        assert sorted(each["name"] for each in listed["schedules"]) == ["nightly", "often", "once"]
+        text = await said("list", "--prefix", "n")
+        assert "nightly  cron '0 3 * * *' Europe/Paris  report 'k'  next " in text
+        assert "0 fired, 0 missed" in text
+        assert "every 3600 s" in await said("list", "--prefix", "of")
+        shown = await told("show", "nightly", "--next", "3")
+        assert shown["schedule"]["args"] == [7]
+        assert len(shown["next"]) == 3
+        assert "arguments  (7,) {}" in await said("show", "nightly")
+        assert "nightly is paused" in await said("pause", "nightly")
+        assert "  paused  " in await said("show", "nightly")
+        made = await told("trigger", "nightly")
+        ref = await node.job("k", made["job_id"])
+        assert await ref.result(timeout_s=30) == 7
+        assert "nightly is resumed" in await said("resume", "nightly")
+        assert (await node.schedules.show("nightly")).fired == 1
+        assert "nightly is removed" in await said("remove", "nightly")
+        await said("remove", "nightly", code=FINDING)
+        await said("show", "a b", code=USAGE)

@@ -1,0 +1,157 @@
+"""The schedules of a simulated pool: made, changed, paused, triggered, and removed at its end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.lowlevel
+
+from pool import Node
+from pool.core.schedules import parse_head
+from pool.errors import NoSuchSchedule, PoolError
+from pool.schedules import Cron, Every
+from tests.verify.sim.config import ATTEMPTS_MAX, Config, Plan, digest
+from tests.verify.sim.world import World
+
+if TYPE_CHECKING:  # it asks what is made there
+    from tests.verify.sim.fleet import Boot, SimFleet
+    from tests.verify.sim.watch import Watch
+
+NAMES: Final = ("a", "b", "c")
+HANDLER: Final = "timed"
+PLAN: Final[Plan] = {"s": 0.01}
+_CHANGES: Final = 10
+_AGAIN_S: Final = 0.5
+_WINDOW_S: Final = 20.0  # beyond it no jobs: a clock that is stepped would make thousands
+
+
+class Timetable:
+    """All that is asked of schedules in one seed."""
+
+    def __init__(self, config: Config, world: World, fleet: SimFleet) -> None:
+        self._config, self._world, self._fleet = config, world, fleet
+        self._dice = world.dice("timetable")
+        self._left = set[str]()
+
+    def plan(self) -> None:
+        """Put everything on the world's calendar."""
+        if "schedules" not in self._config.shapes:
+            return
+        config, dice = self._config, self._dice
+        for name in NAMES:
+            self._world.at(dice.uniform(0.1, config.chaos_s / 4), self._ask, "make", name)
+            # Each is there when all is well again, and gone at the end.
+            self._world.at(config.chaos_s + config.ttl_s + 1.0, self._ask, "make", name)
+            self._world.at(config.chaos_s + config.ttl_s + 1.5, self._ask, "resume", name)
+            self._world.at(config.chaos_s + 2 * config.ttl_s + 6.0, self._end, name)
+            self._left.add(name)
+        for _ in range(_CHANGES):
+            what = dice.choice(("make", "pause", "resume", "resume", "trigger", "remove"))
+            self._world.at(dice.uniform(1.0, config.chaos_s), self._ask, what, dice.choice(NAMES))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all schedules are gone."""
+        return not self._left
+
+    def _ask(self, what: str, name: str) -> None:
+        boots = self._fleet.open_boots()
+        if not boots:
+            self._world.after(_AGAIN_S, self._ask, what, name)
+            return
+        seed = self._dice.random()
+
+        async def op(boot: Boot) -> None:
+            if boot.node is None:
+                return
+            try:
+                await self._do(boot.node, what, name, random.Random(seed))
+            except PoolError as error:
+                boot.record("event", extra={"event": "refused", "error": error.code})
+
+        self._dice.choice(boots).do(op)
+
+    async def _do(self, node: Node, what: str, name: str, dice: random.Random) -> None:
+        match what:
+            case "make":
+                misfire: Any = dice.choice(("skip", "once", "all"))
+                jitter_s = dice.choice((0.0, 0.0, 0.5))
+                when: Any = Every(
+                    dice.choice((1, 2, 3)), misfire=misfire, window_s=_WINDOW_S, jitter_s=jitter_s
+                )
+                if dice.random() < 0.3:
+                    when = Cron("*/2 * * * * *", misfire=misfire, window_s=_WINDOW_S)
+                policy: Any = dice.choice(("queue", "queue", "reject"))
+                key = f"k{dice.randrange(self._config.keys)}" if policy == "queue" else f"z{name}"
+                options = node.options(if_exists=policy, queue_max=1000)
+                await options.schedule(name, when, HANDLER, key)
+            case "pause":
+                await node.schedules.pause(name)
+            case "resume":
+                await node.schedules.resume(name)
+            case "trigger":
+                await node.schedules.trigger(name)
+            case _:
+                await node.schedules.remove(name)
+
+    def _end(self, name: str) -> None:
+        """Remove one, as often as it takes."""
+        boots = self._fleet.open_boots()
+        if name not in self._left or not boots:
+            self._world.after(_AGAIN_S, self._end, name)
+            return
+
+        async def op(boot: Boot) -> None:
+            try:
+                while boot.node is not None:
+                    await boot.node.schedules.remove(name)
+            except NoSuchSchedule:
+                self._left.discard(name)
+            except PoolError:
+                await anyio.lowlevel.checkpoint()
+
+        self._dice.choice(boots).do(op)
+        self._world.after(_AGAIN_S, self._end_again, name)
+
+    def _end_again(self, name: str) -> None:
+        if name in self._left:
+            self._end(name)
+
+
+def told(job: str, more: dict[str, Any]) -> dict[str, Any]:
+    """Return what a firing's message says, as the history has it: its job's id is its token."""
+    extra = {"digest": digest(PLAN), "kind": "job", "attempts_max": ATTEMPTS_MAX, "within_s": 1.0}
+    return {"job": job, "idem": job, "extra": {**extra, **more}}
+
+
+def watch_changes(watch: Watch, args: Sequence[bytes], reply: Any) -> None:
+    """Write what was changed, as the script was told it: of how many times each is to know."""
+    at, wall_ms, statuses = 6, int(reply[0]), reply[2]
+    for status in statuses:
+        name, seen, line, body, _, count = args[at : at + 6]
+        messages = args[at + 6 : at + 6 + 2 * int(count)]
+        at += 6 + 2 * int(count)
+        before, after = parse_head(seen), parse_head(line)
+        if status != b"OK" or line.rpartition(b" ")[2] in watch.changes or seen == line:
+            continue
+        watch.changes.add(line.rpartition(b" ")[2] if line else b"-" + seen)
+        jobs = [text.partition(b"\n")[2] for text in messages[1::2]]
+        ids = [_id_of(text, rest) for text, rest in zip(messages[1::2], jobs, strict=True)]
+        extra: dict[str, Any] = {"jobs": ids, "wall_ms": wall_ms}
+        if before is not None and after is not None:
+            extra |= {"next": [before.next_ms, after.next_ms], "paused": before.is_paused}
+            extra["fired"] = after.fired - before.fired
+            extra["missed"] = after.missed - before.missed
+        elif before is not None:
+            extra |= {"late_ms": wall_ms - before.due_ms, "paused": before.is_paused}
+        extra["is_edit"] = bool(body) or before is None
+        said: Any = "fire" if before is not None and after is not None and ids else "schedule"
+        watch.record_store(said, key=name.decode(), extra=extra)
+
+
+def _id_of(text: bytes, rest: bytes) -> str:
+    _, _, _, key_size, id_size, *_ = text.partition(b"\n")[0].decode().split(" ")
+    return rest[int(key_size) : int(key_size) + int(id_size)].decode()

@@ -1,0 +1,65 @@
+"""The invariant of schedules: each time is one job, or is told to have been missed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from pool.core.schedules import COUNTED_MAX, ON_TIME_S
+from tests.verify.history import Event
+from tests.verify.invariants import Finding, invariant
+from tests.verify.view import Bounds, View
+
+STEP_MS = 1000  # the shortest period there is
+
+
+@invariant("I63", "each time of a schedule is one job")
+def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
+    """What was fired is accepted, or left out as its policy says, and was fired once; of the times
+    that a firing passed each was fired or counted as missed, and none was missed that was in time;
+    when all is well again somebody comes for those that are due.  Lost data excuse what was then.
+    """
+    accepted = {event.idem for event in view.accepted.values()}
+    left_out = {event.job for event in view.of.get("overlap", ())}
+    fired = Counter[str]()
+    for event in view.of.get("fire", ()):
+        found.judged += 1
+        for job in event.extra["jobs"]:
+            fired[job] += 1
+            if fired[job] > 1 and not _is_lost(view, -math.inf, event.t):
+                found.say(f"{job} was fired again", event)
+            is_there = job in accepted or job in left_out
+            if not is_there and not _is_lost(view, event.t - bounds.ttl_s, math.inf):
+                found.say(f"{job} was fired, and never accepted", event)
+        if not event.extra["is_edit"]:
+            _judge_times(event, found)
+    for event in view.of.get("schedule", ()):
+        late_ms = event.extra.get("late_ms")
+        if late_ms is not None and event.t > view.healed and not event.extra["paused"]:
+            found.judged += 1
+            if late_ms > 1000 * (bounds.takeover_s + 5.0):
+                found.say(f"{event.key} was due for {late_ms} ms, and nobody came", event)
+
+
+def _judge_times(event: Event, found: Finding) -> None:
+    """Judge which times a firing passed."""
+    jobs, missed = event.extra["jobs"], event.extra["missed"]
+    timed = [job for job in jobs if "@trigger-" not in job]
+    before, after = event.extra["next"]
+    if event.extra["paused"] and timed:
+        found.say(f"{event.key} was fired while it was paused", event)
+    if not timed:
+        return
+    if not before < after:
+        found.say(f"{event.key} was fired, and its next time is not behind that", event)
+    if event.extra["fired"] != len(jobs):
+        found.say(f"{event.key} counts {event.extra['fired']} of {len(jobs)} firings", event)
+    # All periods are whole seconds; so the times passed, at least, are these.
+    if missed < COUNTED_MAX - 1 and (after - before) % (len(timed) + missed):
+        found.say(f"{event.key} passed times that were neither fired nor missed", event)
+    if missed and before > event.extra["wall_ms"] - 1000 * ON_TIME_S:
+        found.say(f"{event.key} missed {missed} times that were in time", event)
+
+
+def _is_lost(view: View, since: float, until: float) -> bool:
+    return any(f.does == "loss" and f.since <= until and f.ended >= since for f in view.faults)
