@@ -15,7 +15,6 @@ Nothing else is stored of what a plan has.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
@@ -143,10 +142,10 @@ class PlanTurn:
 
     `at_ms` is pool time, when it ended, and `took_ms` how long it took.  Of the `wanted` keys
     `kept` had their job already, `started` and `replaced` have a new one, `ended` had one that is
-    over and still remembered, or parked; `refused` could not be started, and `problem` says why the first
-    was; `taken` have a job of somebody else's.  `stopped` have ended, `stopping` were told to and
-    had not.  `held` stops wait for `token` to be confirmed, and nothing was changed.  Of keys the
-    first 20 are named.  `asked` are the requests that it and those before it have carried out.
+    over and still remembered, or parked; `refused` could not be started, and `problem` says why
+    the first was; `taken` have a job of somebody else's.  `stopped` have ended, `stopping` were
+    told to and had not.  `held` stops wait for `token` to be confirmed, and nothing was changed.
+    Of keys the first 20 are named.  `asked` are the requests that it and those before it have carried out.
     """
 
     number: int = 0
@@ -176,11 +175,6 @@ class PlanTurn:
     @classmethod
     def parse(cls, state: object) -> PlanTurn:
         """Return it; what cannot be read is left out."""
-        if isinstance(state, bytes):
-            try:
-                state = json.loads(state)
-            except ValueError:
-                state = None
         if not isinstance(state, Mapping):
             return cls()
         found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What a plan's producer is, and how it is asked: whatever form it has, its answer comes in pages.
+"""What a plan's producer is, and how it is asked: whatever form it has, a page at a time.
 
 async def, async generator      on the loop
 def, generator                  in a thread, a page of it at a time
@@ -7,8 +7,7 @@ def, generator                  in a thread, a page of it at a time
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -21,7 +20,7 @@ from pool.errors import ConfigError
 from pool.jobs.job import Job
 from pool.names import check_handler
 
-PAGE: Final = 500  # entries of an answer that are taken at once
+PAGE: Final = 200  # entries of an answer that are taken at once: some 3 ms of the loop's
 EVERY_MIN_S: Final = 0.05
 EVERY_MAX_S: Final = 86_400.0
 Produce: TypeAlias = Callable[[Job], Any]
@@ -53,11 +52,12 @@ def check_plan(name: object) -> None:
         raise ConfigError(setting="plan", problem=f"{name}: {problem}")
 
 
-async def pages(job: Job, fn: Produce) -> AsyncIterator[list[Any]]:
-    """Ask a producer; yield what it answers, a page at a time.
+async def ask(job: Job, fn: Produce, take: Callable[[Any], object]) -> None:
+    """Ask a producer; `take` is called with each entry of its answer, in order.
 
     Raises:
         InvalidOption: It is no answer.
+        Exception: What the producer raised, or `take`.
     """
     value: Any
     if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn) or checks.is_async(fn):
@@ -67,39 +67,31 @@ async def pages(job: Job, fn: Produce) -> AsyncIterator[list[Any]]:
     if inspect.isawaitable(value):
         value = await value
     if isinstance(value, StopAll):
-        yield [value]
-        return
-    if hasattr(type(value), "__aiter__"):
-        async with aclosing(_pages(value)) as found:
-            async for page in found:
-                yield page
-        return
-    iterator = checks.several("answer", value, "keys, Call(...), Planned(...), or StopAll()")
-    is_at_hand = isinstance(value, (list, tuple, set, frozenset))
-    while True:
+        take(value)
+    elif hasattr(type(value), "__aiter__"):
+        await _take_async(aiter(value), take)
+    else:
+        iterator = checks.several("answer", value, "keys, Call(...), Planned(...), or StopAll()")
+        is_at_hand = isinstance(value, (list, tuple, set, frozenset))
         # What is made while it is iterated over may block, and never on the loop.
-        page = _page(iterator) if is_at_hand else await job.run_blocking(_page, iterator)
-        if not page:
-            return
-        yield page
-        await anyio.lowlevel.checkpoint()
+        while page := _page(iterator) if is_at_hand else await job.run_blocking(_page, iterator):
+            for each in page:
+                take(each)
+            await anyio.lowlevel.checkpoint()
 
 
 def _page(iterator: Iterator[Any]) -> list[Any]:
     return list(islice(iterator, PAGE))
 
 
-async def _pages(values: Any) -> AsyncGenerator[list[Any], None]:
-    iterator, page = aiter(values), list[Any]()
+async def _take_async(iterator: Any, take: Callable[[Any], object]) -> None:
+    count = 0
     try:
         async for each in iterator:
-            page.append(each)
-            if len(page) == PAGE:
-                yield page
-                page = []
+            take(each)
+            count += 1
+            if count % PAGE == 0:
                 await anyio.lowlevel.checkpoint()
-        if page:
-            yield page
     finally:
         if hasattr(iterator, "aclose"):
             await iterator.aclose()

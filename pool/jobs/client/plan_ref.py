@@ -14,16 +14,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
 import attrs
 
 from pool import checks
-from pool.core.codec import encode_message
+from pool.core.codec import decode_value, encode_message
 from pool.core.plans import ANYTHING, DIFF_SUFFIX, PlanTurn, plan_key, plan_of
 from pool.core.record import Record
-from pool.errors import NoSuchJob, NoSuchPlan, NotRunning, PlanRefused, PoolError
+from pool.core.stored import state_of
+from pool.errors import (
+    NoSuchJob,
+    NoSuchPlan,
+    NotRunning,
+    PayloadEncodingError,
+    PlanRefused,
+    PoolError,
+)
 from pool.jobs.client.job_client import DispatchOptions, JobClient
 from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler
@@ -198,7 +207,7 @@ def _version(record: Record) -> int:
     return int(match[1]) if match else 0
 
 
-async def _look(client: JobClient, name: str) -> tuple[Record | None, bytes | None]:
+async def _look(client: JobClient, name: str) -> tuple[Record | None, Any]:
     """Return the record of the job that keeps a plan, and what it saved last."""
     client.check_open()
     key, context = plan_key(name), client.context
@@ -207,7 +216,11 @@ async def _look(client: JobClient, name: str) -> tuple[Record | None, bytes | No
         [("HGET", names.jobs, key), ("HGET", names.checkpoints, key)]
     )
     record = None if text is None else read(key.encode(), text)
-    return (None, None) if record is None or not plan_of(record.handler) else (record, saved)
+    if record is None or not plan_of(record.handler):
+        return None, None
+    with suppress(PayloadEncodingError):  # of another's, who has written there
+        return record, None if saved is None else decode_value(state_of(saved))
+    return record, None
 
 
 async def plans(client: JobClient) -> list[str]:

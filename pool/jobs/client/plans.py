@@ -38,6 +38,7 @@ Memory: of an answer each key and its arguments once; of the turn before the key
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -56,7 +57,7 @@ from pool.core.plans import (
     judge,
     planned_id,
 )
-from pool.core.record import Outcome, Record, digest_of, one_line
+from pool.core.record import Outcome, digest_of, one_line
 from pool.errors import (
     JobExists,
     NoSuchJob,
@@ -74,7 +75,7 @@ from pool.jobs.client.listing import PAGE_MAX, JobFilter, Listing
 from pool.jobs.client.ref import JobRef
 from pool.jobs.job import Job
 from pool.jobs.planned import Planned
-from pool.jobs.producing import Producer, StopAll, pages
+from pool.jobs.producing import Producer, StopAll, ask
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.reply import read
 
@@ -123,16 +124,15 @@ class Comparing:
         """
         known = set(self.client.handlers or ())
         unknown = dict[str, str]()
-        async for page in pages(self.job, self.producer.fn):
-            for each in page:
-                self._take(answer, each, known, unknown)
+        take = partial(self._take, answer, known, unknown)
+        await ask(self.job, self.producer.fn, take)
         if unknown:
             await self._check_known(unknown)
         if answer.stops_all and answer.wanted:
             raise self._refused("", "StopAll() stands alone, and there are keys beside it")
         answer.is_whole = True
 
-    def _take(self, answer: Answer, each: Any, known: set[str], unknown: dict[str, str]) -> None:
+    def _take(self, answer: Answer, known: set[str], unknown: dict[str, str], each: Any) -> None:
         handler: Any = self.producer.handler
         args: tuple[Any, ...] = ()
         kwargs: dict[str, Any] = {}
@@ -193,17 +193,14 @@ class Comparing:
     async def compare(self, wanted: Mapping[str, Admission], had: set[str]) -> Diff:
         """Judge what is wanted, and each other key that may have a job of the plan's."""
         diff = Diff()
-        async for key, record in self._records(list(wanted)):
-            self._judge(diff, key, wanted[key].id, record)
-        async for key, record in self._records([key for key in had if key not in wanted]):
-            self._judge(diff, key, "", record)
+        await self._judge(diff, list(wanted), wanted)
+        await self._judge(diff, [key for key in had if key not in wanted], wanted)
         return diff
 
-    def _judge(self, diff: Diff, key: str, wanted_id: str, record: Record | None) -> None:
-        diff.add(key, judge(self.name, wanted_id, record), record.id if record else "")
-
-    async def _records(self, keys: Sequence[str]) -> Any:
-        """Yield keys, and the records of their live jobs."""
+    async def _judge(
+        self, diff: Diff, keys: Sequence[str], wanted: Mapping[str, Admission]
+    ) -> None:
+        """Judge keys by the records of their live jobs, a page at a time."""
         context = self.client.context
         by_lane: dict[int, list[str]] = {}
         for key in keys:
@@ -213,10 +210,12 @@ class Comparing:
             for i in range(0, len(some), LOOKED):
                 page = some[i : i + LOOKED]
                 texts = await context.pipeline.execute("HMGET", name, *page)
-                for n, (key, text) in enumerate(zip(page, texts, strict=True)):
+                for n, (key, text) in enumerate(zip(page, texts, strict=True), 1):
                     record = None if text is None else read(key.encode(), text)
                     if text is None or record is not None:  # else it is about to be parked
-                        yield key, record
+                        wanted_id = wanted[key].id if key in wanted else ""
+                        verdict = judge(self.name, wanted_id, record)
+                        diff.add(key, verdict, record.id if record else "")
                     if n % JUDGED == 0:
                         await anyio.lowlevel.checkpoint()
 
@@ -311,7 +310,7 @@ class PlanKeeper:
             raise PlanRefused(plan=comparing.name, key="", problem=problem)
         answer, over, scope = Answer(), anyio.Event(), anyio.CancelScope()
 
-        async def ask() -> None:
+        async def answered() -> None:
             try:
                 with scope:
                     await comparing.ask(answer)
@@ -320,7 +319,7 @@ class PlanKeeper:
             finally:
                 over.set()
 
-        start_soon(ask)
+        start_soon(answered)
         with anyio.move_on_after(limit_s):
             await over.wait()
         if not over.is_set():
