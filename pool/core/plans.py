@@ -15,6 +15,7 @@ Nothing else is stored of what a plan has.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
@@ -23,8 +24,9 @@ import attrs
 
 from pool.core.record import Record, more_of
 
-SUFFIX: Final = ":plan"  # of the handler that keeps a plan; its name in front
-DIFF_SUFFIX: Final = ":diff"  # of the one that compares, and changes nothing
+# Of the handler that keeps a plan, and of the one that compares and changes nothing.
+Part: TypeAlias = Literal["plan", "diff"]
+_HANDLER: Final = re.compile(r"(.+):(?:plan|diff)(?:[.](\d{1,6}))?", re.ASCII)
 NAME_CHARS_MAX: Final = 64
 KEYS_MAX: Final = 100_000  # in one answer
 TOLD_MAX: Final = 20  # keys of a kind that are named
@@ -41,9 +43,18 @@ def plan_key(name: str) -> str:
     return f"plan:{name}"
 
 
-def plan_of(handler: str) -> str:
-    """Return the plan that a handler keeps; empty if it keeps none."""
-    return handler.removesuffix(SUFFIX) if handler.endswith(SUFFIX) else ""
+def handler_of(name: str, part: Part, version: int) -> str:
+    """Return the name of a plan's handler.
+
+    The version is in it: a worker that has only another one is never given the plan.
+    """
+    return f"{name}:{part}" if version == 1 else f"{name}:{part}.{version}"
+
+
+def plan_and_version(handler: str) -> tuple[str, int]:
+    """Return which plan a handler is of, and of which version; an empty name if it is of none."""
+    match = _HANDLER.fullmatch(handler)
+    return (match[1], int(match[2] or 1)) if match else ("", 0)
 
 
 def planned_id(name: str, digest: str) -> str:
@@ -145,7 +156,8 @@ class PlanTurn:
     over and still remembered, or parked; `refused` could not be started, and `problem` says why
     the first was; `taken` have a job of somebody else's.  `stopped` have ended, `stopping` were
     told to and had not.  `held` stops wait for `token` to be confirmed, and nothing was changed.
-    Of keys the first 20 are named.  `asked` are the requests that it and those before it have carried out.
+    Of keys the first 20 are named.  `asked` are the requests that it and those before it have
+    carried out.
     """
 
     number: int = 0

@@ -35,10 +35,10 @@ from typing import (
 import attrs
 
 from pool import checks
-from pool.core.codec import Codec
+from pool.core.codec import VERSION_MAX, Codec
 from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
-from pool.core.plans import DIFF_SUFFIX, SUFFIX
+from pool.core.plans import handler_of, plan_and_version
 from pool.errors import ConfigError, DuplicateHandler, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
 from pool.jobs.depends import Plan, plan_of, signature_of
@@ -415,8 +415,8 @@ class Handlers:
             "timeout_s": checks.seconds("timeout_s", timeout_s, SECONDS_MIN),
             "stop_max": checks.number("stop_max", stop_max, 0.0, 1.0),
         }
-        as_it_is = None if version == 1 else _as_it_is
-        encoding = encoding_of("json", version, as_it_is)
+        version = checks.count("version", version, 1, VERSION_MAX)
+        encoding = encoding_of("json", 1, None)
 
         def add(fn: F) -> F:
             if not callable(fn):
@@ -431,8 +431,8 @@ class Handlers:
 
             service, once = Options(kind="service", attempts_max=0), Options(attempts_max=1)
             once = attrs.evolve(once, retention_s=DIFF_KEPT_S)
-            kept = self._add(name + SUFFIX, service, encoding, None, keep)
-            self._add(name + DIFF_SUFFIX, once, encoding_of("json", 1, None), None, compare)
+            kept = self._add(handler_of(name, "plan", version), service, encoding, None, keep)
+            self._add(handler_of(name, "diff", version), once, encoding, None, compare)
             self._producers.append((kept, producer))
             return fn
 
@@ -441,7 +441,7 @@ class Handlers:
     def _planned(self) -> Iterator[tuple[str, Handler[..., Any], Producer]]:
         """Yield the plans of all handlers, those included as well, with their names."""
         for kept, producer in self._producers:
-            yield kept.name.removesuffix(SUFFIX), kept, producer
+            yield plan_and_version(kept.name)[0], kept, producer
         for part in self._parts:
             yield from part._planned()
 
@@ -757,12 +757,6 @@ def _middleware(fn: A) -> A:
     if not checks.is_async(fn):
         raise checks.setting("middleware", fn, "an `async def` function")
     return fn
-
-
-def _as_it_is(
-    _: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return args, kwargs
 
 
 def _policy(if_exists: IfExists, queue_max: object) -> str:

@@ -25,7 +25,7 @@ from pool.core.codec import check_size, encode_message
 from pool.core.lifecycle import State as JobState
 from pool.core.options import IfExists
 from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
-from pool.core.plans import DIFF_SUFFIX, plan_of
+from pool.core.plans import plan_and_version
 from pool.core.record import Record
 from pool.errors import (
     ConfigError,
@@ -428,11 +428,10 @@ class Node(Dispatching):
         return await plans(self._open_client())
 
     async def _keep_plan(self, job: Job, producer: Producer) -> None:
-        await keep_plan(self._client, job, producer, plan_of(job.handler))
+        await keep_plan(self._client, job, producer, plan_and_version(job.handler)[0])
 
     async def _compare_plan(self, job: Job, producer: Producer) -> Any:
-        name = job.handler.removesuffix(DIFF_SUFFIX)
-        return await compared(self._client, job, producer, name)
+        return await compared(self._client, job, producer, plan_and_version(job.handler)[0])
 
     def _see_to_plans(self, handlers: Handlers) -> None:
         planned = tuple(handlers._planned())

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.from_thread
 import attrs
 import pytest
 
-from pool import Call, Handlers, Job, Node
+from pool import Call, Handlers, Job, JobRef, Node, Park
 from pool.errors import ConfigError, InvalidOption, NoSuchPlan, PlanRefused
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
+from pool.jobs.client.job_client import JobClient
+from pool.jobs.client.plans import Comparing, PlanKeeper
 from pool.plans import Planned, PlanStatus, StopAll
 
 if TYPE_CHECKING:
@@ -72,13 +74,36 @@ async def turn(node: Node, world: World, *answer: Any) -> PlanStatus:
 
 async def until(is_so: Callable[[], object]) -> None:
     with anyio.fail_after(ASK_S):
-        while not is_so():
+        while not is_so():  # noqa: ASYNC110 - of what another task or thread has done
             await anyio.sleep(0.01)
 
 
-async def test_jobs_are_started_stopped_and_replaced_as_the_producer_says(fleet: Fleet) -> None:
+async def test_what_a_plan_starts_and_stops_is_told(fleet: Fleet) -> None:
     world = World()
     node = await fleet.node(house(world))
+    status = await kept(node)
+    assert (status.plan, status.state, status.version) == ("feeds", "running", 1)
+    assert status.owner == fleet.workers(node)[0].id + ".1"
+    assert await node.plans() == ["feeds"]
+    await turn(node, world, "a", "b")
+    await node.dispatch("follow", "others")
+    world.answer = ("b", Call("others", "x"), "c")
+    diff = await node.plan("feeds").diff(ASK_S)
+    assert (diff.wanted, diff.kept, diff.start_keys, diff.stop_keys) == (3, 1, ("c",), ("a",))
+    assert (diff.replaces, diff.taken_keys, diff.is_held, diff.token) == (0, ("others",), False, "")
+    await until(lambda: set(world.running) == {"a", "b", "others"})  # nothing has changed
+    world.answer = ()
+    diff = await node.plan("feeds").diff(ASK_S)
+    assert (diff.is_held, diff.stops) == (True, 2)
+    assert (await node.plan("feeds").confirm(diff.token, ASK_S)).last.stopped == 2
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+async def test_jobs_are_started_stopped_and_replaced_as_the_producer_says(
+    fleet: Fleet, lanes: int
+) -> None:
+    world = World()
+    node = await fleet.node(house(world), lanes=lanes)
     await kept(node)
     last = (await turn(node, world, "a", Call("b", "x"), Planned("follow", "c"))).last
     assert (last.started, last.kept, last.wanted, last.problem) == (3, 0, 3, "")
@@ -226,3 +251,229 @@ async def test_what_cannot_be_changes_nothing(fleet: Fleet, answer: Any, said: s
     with pytest.raises(PlanRefused, match="POOLPLAN"):
         await node.plan("feeds").diff(ASK_S)
     assert set(world.running) == {"before"}
+
+
+FORMS: list[Any] = []
+
+
+@FORMS.append
+def plain(job: Job) -> list[str]:
+    return [job.key + "/x"]
+
+
+@FORMS.append
+def plain_generator(job: Job) -> Iterator[str]:
+    yield from (job.key + "/x" for _ in range(1))
+
+
+@FORMS.append
+async def coroutine(job: Job) -> set[str]:
+    return {job.key + "/x"}
+
+
+@FORMS.append
+async def async_generator(job: Job) -> AsyncIterator[str]:
+    yield job.key + "/x"
+
+
+@FORMS.append
+def lazy(job: Job) -> Iterator[str]:
+    return map(str, [job.key + "/x"])
+
+
+async def test_a_producer_may_have_any_form(fleet: Fleet) -> None:
+    world = World()
+    handlers = house(world)
+    for form in FORMS:
+        assert handlers.plan(form.__name__, "follow", every_s=LONG_S)(form) is form
+    await fleet.node(handlers)
+    wanted = {f"plan:{form.__name__}/x" for form in FORMS}
+    await until(lambda: set(world.running) == wanted)
+
+
+async def test_a_producer_that_hangs_changes_nothing_and_is_not_called_again(fleet: Fleet) -> None:
+    world, gate, hangs = World(), threading.Event(), threading.Event()
+    handlers = Handlers()
+
+    @handlers.service("follow")
+    async def follow(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    @handlers.plan("feeds", follow, every_s=LONG_S, timeout_s=0.3)
+    def feeds(_: Job) -> list[str]:
+        world.asked += 1
+        if hangs.is_set():
+            gate.wait(ASK_S)
+        return ["a"]
+
+    node = await fleet.node(handlers)
+    await kept(node)
+    plan = node.plan("feeds")
+    while (await plan.apply(ASK_S)).last.problem:  # on a busy machine
+        pass
+    hangs.set()
+    try:
+        assert "has not answered within 0.3 s" in (await plan.apply(ASK_S)).last.problem
+        asked = world.asked
+        last = (await plan.apply(ASK_S)).last
+        assert "has not returned" in last.problem
+        assert (last.stopped, world.asked) == (0, asked)
+    finally:
+        hangs.clear()
+        gate.set()
+    while (await plan.apply(ASK_S)).last.problem:
+        pass
+
+
+async def test_what_was_parked_is_not_begun_again_and_is_told(fleet: Fleet) -> None:
+    world = World()
+    handlers = house(world)
+
+    @handlers.job("broken")
+    async def broken(job: Job) -> None:
+        world.begun.append((job.key, ""))
+        raise Park("it cannot work")
+
+    node = await fleet.node(handlers)
+    await kept(node)
+    await turn(node, world, Planned(broken, "k"))
+    await until(lambda: fleet.record("k") is None and world.begun)
+    for _ in range(3):
+        last = (await turn(node, world, Planned(broken, "k"))).last
+        assert (last.ended, last.started) == (1, 0)
+    assert world.begun == [("k", "")]
+
+
+async def test_who_takes_a_plan_over_knows_what_to_stop(fleet: Fleet) -> None:
+    world = World()
+    nodes = [await fleet.node(house(world)) for _ in range(2)]
+    status = await kept(nodes[0])
+    await turn(nodes[0], world, "a", "b", "c")
+    # As a call of a former owner that came late: a job of the plan of which it knows nothing.
+    await nodes[0].options(job_id="plan:feeds:0123456789abcdef").dispatch("follow", "late")
+    await until(lambda: len(world.running) == 4)
+    owner = next(n for n in nodes if fleet.workers(n)[0].id == status.owner.partition(".")[0])
+    other = next(n for n in nodes if n is not owner)
+    before = (await other.plan("feeds").status()).last
+    world.answer = ("a", "b")
+    await fleet.leave(owner)
+    last = (await kept(other)).last
+    assert last.number > before.number
+    await until(lambda: set(world.running) == {"a", "b"})
+
+
+async def test_the_latest_version_of_a_producer_keeps_the_plan(fleet: Fleet) -> None:
+    old, new = World(answer=("a",)), World(answer=("b",))
+    first = await fleet.node(house(old, stop_max=1.0))
+    await kept(first)
+    second = await fleet.node(house(new, version=2))
+    await fleet.until(lambda: new.asked)
+    assert (await second.plan("feeds").status()).version == 2
+    asked = old.asked
+    assert (await second.plan("feeds").confirm(timeout_s=ASK_S)).last.problem == ""
+    await until(
+        lambda: not {"a"} & {*old.running, *new.running} and "b" in {*old.running, *new.running}
+    )
+    await fleet.leave(second)
+
+    async def waits() -> bool:
+        return (await first.plan("feeds").status()).state == "unassigned"
+
+    await fleet.until(waits)  # for a worker that knows it
+    assert old.asked == asked
+
+
+class Died(Exception):
+    """In the place of the process."""
+
+
+def dying(step: Callable[..., Any], armed: list[str], *, first: bool = False) -> Any:
+    """Return a step after which, or before, its caller dies once."""
+
+    async def stepped(*args: Any, **kwargs: Any) -> Any:
+        if armed and first:
+            raise Died(armed.pop())
+        value = await step(*args, **kwargs)
+        if armed:
+            raise Died(armed.pop())
+        return value
+
+    return stepped
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "first"),
+    [
+        (Comparing, "walk", False),
+        (Comparing, "compare", False),
+        (JobClient, "request_stop", False),
+        (JobRef, "stop", False),
+        (PlanKeeper, "_stop", False),
+        (PlanKeeper, "_start", True),
+        (PlanKeeper, "_start", False),
+        (Job, "save", True),
+        (Job, "save", False),
+    ],
+)
+async def test_a_plan_converges_whatever_step_its_owner_dies_after(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, first: bool
+) -> None:
+    """What it knew is lost with it; each job begins once all the same."""
+    world, armed = World(), list[str]()
+    monkeypatch.setattr(owner, name, dying(getattr(owner, name), armed, first=first))
+    handlers = house(world)
+    node = await fleet.node(handlers)
+    await kept(node)
+    await turn(node, world, "a", "b", "c", "d")
+    await until(lambda: len(world.running) == 4)
+    if name == "walk":
+        monkeypatch.setattr(PlanKeeper, "_take_turn", walking(PlanKeeper._take_turn))
+    armed.append(name)
+    await turn(node, world, "a", Call("b", "y"), "c", "e")
+    assert not armed
+    await until(lambda: world.running == {"a": "", "b": "y", "c": "", "e": ""})
+    again = (await node.plan("feeds").apply(ASK_S)).last
+    assert (again.kept, again.started, again.stopped, again.replaced) == (4, 0, 0, 0)
+    assert sorted(world.begun) == sorted(set(world.begun))
+
+
+def walking(take_turn: Callable[..., Any]) -> Any:
+    async def taken(self: PlanKeeper, *args: Any) -> Any:
+        self._had = None
+        return await take_turn(self, *args)
+
+    return taken
+
+
+def test_what_a_plan_is_called_and_how_often_it_is_asked_is_checked() -> None:
+    handlers = Handlers()
+    for name in ("a:b", "x" * 65, "", "a b"):
+        with pytest.raises(ConfigError):
+            handlers.plan(name)
+    with pytest.raises(InvalidOption):
+        handlers.plan("a", every_s=0)
+    with pytest.raises(InvalidOption):
+        handlers.plan("a", stop_max=1.5)
+    with pytest.raises(ConfigError):
+        handlers.plan("a", "no name")
+    with pytest.raises(ConfigError):
+        handlers.plan("a")(7)  # type: ignore[type-var]
+
+
+async def test_there_may_be_no_such_plan(fleet: Fleet) -> None:
+    node = await fleet.node()
+    for ask in (node.plan("x").status, node.plan("x").diff, node.plan("x").apply):
+        with pytest.raises(NoSuchPlan):
+            await ask()
+    assert await node.plans() == []
+
+
+async def test_a_plan_of_included_handlers_has_their_prefix(fleet: Fleet) -> None:
+    world, outer = World(answer=("a",)), Handlers()
+    outer.include(house(world), prefix="eu.")
+    node = await fleet.node(outer)
+    await fleet.until(lambda: set(world.running) == {"a"})
+    assert await node.plans() == ["eu.feeds"]
+    record = fleet.record("a")
+    assert record is not None
+    assert record.id.startswith("plan:eu.feeds:")

@@ -12,7 +12,6 @@ Dying before that leaves it to the others, or to who starts next.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -22,7 +21,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import decode_value, encode_message
-from pool.core.plans import ANYTHING, DIFF_SUFFIX, PlanTurn, plan_key, plan_of
+from pool.core.plans import ANYTHING, PlanTurn, plan_and_version, plan_key
 from pool.core.record import Record
 from pool.core.stored import state_of
 from pool.errors import (
@@ -42,7 +41,6 @@ from pool.redis.commands.reply import read
 LOOK_S: Final = 10.0
 ASK_AGAIN_S: Final = 0.1
 DIFF_S: Final = 30.0  # beside what its producer may take
-_KEEPER: Final = re.compile(r"keeper(\d{1,6})-.+", re.ASCII)
 
 
 @attrs.frozen(kw_only=True)
@@ -109,7 +107,7 @@ class PlanRef:
             plan=self.name,
             state=record.state,
             owner=record.owner,
-            version=_version(record),
+            version=plan_and_version(record.handler)[1],
             why=client.why_waits(record),
             last=PlanTurn.parse(saved),
         )
@@ -128,12 +126,11 @@ class PlanRef:
         """
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         client = self._opened()
-        if not any(f"{self.name}{DIFF_SUFFIX}" in who.handlers for who in _workers(client)):
-            raise NoSuchPlan(plan=self.name)
+        handler = await _compares(client, self.name)
         asked = client.context.ids.next()
         key = f"{plan_key(self.name)}:diff:{asked}"
-        call = f"{self.name}{DIFF_SUFFIX}", key, (), dict[str, Any]()
-        [pending] = client.dispatcher.admit([client.admission(*call, DispatchOptions())])
+        admission = client.admission(handler, key, (), {}, DispatchOptions())
+        [pending] = client.dispatcher.admit([admission])
         told = await pending.waiter.wait()
         if isinstance(told, PoolError):
             raise told
@@ -198,13 +195,20 @@ class PlanRef:
         raise TimeoutError(f"plan {self.name!r} took no turn within {timeout_s:g} s")
 
 
-def _workers(client: JobClient) -> Sequence[Any]:
-    return client.context.roster.workers
+async def _compares(client: JobClient, name: str) -> str:
+    """Return the handler to ask what a plan would do: of the version that keeps it, if one does.
 
-
-def _version(record: Record) -> int:
-    match = _KEEPER.fullmatch(record.id)
-    return int(match[1]) if match else 0
+    Raises:
+        NoSuchPlan: No worker has it.
+    """
+    record, _ = await _look(client, name)
+    of = plan_and_version(record.handler)[1] if record is not None else 0
+    known = {each for who in client.context.roster.workers for each in who.handlers}
+    found = [each for each in known if plan_and_version(each)[0] == name and ":diff" in each]
+    found.sort(key=lambda each: (plan_and_version(each)[1] == of, plan_and_version(each)[1]))
+    if not found:
+        raise NoSuchPlan(plan=name)
+    return found[-1]
 
 
 async def _look(client: JobClient, name: str) -> tuple[Record | None, Any]:
@@ -216,7 +220,7 @@ async def _look(client: JobClient, name: str) -> tuple[Record | None, Any]:
         [("HGET", names.jobs, key), ("HGET", names.checkpoints, key)]
     )
     record = None if text is None else read(key.encode(), text)
-    if record is None or not plan_of(record.handler):
+    if record is None or plan_and_version(record.handler)[0] != name:
         return None, None
     with suppress(PayloadEncodingError):  # of another's, who has written there
         return record, None if saved is None else decode_value(state_of(saved))
@@ -228,7 +232,7 @@ async def plans(client: JobClient) -> list[str]:
     client.check_open()
     context = client.context
     told = await context.pipeline.execute("HKEYS", context.lanes[0].lane.names.handlers)
-    names = sorted(filter(None, (plan_of(name.decode(errors="replace")) for name in told)))
+    names = sorted({plan_and_version(name.decode(errors="replace"))[0] for name in told} - {""})
     return [name for name in names if (await _look(client, name))[0] is not None]
 
 
@@ -251,10 +255,11 @@ async def _see_to(
     client: JobClient, name: str, handler: Handler[..., Any], producer: Producer
 ) -> None:
     record, _ = await _look(client, name)
-    if record is not None and (_version(record) >= producer.version or "n" in record.flags):
-        return  # `n`: one stands behind it already
+    if record is not None:
+        is_late = plan_and_version(record.handler)[1] < producer.version
+        if not is_late or "n" in record.flags:  # one stands behind it already
+            return
     policy = DispatchOptions(if_exists="reject" if record is None else "replace")
     admission = client.admission(handler, plan_key(name), (), {}, policy)
-    admission.id = f"keeper{producer.version}-{admission.id}"
     [pending] = client.dispatcher.admit([admission])
     await pending.waiter.wait()  # who was refused: another node was first, or the next time comes

@@ -28,7 +28,7 @@ would stop all, or more than `stop_max` of what there is, changes nothing until 
 the token of just these stops.  A producer that hangs is not called again before it has returned.
 
 Two versions of a producer: the job of the later `version` takes the place of that of an earlier
-one, and a node that knows only an earlier one gives it back.  Of the same version the plan's owner
+one, and only workers that have the later one are given it.  Of the same version the plan's owner
 alone asks its own; it moves when workers come and go, so in a rolling deployment the answer changes
 as often as the job moves, and not with every turn.
 
