@@ -9,6 +9,7 @@
     pool/maps/       replicated maps            pool/streams/    streams, readers, sinks
     pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
     pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
+    pool/plans.py    plans, by name
     pool/middleware.py  what stands around handlers sees, by name
     pool/codecs.py   what a codec of one's own has
     pool/sync.py     the client for callers that block; it is in jobs/sync/
@@ -18,7 +19,8 @@
 
 A module imports its own floor or a lower one.  Public is what is named here and in the `__all__`
 of `pool.codecs`, `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`, `pool.maps`,
-`pool.middleware`, `pool.streams`, `pool.sync` and `pool.testing`; the rest may change.
+`pool.middleware`, `pool.plans`, `pool.streams`, `pool.sync` and `pool.testing`; the rest may
+change.
 `import pool` alone loads none of them: a name is fetched from its home when it is first used.
 """
 
@@ -127,7 +129,10 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
         if name.startswith("_") or find_spec(f"{__name__}.{name}"):
             return error
         homes = dict.fromkeys(__all__, __name__)
-        others = "codecs", "errors", "events", "maps", "middleware", "streams", "sync", "testing"
+        others = (
+            *("codecs", "errors", "events", "maps", "middleware", "plans"),
+            *("streams", "sync", "testing"),
+        )
         for module in others:
             home = f"{__name__}.{module}"
             homes |= {each: home for each in import_module(home).__all__ if each not in homes}

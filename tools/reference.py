@@ -27,6 +27,7 @@ import pool.letters
 import pool.listing
 import pool.maps
 import pool.middleware
+import pool.plans
 import pool.streams
 import pool.sync
 import pool.testing
@@ -71,6 +72,7 @@ API: Final = {
         *pool.letters.__all__,
         *pool.listing.__all__,
         *pool.middleware.__all__,
+        *pool.plans.__all__,
         *pool.codecs.__all__,
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),
@@ -85,6 +87,7 @@ _HOMES: Final = (
     pool.listing,
     pool.maps,
     pool.middleware,
+    pool.plans,
     pool.streams,
     pool.sync,
     pool.events,

@@ -180,23 +180,24 @@ class PlanTurn:
     problem: str = ""
     asked: tuple[str, ...] = ()
 
-    def pack(self) -> dict[str, Any]:
-        """Return it in terms of JSON."""
-        return attrs.asdict(self)
 
-    @classmethod
-    def parse(cls, state: object) -> PlanTurn:
-        """Return it; what cannot be read is left out."""
-        if not isinstance(state, Mapping):
-            return cls()
-        found: dict[str, Any] = {}
-        for field in attrs.fields(cls):
-            value = state.get(field.name)
-            if isinstance(field.default, tuple) and isinstance(value, (list, tuple)):
-                found[field.name] = tuple(str(each) for each in value)
-            elif type(value) is type(field.default):
-                found[field.name] = value
-        return cls(**found)
+def pack_turn(turn: PlanTurn) -> dict[str, Any]:
+    """Return it in terms of JSON."""
+    return attrs.asdict(turn)
+
+
+def parse_turn(state: object) -> PlanTurn:
+    """Return it; what cannot be read is left out."""
+    if not isinstance(state, Mapping):
+        return PlanTurn()
+    found: dict[str, Any] = {}
+    for field in attrs.fields(PlanTurn):
+        value = state.get(field.name)
+        if isinstance(field.default, tuple) and isinstance(value, (list, tuple)):
+            found[field.name] = tuple(str(each) for each in value)
+        elif type(value) is type(field.default):
+            found[field.name] = value
+    return PlanTurn(**found)
 
 
 def facts_of(diff: Diff, *, is_held: bool, wanted: int) -> Mapping[str, Any]:

@@ -84,6 +84,7 @@ QUEUE_MAX: Final = 100  # jobs queued behind one of their key, unless somebody s
 # room for the rest, as long as that may be.
 NAMES_BYTES_MAX: Final = 56 * 1024
 DIFF_KEPT_S: Final = 60.0  # what a dry run of a plan has found
+KEPT_BACKOFF_S: Final = 0.2  # of a plan whose keeping failed, and not its producer
 SECONDS_MIN: Final = 0.001  # of a time limit or a backoff
 
 
@@ -408,7 +409,7 @@ class Handlers:
         """
         self._check_name("plan", name)
         check_plan(name)
-        if handler is not None and not isinstance(handler, Handler):
+        if handler is not None and not issubclass(type(handler), Handler):
             check_handler(handler)
         options = {
             "every_s": checks.seconds("every_s", every_s, EVERY_MIN_S, EVERY_MAX_S),
@@ -429,8 +430,8 @@ class Handlers:
             async def compare(job: Job) -> Any:
                 return await job.node._compare_plan(job, producer)
 
-            service, once = Options(kind="service", attempts_max=0), Options(attempts_max=1)
-            once = attrs.evolve(once, retention_s=DIFF_KEPT_S)
+            service = Options(kind="service", attempts_max=0, backoff_s=KEPT_BACKOFF_S)
+            once = Options(attempts_max=1, retention_s=DIFF_KEPT_S)
             kept = self._add(handler_of(name, "plan", version), service, encoding, None, keep)
             self._add(handler_of(name, "diff", version), once, encoding, None, compare)
             self._producers.append((kept, producer))

@@ -25,7 +25,7 @@ class Planned:
     def __init__(
         self, handler: Handler[..., Any] | str, key: str, /, *args: Any, **kwargs: Any
     ) -> None:
-        if not isinstance(handler, Handler):
+        if not issubclass(type(handler), Handler):
             check_handler(handler)
         check_key(key)
         self.handler: Handler[..., Any] | str = handler

@@ -14,6 +14,7 @@ import yaml
 import pool
 import pool.letters
 import pool.listing
+import pool.plans
 import pool.sync
 from pool.core.timing import Timing
 from pool.ops.cli.explain import kinds
@@ -50,6 +51,7 @@ def test_every_public_name_has_a_page() -> None:
         pool.listing,
         pool.maps,
         pool.middleware,
+        pool.plans,
         pool.streams,
         pool.sync,
     )

@@ -45,6 +45,7 @@ FLOOR = {
     "jobs.sync": 15,
     "letters": 14,
     "middleware": 14,
+    "plans": 14,
     "codecs": 14,
     "listing": 14,
     "sync": 16,

@@ -24,6 +24,7 @@ import pool.letters
 import pool.listing
 import pool.maps
 import pool.middleware
+import pool.plans
 import pool.streams
 import pool.sync
 import pool.testing
@@ -37,6 +38,7 @@ HOMES = (
     pool.listing,
     pool.maps,
     pool.middleware,
+    pool.plans,
     pool.streams,
     pool.sync,
     pool.testing,

@@ -21,7 +21,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import decode_value, encode_message
-from pool.core.plans import ANYTHING, PlanTurn, plan_and_version, plan_key
+from pool.core.plans import ANYTHING, PlanTurn, parse_turn, plan_and_version, plan_key
 from pool.core.record import Record
 from pool.core.stored import state_of
 from pool.errors import (
@@ -109,7 +109,7 @@ class PlanRef:
             owner=record.owner,
             version=plan_and_version(record.handler)[1],
             why=client.why_waits(record),
-            last=PlanTurn.parse(saved),
+            last=parse_turn(saved),
         )
 
     async def diff(self, timeout_s: float | None = None) -> PlanDiff:

@@ -55,6 +55,8 @@ from pool.core.plans import (
     after,
     facts_of,
     judge,
+    pack_turn,
+    parse_turn,
     planned_id,
 )
 from pool.core.record import Outcome, digest_of, one_line
@@ -246,7 +248,7 @@ class PlanKeeper:
     async def run(self) -> None:
         """Take turns until the job is stopped or handed over."""
         job, every_s = self.comparing.job, self.comparing.producer.every_s
-        self._turn = PlanTurn.parse(job.state)
+        self._turn = parse_turn(job.state)
         # A former owner's last calls may come as late as it would have repeated them.
         late_s = self._context.timing.ttl_s + self._context.settings.longest_s
         self._late_s = self._context.io.clock() + late_s
@@ -257,7 +259,7 @@ class PlanKeeper:
                 before = self._turn
                 self._turn = await self._take_turn(tasks.start_soon, asked)
                 self._tell(before)
-                await job.save(self._turn.pack())
+                await job.save(pack_turn(self._turn))
                 for each in asked:
                     each.done.set()
                 with anyio.move_on_after(every_s):

@@ -1,4 +1,4 @@
-"""The command line: `pool demo | dev | run | check | status | parked | ttl | acl | explain`.
+"""The command line: `pool demo | dev | run | check | status | parked | plans | ttl | ...`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -100,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_pool(status)
 
     _add_parked(commands)
+    _add_plans(commands)
 
     ttl = _command(commands, "ttl", "change the lease TTL of a pool while its nodes run")
     ttl.add_argument("seconds", type=float, metavar="SECONDS", help="from 1 to 3,600")
@@ -162,6 +163,35 @@ def _add_parked(commands: _Commands) -> None:
         "--kwargs", default="{}", metavar="JSON", help="an object; left out: none by name"
     )
     add_job(verb("discard", "throw dead letters away"), or_all=True)
+
+
+def _add_plans(commands: _Commands) -> None:
+    plans: _Parser = commands.add_parser(
+        "plans",
+        help="look at plans, try them, and confirm what they hold",
+        description="Look at plans, try them, and confirm what they hold.",
+        allow_abbrev=False,
+    )
+    verbs = plans.add_subparsers(required=True, metavar="VERB")
+    for name, text in (
+        ("list", "show the plans of a pool"),
+        ("show", "show a plan, and how its last turn went"),
+        ("diff", "ask its producer, and say what would change; nothing is changed"),
+        ("apply", "have the next turn taken now"),
+        ("confirm", "let a plan stop what it has held"),
+    ):
+        command = _command(verbs, name, text)
+        command.set_defaults(module="pool.ops.cli.plans", verb=name)
+        _add_pool(command)
+        if name != "list":
+            command.add_argument("name", metavar="NAME", help="the plan's name")
+        if name in ("diff", "apply", "confirm"):
+            command.add_argument(
+                "--timeout", type=float, default=120.0, metavar="SECONDS", help="(default: 120)"
+            )
+        if name == "confirm":
+            command.add_argument("--token", help="as `show` or `diff` tells it: just those stops")
+            command.add_argument("--anything", action="store_true", help="whatever it stops now")
 
 
 def _command(commands: _Commands, name: str, text: str) -> argparse.ArgumentParser:

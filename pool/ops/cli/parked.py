@@ -76,7 +76,7 @@ def _json(args: argparse.Namespace) -> tuple[tuple[Any, ...], dict[str, Any]]:
 async def _run(
     args: argparse.Namespace, url: Url, given: tuple[tuple[Any, ...], dict[str, Any]]
 ) -> _Said:
-    await _check_there(args.pool, url)
+    await check_there(args.pool, url)
     async with Node(args.pool, url.credentials.text, observers=()) as node:
         parked = node.parked
         wanted: dict[str, Any] = {}
@@ -117,7 +117,7 @@ async def _run(
         return _Said({"count": 1}, ["1 letter discarded"])
 
 
-async def _check_there(pool: str, url: Url) -> None:
+async def check_there(pool: str, url: Url) -> None:
     """See to it that a pool is not founded by looking at it.
 
     Raises:
