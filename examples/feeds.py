@@ -17,13 +17,14 @@ from pool import Call, Handlers, Job, Node
 from pool.plans import StopAll
 
 handlers = Handlers()
-wanted: dict[str, str] | None = {}  # what a database says
+wanted: dict[str, str] = {}  # what a database says
 running: dict[str, str] = {}  # feed -> node
 
 
 @handlers.service("feed")
-async def feed(job: Job, version: str) -> None:
+async def feed(job: Job, address: str) -> None:
     """Read one feed for ever."""
+    assert address, "it is in the list"
     running[job.key] = job.node_id
     try:
         await anyio.sleep_forever()
@@ -34,42 +35,42 @@ async def feed(job: Job, version: str) -> None:
 @handlers.plan("feeds", feed, every_s=3600)  # here turns are taken when they are asked for
 async def feeds(_: Job) -> StopAll | list[Call]:
     """Say which feeds should run."""
-    if wanted is None:
+    if "stop" in wanted:
         return StopAll()
-    return [Call(name, version) for name, version in wanted.items()]
+    return [Call(name, address) for name, address in wanted.items()]
 
 
 async def settled(count: int) -> str:
     """Wait until so many feeds run."""
-    while len(running) != count:  # noqa: ASYNC110 - it is not known which one comes last
+    while len(running) != count:  # noqa: ASYNC110 - nobody knows which one comes last
         await anyio.sleep(0.01)
     nodes = len(set(running.values()))
     return f"{count} feeds run, on {nodes} node{'s' if nodes > 1 else ''}"
 
 
 async def main() -> None:
-    global wanted
     async with Node("feeds", "embedded://", handlers=handlers, capacity=300) as one:
+        plan = one.plan("feeds")
         async with Node("feeds", one.url, handlers=handlers, capacity=300):
-            while "feeds" not in await one.plans():
+            wanted.update((f"feed-{n:03}", "old") for n in range(200))
+            while "feeds" not in await one.plans():  # noqa: ASYNC110 - of the other node's doing
                 await anyio.sleep(0.01)
-            wanted = {f"feed-{n:03}": "v1" for n in range(200)}
-            await one.plan("feeds").apply(timeout_s=30)
+            await plan.apply(timeout_s=30)
             print(await settled(200))
-            whole, wanted = wanted, dict.fromkeys(list(wanted)[:50], "v1")
-            held = (await one.plan("feeds").apply(timeout_s=30)).last
-            print(f"the list lost {held.held} of them: held, and {len(running)} run")
-            wanted = {**whole, **{f"new-{n}": "v1" for n in range(10)}}
+            lost = {name: wanted.pop(name) for name in list(wanted)[50:]}
+            held = (await plan.apply(timeout_s=30)).last.held
+            print(f"the list lost {held} of them: held, and {len(running)} run")
+            wanted.update(lost)
             for n in range(10):
                 del wanted[f"feed-{n:03}"]
-            wanted |= {f"feed-{n:03}": "v2" for n in range(10, 15)}
-            last = (await one.plan("feeds").apply(timeout_s=30)).last
+                wanted[f"new-{n}"] = "old"
+            wanted.update((f"feed-{n:03}", "new") for n in range(10, 15))
+            last = (await plan.apply(timeout_s=30)).last
             told = f"{last.stopped} stopped, {last.started} started, {last.replaced} replaced"
             print(f"10 were taken out, 10 came, 5 have another address: {told}")
-        await one.plan("feeds").apply(timeout_s=30)
         print(f"a node has left: {await settled(200)}")
-        wanted = None
-        await one.plan("feeds").apply(timeout_s=30)
+        wanted["stop"] = ""
+        await plan.apply(timeout_s=30)
         print(f"told to: {len(running)} feeds run")
 
 

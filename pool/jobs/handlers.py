@@ -84,7 +84,8 @@ QUEUE_MAX: Final = 100  # jobs queued behind one of their key, unless somebody s
 # room for the rest, as long as that may be.
 NAMES_BYTES_MAX: Final = 56 * 1024
 DIFF_KEPT_S: Final = 60.0  # what a dry run of a plan has found
-KEPT_BACKOFF_S: Final = 0.2  # of a plan whose keeping failed, and not its producer
+KEPT_BACKOFF_S: Final = 0.2  # of a plan whose keeping failed, and not its producer; and at most
+KEPT_BACKOFF_MAX_S: Final = 1.0
 SECONDS_MIN: Final = 0.001  # of a time limit or a backoff
 
 
@@ -430,7 +431,12 @@ class Handlers:
             async def compare(job: Job) -> Any:
                 return await job.node._compare_plan(job, producer)
 
-            service = Options(kind="service", attempts_max=0, backoff_s=KEPT_BACKOFF_S)
+            service = Options(
+                kind="service",
+                attempts_max=0,
+                backoff_s=KEPT_BACKOFF_S,
+                backoff_max_s=KEPT_BACKOFF_MAX_S,
+            )
             once = Options(attempts_max=1, retention_s=DIFF_KEPT_S)
             kept = self._add(handler_of(name, "plan", version), service, encoding, None, keep)
             self._add(handler_of(name, "diff", version), once, encoding, None, compare)

@@ -415,8 +415,10 @@ class Node(Dispatching):
 
         Raises:
             ConfigError: The name cannot be used.
+            NotRunning: The node is not open.
         """
         check_handler(name)
+        self._check_open()
         return PlanRef(name, self._open_client)
 
     async def plans(self) -> list[str]:

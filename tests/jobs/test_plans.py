@@ -13,6 +13,7 @@ import pytest
 from pool import Call, Handlers, Job, JobRef, Node, Park
 from pool.errors import ConfigError, InvalidOption, NoSuchPlan, PlanRefused
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
+from pool.jobs.client import plans
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.plans import Comparing, PlanKeeper
 from pool.plans import Planned, PlanStatus, StopAll
@@ -52,7 +53,8 @@ def house(world: World, *, version: int = 1, **options: Any) -> Handlers:
     @handlers.plan("feeds", follow, every_s=LONG_S, version=version, **options)
     async def feeds(job: Job) -> Any:
         world.asked += 1
-        return world.answer(job) if callable(world.answer) else world.answer
+        answer = world.answer(job) if callable(world.answer) else world.answer
+        return [each async for each in answer] if hasattr(answer, "__aiter__") else answer
 
     return handlers
 
@@ -218,39 +220,63 @@ def own(job: Job) -> list[Any]:
     return [job.key]
 
 
+async def fails_late(_: Job) -> AsyncIterator[str]:
+    yield "before"
+    yield "new"
+    raise RuntimeError("the rest is missing")
+
+
 def wrong(_: Job) -> list[Any]:
     return [Call("k", nothing=1)]
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (twice, "it is there twice"),
-        (nobodys, "no node has registered 'nobody_has_it'"),
-        (too_large, "POOLTOOLARGE"),
-        (no_key, "7 is neither a key nor"),
-        (bad_key, "POOLKEY"),
-        (text, "POOLOPTION"),
-        (raises, "RuntimeError: the list is on fire"),
-        (both, "StopAll() stands alone"),
-        (own, "it is the plan's own"),
-        (wrong, "POOLARGUMENTS"),
-    ],
+UNUSABLE = (
+    (twice, "it is there twice"),
+    (nobodys, "no node has registered 'nobody_has_it'"),
+    (too_large, "POOLTOOLARGE"),
+    (no_key, "7 is neither a key nor"),
+    (bad_key, "POOLKEY"),
+    (text, "POOLOPTION"),
+    (raises, "RuntimeError: the list is on fire"),
+    (fails_late, "RuntimeError: the rest is missing"),
+    (both, "StopAll() stands alone"),
+    (own, "it is the plan's own"),
+    (wrong, "POOLARGUMENTS"),
 )
-async def test_what_cannot_be_changes_nothing(fleet: Fleet, answer: Any, said: str) -> None:
-    world = World()
+
+
+async def test_what_cannot_be_changes_nothing(fleet: Fleet) -> None:
+    world, problems = World(), list[str]()
     node = await fleet.node(house(world))
     await kept(node)
     await turn(node, world, "before")
     await until(lambda: world.running)
-    world.answer = answer
-    last = (await node.plan("feeds").apply(ASK_S)).last
-    assert said in last.problem
-    assert (last.started, last.stopped, last.held) == (0, 0, 0)
-    assert [e.problem for e in fleet.events.entries if isinstance(e, PlanFailed)] == [last.problem]
-    with pytest.raises(PlanRefused, match="POOLPLAN"):
-        await node.plan("feeds").diff(ASK_S)
+    for answer, said in UNUSABLE:
+        world.answer = answer
+        last = (await node.plan("feeds").apply(ASK_S)).last
+        assert said in last.problem
+        assert (last.started, last.stopped, last.held) == (0, 0, 0)
+        problems.append(last.problem)
+        with pytest.raises(PlanRefused, match="POOLPLAN"):
+            await node.plan("feeds").diff(ASK_S)
+    assert [e.problem for e in fleet.events.entries if isinstance(e, PlanFailed)] == problems
+    assert world.begun == [("before", "")]
     assert set(world.running) == {"before"}
+
+
+async def test_a_handler_of_no_entry_and_too_many_keys_are_refused(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    handlers = house(world)
+    handlers.plan("bare", every_s=LONG_S)(lambda _: ["a"])
+    node = await fleet.node(handlers)
+    await kept(node)
+    with pytest.raises(PlanRefused, match=r"use Planned\(...\)"):
+        await node.plan("bare").diff(ASK_S)
+    monkeypatch.setattr(plans, "KEYS_MAX", 3)
+    assert "over 3 keys" in (await turn(node, world, *"abcd")).last.problem
+    assert (await turn(node, world, *"abc")).last.started == 3
 
 
 FORMS: list[Any] = []
@@ -401,39 +427,40 @@ def dying(step: Callable[..., Any], armed: list[str], *, first: bool = False) ->
     return stepped
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "first"),
-    [
-        (Comparing, "walk", False),
-        (Comparing, "compare", False),
-        (JobClient, "request_stop", False),
-        (JobRef, "stop", False),
-        (PlanKeeper, "_stop", False),
-        (PlanKeeper, "_start", True),
-        (PlanKeeper, "_start", False),
-        (Job, "save", True),
-        (Job, "save", False),
-    ],
+STEPS: tuple[tuple[Any, str, bool], ...] = (
+    (Comparing, "walk", False),
+    (Comparing, "compare", False),
+    (JobClient, "request_stop", False),
+    (JobRef, "stop", False),
+    (PlanKeeper, "_stop", False),
+    (PlanKeeper, "_start", True),
+    (PlanKeeper, "_start", False),
+    (Job, "save", True),
+    (Job, "save", False),
 )
+
+
 async def test_a_plan_converges_whatever_step_its_owner_dies_after(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, first: bool
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it knew is lost with it; each job begins once all the same."""
     world, armed = World(), list[str]()
-    monkeypatch.setattr(owner, name, dying(getattr(owner, name), armed, first=first))
-    handlers = house(world)
-    node = await fleet.node(handlers)
+    node = await fleet.node(house(world, stop_max=1.0), lanes=4)
     await kept(node)
-    await turn(node, world, "a", "b", "c", "d")
-    await until(lambda: len(world.running) == 4)
-    if name == "walk":
-        monkeypatch.setattr(PlanKeeper, "_take_turn", walking(PlanKeeper._take_turn))
-    armed.append(name)
-    await turn(node, world, "a", Call("b", "y"), "c", "e")
-    assert not armed
-    await until(lambda: world.running == {"a": "", "b": "y", "c": "", "e": ""})
-    again = (await node.plan("feeds").apply(ASK_S)).last
-    assert (again.kept, again.started, again.stopped, again.replaced) == (4, 0, 0, 0)
+    for n, (owner, name, first) in enumerate(STEPS):
+        await turn(node, world, "kept", f"a{n}", f"b{n}", f"c{n}")
+        await until(lambda: len(world.running) == 4)
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, dying(getattr(owner, name), armed, first=first))
+            if name == "walk":  # else only a new owner does
+                patch.setattr(PlanKeeper, "_take_turn", walking(PlanKeeper._take_turn))
+            armed.append(name)
+            await turn(node, world, "kept", f"a{n}", Call(f"b{n}", "y"), f"d{n}")
+            assert not armed
+        wanted = {"kept": "", f"a{n}": "", f"b{n}": "y", f"d{n}": ""}
+        await until(lambda: world.running == wanted)  # noqa: B023 - it is waited for here
+        again = (await node.plan("feeds").apply(ASK_S)).last
+        assert (again.kept, again.started, again.stopped, again.replaced) == (4, 0, 0, 0)
     assert sorted(world.begun) == sorted(set(world.begun))
 
 
