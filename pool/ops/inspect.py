@@ -200,7 +200,7 @@ async def outcomes(
 async def _lane(pipeline: Pipeline, n: Names) -> View:
     pipeline = pipeline.at(n.prefix)  # its clock, above all: TIME has no key
     unread: list[str] = []
-    now_ms, fields, total, pending, parked, names, identities, heads = await _all(
+    now_ms, fields, total, pending, parked, names, identities, heads = await all_of(
         pipeline,
         unread,
         [
@@ -214,13 +214,13 @@ async def _lane(pipeline: Pipeline, n: Names) -> View:
             ("ZRANGE", n.pending, 0, 0, "WITHSCORES"),
         ],
     )
-    [due] = await _all(pipeline, unread, [("ZRANGE", n.due, 0, 0, "WITHSCORES")])
+    [due] = await all_of(pipeline, unread, [("ZRANGE", n.due, 0, 0, "WITHSCORES")])
     facts = _pairs(fields)
     now_ms += whole(facts.get("offset", b"0"))  # pool time
     waiting, unassigned = (whole(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
     handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]
-    backlogs = await _all(pipeline, unread, [("ZCARD", n.unassigned(name)) for name in handlers])
-    firsts = await _all(
+    backlogs = await all_of(pipeline, unread, [("ZCARD", n.unassigned(name)) for name in handlers])
+    firsts = await all_of(
         pipeline, [], [("ZRANGE", n.unassigned(name), 0, 0) for name in handlers if unassigned]
     )
     late_ms = [now_ms - float(head[1]) for head in (heads, due) if head]
@@ -259,12 +259,12 @@ async def _identities(
 ) -> Iterable[Identity]:
     names = [name.decode(errors="replace") for name in flat[::2]]
     leases_s = [(float(end_ms) - now_ms) / 1000 for end_ms in flat[1::2]]
-    running = await _all(pipeline, unread, [("SCARD", n.owned(name)) for name in names])
-    pending = await _all(pipeline, unread, [("XLEN", n.stream(name)) for name in names])
+    running = await all_of(pipeline, unread, [("SCARD", n.owned(name)) for name in names])
+    pending = await all_of(pipeline, unread, [("XLEN", n.stream(name)) for name in names])
     ids = [name.rpartition(".")[0] for name in names]
-    texts = await _fields(pipeline, unread, n.open, ids)
+    texts = await fields_of(pipeline, unread, n.open, ids)
     openings = [Opening.parse(text or b"") for text in texts]
-    claims = await _fields(pipeline, unread, n.cleanup, flat[::2])
+    claims = await fields_of(pipeline, unread, n.cleanup, flat[::2])
     return [
         Identity(
             id=name.rpartition(".")[0],
@@ -286,7 +286,7 @@ async def _oldest(
     pipeline: Pipeline, n: Names, keys: Sequence[bytes], now_ms: int, unread: list[str]
 ) -> Oldest | None:
     """Return the oldest of the jobs at the heads of the queues."""
-    texts = await _fields(pipeline, unread, n.jobs, keys)
+    texts = await fields_of(pipeline, unread, n.jobs, keys)
     records = [
         (key.decode(errors="replace"), record)
         for key, text in zip(keys, texts, strict=True)
@@ -304,7 +304,7 @@ async def _oldest(
     )
 
 
-async def _all(
+async def all_of(
     pipeline: Pipeline, unread: list[str], commands: Sequence[tuple[Word, ...]]
 ) -> list[Reply]:
     """Run commands in one round trip; what is of another type is empty, and noted in `unread`."""
@@ -318,11 +318,11 @@ async def _all(
     return replies
 
 
-async def _fields(
+async def fields_of(
     pipeline: Pipeline, unread: list[str], name: str, fields: Sequence[Word]
 ) -> Sequence[bytes | None]:
     """Return some fields of a hash, in their order."""
-    [texts] = await _all(pipeline, unread, [("HMGET", name, *fields)]) if fields else [[]]
+    [texts] = await all_of(pipeline, unread, [("HMGET", name, *fields)]) if fields else [[]]
     return texts or [None] * len(fields)
 
 

@@ -25,8 +25,10 @@ _CONNECTION: Final = frozenset(
 )
 _ACTORS: Final = frozenset({"hget", "hkeys", "scard", "xadd", "xlen", "xtrim"})
 _WALK: Final = frozenset({"hkeys", "hmget", "smismember", "zmscore"})
-# pool status, pool ttl
-_LOOKING: Final = frozenset({"hgetall", "hlen", "hmget", "hset", "time", "zcard", "zrange"})
+# pool status, pool ttl, pool why
+_LOOKING: Final = frozenset(
+    {"hgetall", "hlen", "hmget", "hset", "llen", "time", "zcard", "zmscore", "zrange", "zrank"}
+)
 _LISTING: Final = frozenset({"hget", "hscan", "sscan", "xrange"})  # Node.jobs
 
 _STREAMS: Final = frozenset({"type", "xack", "xdel", "xlen", "xrange"})

@@ -1,4 +1,4 @@
-"""The command line: `pool demo | dev | run | check | status | parked | plans | ttl | ...`.
+"""The command line: `pool demo | dev | run | check | status | why | parked | plans | ttl | ...`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -98,6 +98,11 @@ def _parser() -> argparse.ArgumentParser:
 
     status = _command(commands, "status", "show a pool's nodes, workers and jobs")
     _add_pool(status)
+
+    why = _command(commands, "why", "say why a key is as it is, and what helps")
+    why.add_argument("key", metavar="KEY", help="a job's key")
+    why.add_argument("--id", default="", help="this job of the key; left out: its live or last one")
+    _add_pool(why)
 
     _add_parked(commands)
     _add_plans(commands)

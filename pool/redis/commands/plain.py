@@ -96,6 +96,10 @@ def _count(_: Sequence[Word], reply: Any) -> int:
     return count(reply)
 
 
+def _count_or_none(_: Sequence[Word], reply: Any) -> int | None:
+    return None if reply is None else count(reply)
+
+
 def _texts(_: Sequence[Word], reply: Any) -> list[bytes]:
     return texts(reply)
 
@@ -188,6 +192,7 @@ READERS: Final[Mapping[str, Reads]] = {
     "HMGET": _one_each,
     "HSCAN": _fields_scanned,
     "HSET": _count,
+    "LLEN": _count,
     "PING": _text,
     "SCARD": _count,
     "SMISMEMBER": _bit_each,
@@ -205,6 +210,7 @@ READERS: Final[Mapping[str, Reads]] = {
     "ZCARD": _count,
     "ZMSCORE": _one_each,
     "ZRANGE": _ranked,
+    "ZRANK": _count_or_none,
 }
 
 
