@@ -71,7 +71,7 @@ from pool.errors import (
 )
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
 from pool.jobs.client.dispatch import Call
-from pool.jobs.client.dispatcher import BATCH_MAX, Accepted
+from pool.jobs.client.dispatcher import Accepted
 from pool.jobs.client.job_client import DispatchOptions, JobClient
 from pool.jobs.client.listing import PAGE_MAX, JobFilter, Listing
 from pool.jobs.client.ref import JobRef
@@ -85,7 +85,9 @@ WALK_S: Final = 300.0  # then all live jobs are looked at again
 LOOKED: Final = 500  # records fetched at once: under 1 ms of the server's time
 JUDGED: Final = 100  # of them without a pause
 STOPS: Final = 128  # asked to stop at the same time
-STOP_S: Final = 10.0  # a turn waits so long for all that it stops; the next one looks again
+STARTS: Final = 64  # in one call: some 3 ms of the server's time
+STOP_S: Final = 10.0  # a turn waits so long for all that it stops; the next one looks again, ...
+SOON_S: Final = 1.0  # ... which is taken soon then
 RUNS_MAX: Final = 8  # jobs of a key that the plan ended, within the time these are remembered
 
 T = TypeVar("T")
@@ -262,7 +264,8 @@ class PlanKeeper:
                 await job.save(pack_turn(self._turn))
                 for each in asked:
                     each.done.set()
-                with anyio.move_on_after(every_s):
+                is_whole = not self._turn.stopping
+                with anyio.move_on_after(every_s if is_whole else min(every_s, SOON_S)):
                     if not self._asked:
                         self._bell = anyio.Event()
                         await self._bell.wait()
@@ -405,8 +408,8 @@ class PlanKeeper:
     ) -> tuple[set[str], int, list[str]]:
         """Start jobs; return those that were, how many have ended instead, and what went wrong."""
         client, started, over, refused = self.comparing.client, set[str](), list[str](), list[str]()
-        for i in range(0, len(keys), BATCH_MAX):
-            some = [wanted[key] for key in keys[i : i + BATCH_MAX]]
+        for i in range(0, len(keys), STARTS):
+            some = [wanted[key] for key in keys[i : i + STARTS]]
             for pending in client.dispatcher.admit(some, is_bounded=False):
                 key, told = pending.item.key, await pending.waiter.wait()
                 if isinstance(told, Accepted):
