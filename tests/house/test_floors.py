@@ -253,7 +253,7 @@ def test_no_async_log_calls() -> None:
 
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
-    *("pool.codecs", "pool.maps", "pool.middleware", "pool.streams", "pool.sync"),
+    *("pool.codecs", "pool.maps", "pool.middleware", "pool.plans", "pool.streams", "pool.sync"),
     "pool.testing",
 )
 

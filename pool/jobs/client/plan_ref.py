@@ -31,6 +31,9 @@ from pool.errors import (
     PayloadEncodingError,
     PlanRefused,
     PoolError,
+    StoreUnavailable,
+    again,
+    unsure,
 )
 from pool.jobs.client.job_client import DispatchOptions, JobClient
 from pool.jobs.client.ref import JobRef
@@ -40,6 +43,7 @@ from pool.redis.commands.reply import read
 
 LOOK_S: Final = 10.0
 ASK_AGAIN_S: Final = 0.1
+LATE_MAX: Final = 3  # answers in a row that may be late
 DIFF_S: Final = 30.0  # beside what its producer may take
 
 
@@ -133,7 +137,7 @@ class PlanRef:
         [pending] = client.dispatcher.admit([admission])
         told = await pending.waiter.wait()
         if isinstance(told, PoolError):
-            raise told
+            raise again(told)
         facts = await JobRef[Any](key, told.job_id, told.handler, client).result(timeout_s)
         if "problem" in facts:
             raise PlanRefused(plan=self.name, key="", problem=facts["problem"])
@@ -186,11 +190,18 @@ class PlanRef:
             await client.requests.notify(plan_key(self.name), message)
         except NoSuchJob:
             raise NoSuchPlan(plan=self.name) from None
+        failures = 0  # in a row: a store that is busy with that turn may answer late
         with anyio.move_on_after(timeout_s):
             while True:
-                status = await self.status()
-                if asked in status.last.asked:
-                    return status
+                try:
+                    status = await self.status()
+                    failures = 0
+                    if asked in status.last.asked:
+                        return status
+                except StoreUnavailable as error:
+                    failures += 1
+                    if failures == LATE_MAX:
+                        raise unsure(error) from None
                 await anyio.sleep(ASK_AGAIN_S)
         raise TimeoutError(f"plan {self.name!r} took no turn within {timeout_s:g} s")
 

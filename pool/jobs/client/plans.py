@@ -66,6 +66,7 @@ from pool.errors import (
     NotRunning,
     PlanRefused,
     PoolError,
+    again,
     name_of,
     shown,
 )
@@ -334,7 +335,7 @@ class PlanKeeper:
             raise PlanRefused(plan=comparing.name, key="", problem=problem)
         error, answer.error = answer.error, None
         if isinstance(error, PoolError):
-            raise error.with_traceback(None)
+            raise again(error)
         if error is not None or not answer.is_whole:
             said = f"{name_of(type(error))}: {error}" if error is not None else "it was cancelled"
             problem = f"its producer failed: {one_line(said, PROBLEM_CHARS_MAX)}"
@@ -416,12 +417,12 @@ class PlanKeeper:
                     (started.add if told.seen else over.append)(key)
                 elif not isinstance(told, JobExists):  # else the next turn says whose it is
                     refused.append(f"{key}: {one_line(str(told), PROBLEM_CHARS_MAX)}")
-        again = 0
+        count = 0
         for key in over:
             if await self._start_after(wanted[key]):
                 started.add(key)
-                again += 1
-        return started, len(over) - again, refused
+                count += 1
+        return started, len(over) - count, refused
 
     async def _start_after(self, admission: Admission) -> bool:
         """Start one that the plan had, and ended itself: its next run has an id of its own.
