@@ -18,6 +18,10 @@ import attrs
 __all__ = [
     "ArgumentsDiffer",
     "AuthError",
+    "BatchDiffers",
+    "BatchFailed",
+    "BatchSealed",
+    "BatchTooLarge",
     "CodecMissing",
     "ConfigError",
     "DeadlockRisk",
@@ -38,6 +42,7 @@ __all__ = [
     "MapFull",
     "NoHandlers",
     "NoServer",
+    "NoSuchBatch",
     "NoSuchJob",
     "NoSuchLetter",
     "NoSuchPlan",
@@ -368,6 +373,21 @@ class TooManySteps(UsageError):
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
+class BatchTooLarge(UsageError):
+    """The batch would have more members than one may have.
+
+    It stays open with the `members` it has. A member may itself be a batch: see `within`.
+    """
+
+    code: ClassVar[str] = "POOLMEMBERS"
+    hint: ClassVar[str] = "make batches of it, within one"
+
+    batch: str
+    members: int
+    members_max: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
 class DeadlockRisk(UsageError):
     """A handler waits for a job that cannot end before its own.
 
@@ -494,11 +514,13 @@ class QueueFull(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class IdempotencyConflict(RefusedError):
-    """The id, or idempotency key, is that of a job with another handler or other arguments.
+    """The id, or idempotency key, is that of a job with another handler, arguments or followers.
 
     It answers for the job that it was given to first, as long as that lives or is remembered, and
-    is never another one's. `handler` and `digest` (of handler and encoded arguments) are this
-    dispatch's, `known_handler` and `known_digest` those of the job that stands. It says that two
+    is never another one's. `handler` and `digest` (of handler and encoded arguments; behind a
+    hyphen of what follows, if anything) are this dispatch's, `known_handler` and `known_digest`
+    those of the job that stands; `differs` says which of the three is not the same, or `id`: that
+    job was given none, and nobody can ask for it by the one that was made for it. It says that two
     callers, or two versions of one, make different jobs under one name: put what tells them apart
     into the key.
     """
@@ -512,6 +534,7 @@ class IdempotencyConflict(RefusedError):
     digest: str
     known_handler: str
     known_digest: str
+    differs: str  # handler, arguments, followers or id
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -612,6 +635,52 @@ class NoSuchJob(RefusedError):
 
     key: str
     job_id: str = ""
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NoSuchBatch(RefusedError):
+    """There is no batch of this id.
+
+    It was never opened, or settled longer than its `keep_s` ago (a day by default), or its lane has
+    lost its data. What its members did stands, whatever became of it.
+    """
+
+    code: ClassVar[str] = "POOLNOBATCH"
+    hint: ClassVar[str] = "pool batches list shows those there are; keep_s says for how long"
+
+    batch: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class BatchSealed(RefusedError):
+    """The batch has all its members, and takes no more.
+
+    Its maker has sealed it, or somebody has cancelled it; or nobody has added a member for its
+    `open_s` (an hour by default), and it was sealed by itself. Members that it had before may be
+    added again: that changes nothing.
+    """
+
+    code: ClassVar[str] = "POOLSEALED"
+    hint: ClassVar[str] = "open another one, of another id"
+
+    batch: str
+    members: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class BatchDiffers(RefusedError):
+    """The batch has another member in that place.
+
+    It was opened before, and who opens it again must add the same members in the same order: by
+    their places they are known. `index` is that of the first which differs, or of one that others
+    have added meanwhile.
+    """
+
+    code: ClassVar[str] = "POOLBATCH"
+    hint: ClassVar[str] = "add the same members in the same order, or open one of another id"
+
+    batch: str
+    index: int
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -938,6 +1007,21 @@ class OutOfMemory(HandlerError):
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
+class MiddlewareFailed(HandlerError):
+    """What stands around the dispatches of a handler raised.
+
+    Of `dispatch_many()`, in the place of the call that it was: the others went on.  `__cause__` is
+    what was raised; `dispatch()` raises that itself.
+    """
+
+    code: ClassVar[str] = "POOLMIDDLEWARE"
+    hint: ClassVar[str] = "nothing was sent, unless it raised behind its call_next()"
+
+    key: str
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
 class JobParked(HandlerError):
     """The job was given up and lies in the dead letters.
 
@@ -958,6 +1042,28 @@ class JobParked(HandlerError):
     attempts: int
     last_error: str
     replayed_as: str = ""
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class BatchFailed(HandlerError):
+    """The batch has settled, and fewer members have succeeded than must.
+
+    Or it was cancelled, as `state` says. The counts are those of its end; `BatchRef.members()`
+    tells of each member what became of it. A dead letter that is replayed is a new job, and changes
+    nothing here.
+    """
+
+    code: ClassVar[str] = "POOLBATCHFAILED"
+    hint: ClassVar[str] = "members() says which failed, and pool parked why"
+
+    batch: str
+    state: str
+    expected: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    missing: int
+    cause: str = ""
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

@@ -119,6 +119,7 @@ class Names:
     thawed: str = _fixed("thawed")  # who was fenced, and lives
     attempts: str = _fixed("attempts")  # of live jobs, those that failed
     kept: str = _fixed("kept")  # until when the outcomes of which jobs are remembered
+    batches: str = _fixed("batches")
 
     @prefix.default
     def _prefix(self) -> str:
@@ -142,7 +143,11 @@ class Names:
 
     def result(self, key: str, job_id: str) -> str:
         """The outcome of an ended job."""
-        return f"{self.prefix}result:{pair(key, job_id)}"
+        return f"{self.prefix}result:{job_id} {key}"  # a pair
+
+    def batch(self, batch_id: str) -> str:
+        """A batch, and what has become of its members."""
+        return f"{self.prefix}batch:{batch_id}"
 
     def signal(self, identity: str) -> str:
         """Wake-ups for a worker, and replies for a node."""
@@ -250,6 +255,13 @@ def check_job_id(job_id: object) -> None:
     if not (type(job_id) is str and _JOB_ID.fullmatch(job_id)):
         must = "1 to 128 characters of ASCII that can be seen, without comma and bar"
         raise checks.option("job_id", job_id, must)
+
+
+def check_batch(batch_id: object) -> None:
+    """Refuse what cannot be a batch's id: the rule of job ids."""
+    if not (type(batch_id) is str and _JOB_ID.fullmatch(batch_id)):
+        must = "1 to 128 characters of ASCII that can be seen, without comma and bar"
+        raise checks.option("id", batch_id, must)
 
 
 def check_step(name: object) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 import attrs
 
 import pool
+import pool.batches
 import pool.codecs
 import pool.events
 import pool.letters
@@ -36,6 +37,7 @@ from pool.core import lifecycle
 from pool.errors import PoolError
 from pool.ops import cli
 from pool.ops.cli.explain import facts, kinds
+from pool.ops.doctor import RULES
 from pool.redis.scripts import Script
 from pool.settings import Settings
 from tools import figures, life
@@ -69,6 +71,7 @@ API: Final = {
             "Follower",
         ),
         *("Dispatching", "JobRef", "Status", "Progress", "LocalWorker", "WorkerInfo"),
+        *pool.batches.__all__,
         *pool.letters.__all__,
         *pool.listing.__all__,
         *pool.middleware.__all__,
@@ -82,6 +85,7 @@ API: Final = {
 }
 _HOMES: Final = (
     pool,
+    pool.batches,
     pool.codecs,
     pool.letters,
     pool.listing,
@@ -200,6 +204,15 @@ def commands() -> str:
     return "\n\n".join(parts)
 
 
+def findings() -> str:
+    """What `pool doctor` looks for, from its table."""
+    rows = (
+        (f"[`{rule.name}`](#{rule.name})", rule.severity, rule.looks_at, rule.threshold)
+        for rule in RULES
+    )
+    return table(("finding", "how bad", "what is looked at", "from when on"), rows)
+
+
 def _one_space(text: str) -> str:
     return re.sub(r"(?<=[.:;?!]) {2,}", " ", text)
 
@@ -247,7 +260,7 @@ KINDS: Final = {
     "pending": ("zset", "key -> by when its start must be acknowledged"),
     "due": (
         "zset",
-        "key -> when its delay, retry or time limit is over; lane -> when to carry what is for it",
+        "key -> when its delay, retry or limit is over; lanes and batches: when somebody comes",
     ),
     "payloads": (
         "hash",
@@ -265,9 +278,11 @@ KINDS: Final = {
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
     "attempts": ("hash", "key -> how its job's latest attempts failed"),
     "kept": ("zset", "length of the outcome, job id and key -> until when it is remembered"),
+    "batches": ("zset", "id of each batch -> when it was opened"),
     "config": ("hash", "protocol, lanes, TTL and generation: what the pool was made as"),
     "map_due": ("zset", "map -> when its time is up"),
     "maps": ("hash", "the time by which maps end, and how far those came that have"),
+    "batch": ("hash", ""),
     "inbox": ("list", ""),
     "owned": ("set", ""),
     "result": ("string", ""),
@@ -376,6 +391,7 @@ PARTS: Final = (
     Part("reference/errors.md", "entries", error_entries),
     Part("reference/events.md", "events", events),
     Part("reference/cli.md", "commands", commands),
+    Part("how-to/at-three-in-the-morning.md", "findings", findings),
     Part("reference/redis.md", "keys", redis_keys),
     Part("reference/scripts.md", "scripts", scripts),
     Part("reference/api-jobs.md", "api", lambda: api("jobs")),

@@ -27,6 +27,7 @@ class Pages:
     letter_bytes: int = 1024 * 1024  # ... so many bytes of them; one alone may be larger
     carried: int = 64  # messages that one lane takes of another's at once; beside ...
     carried_bytes: int = 1024 * 1024  # ... so many bytes of them; one alone may be larger
+    mustered: int = 256  # members of a batch that one call tells of
     looked_at: int = 500  # messages, or entries, among which one is looked for
 
 

@@ -98,6 +98,11 @@ class Candidates:
             return ids[0] if ids else None
         return ids[table.best(key_hash, 1)[0]]
 
+    def few(self, handler: str) -> tuple[str, ...] | None:
+        """Return the ids of all workers that may have any key, if there is nothing to rank."""
+        ids, table = self._of(handler)
+        return ids if len(ids) < 2 and not table.twins else None
+
     def ranked(self, key_hash: int, handler: str, limit: int) -> tuple[str, ...]:
         """Return the ids of at most `limit` workers, the one that should have the key first."""
         ids, table = self._of(handler)

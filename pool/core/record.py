@@ -41,7 +41,7 @@ INLINE_BYTES_MAX: Final = 1024  # of what travels with what announces it, likewi
 
 # In `more` of a record and of its start: a letter and its value each, with commas between.
 MORE: Final = {
-    "digest": "d",  # of handler and payload, where its id was given to it
+    "digest": "d",  # of handler, payload and followers, where its id was given to it
     "expires": "x",  # ms[/by]: for so long it may begin, see `core/lapse.py`
     "start": "s",  # ms[/by]: so long it may wait for a worker, likewise
     "retention": "r",  # ms for which its outcome is kept, whatever its handler says
@@ -53,6 +53,7 @@ MORE: Final = {
     # How long its payload is, behind which its followers stood, until it has ended; then the names
     # of those that were released, with ; between: see `lua/lib/channel.lua`
     "followers": "f",
+    "batch": "b",  # INDEX/LANE/NONCE/ID of the batch that it is a member of, see `core/batches.py`
     # Only outcomes and dead letters have:
     "handler": "h",
     "kind": "k",  # as in the record
@@ -384,9 +385,13 @@ class Letter:
         return cls(key=key, id=job_id, outcome=outcome, payload=payload)
 
 
-def digest_of(handler: str, payload: bytes) -> str:
-    """Return what tells one job from another that is given the same id."""
-    return hashlib.blake2b(handler.encode() + b"\0" + payload, digest_size=8).hexdigest()
+def digest_of(handler: str, payload: bytes, followers: bytes = b"") -> str:
+    """Return what tells one job from another that is given the same id.
+
+    What follows it stands apart, behind a hyphen, so that a difference can be named.
+    """
+    behind = f"-{hashlib.blake2b(followers, digest_size=8).hexdigest()}" if followers else ""
+    return hashlib.blake2b(handler.encode() + b"\0" + payload, digest_size=8).hexdigest() + behind
 
 
 def one_line(text: str, chars_max: int) -> str:

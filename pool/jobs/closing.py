@@ -1,6 +1,12 @@
 """Something is called, and something is closed behind it, however that ended.
 
-    scope open --> call --> shield on, deadline: the stop budget --> close --> scope closed
+    scope open --> call --> shield on --> close --> scope closed
+                                |- the stop budget is over: shield off
+
+What closes is the job's own code as its handler is: a commit that was cut must not look like one.
+So nothing cuts it but what would cut the handler: a stop, the end of the lease, a time limit.  That
+finds it shielded for the stop budget, from the closing's beginning on, and what is cut then ends
+the run as a handler that was cut.
 
 The scope is opened before the call, and not where the closing begins: what is closed may have
 opened scopes of its own meanwhile (a task group of a generator, which is open across its `yield`),
@@ -10,11 +16,14 @@ and those can be left only as long as they are the innermost.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
 
 from pool.jobs.job import Job
+from pool.redis.io.loops import current_loop, is_asked_for
+from pool.runtime.exceptions import has_cancellation
 
 LEFT_OPEN: Final = "it left a cancel scope or a task group open"
 
@@ -24,10 +33,11 @@ async def closed(
     call: Callable[[], Awaitable[Any]],
     close: Callable[[BaseException | None], Awaitable[object]],
 ) -> Any:
-    """Return what a call returns, or raise what it raises; close behind it, shielded.
+    """Return what a call returns, or raise what it raises; close behind it.
 
-    Closing is told what was raised, and cannot make it good.  What takes longer than the stop
-    budget is cancelled, and changes nothing.
+    Closing is told what was raised, and cannot make it good.  It is shielded for the stop budget;
+    what goes on is cancelled as soon as the run is, and then this raises what was raised before,
+    or that cancellation.
     """
     raised: BaseException | None = None
     flying: BaseException | None = None
@@ -41,14 +51,10 @@ async def closed(
                     raised = error
                     raise
                 finally:
-                    scope.shield = True
-                    scope.deadline = anyio.current_time() + job._timing().stop_budget_s
-                    await close(raised)
+                    await _close(scope, job, close, raised)
             except BaseException as error:
                 flying = error
                 raise
-        if raised is not None:
-            raise raised  # the closing was cut short, and its scope has taken that for its own
         return value
     except RuntimeError as error:
         # Leaving our scope fails only if one was left open within it.
@@ -57,3 +63,22 @@ async def closed(
         raise (RuntimeError(LEFT_OPEN) if raised is None else raised) from None
     finally:
         raised = flying = None  # their tracebacks lead back here
+
+
+async def _close(
+    scope: anyio.CancelScope,
+    job: Job,
+    close: Callable[[BaseException | None], Awaitable[object]],
+    raised: BaseException | None,
+) -> None:
+    scope.shield = True
+    budget_s = job._host.timing().stop_budget_s
+    take_back = current_loop().later(budget_s, partial(setattr, scope, "shield", False))
+    try:
+        await close(raised)
+    except BaseException as error:
+        was_cut = has_cancellation(error) and is_asked_for()
+        if raised is None or not was_cut:
+            raise
+    finally:
+        take_back()

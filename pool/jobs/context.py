@@ -168,7 +168,10 @@ class Context(Session):
         self, key: str, handler: str, *, lane: int, limit: int = TARGETS_MAX, but: str = ""
     ) -> tuple[Target, ...]:
         """Return the workers for a key, the one that should have it first, without `but`."""
-        ranked = self.candidates.ranked(key_hash(key), handler, limit + bool(but))
+        candidates = self.roster.candidates
+        ranked = candidates.few(handler)
+        if ranked is None:
+            ranked = candidates.ranked(key_hash(key), handler, limit + bool(but))
         if but:
             ranked = tuple([w for w in ranked if w != but][:limit])
         found = self.as_targets(ranked, lane)
@@ -187,6 +190,9 @@ class Context(Session):
     def as_targets(self, workers: Sequence[str], lane: int) -> tuple[Target, ...]:
         """Return these workers under their names in a lane."""
         known = self.candidates.workers
+        if len(workers) == 1:  # as for nearly each dispatch
+            candidate = known[workers[0]]
+            return (Target(candidate.id, candidate.numbers[lane]),) if candidate.is_in(lane) else ()
         here = slice(lane, lane + 1)
         return tuple([Target(w, n) for w in workers for n in known[w].numbers[here] if n])
 
@@ -200,11 +206,16 @@ class Ranks:
 
     def __init__(self) -> None:
         self._places: dict[Target, int] = {}
+        self._known: dict[tuple[Target, ...], tuple[int, ...]] = {}  # what was asked for before
 
-    def of(self, targets: Sequence[Target]) -> tuple[int, ...]:
+    def of(self, targets: tuple[Target, ...]) -> tuple[int, ...]:
         """Return the places of one item's targets, the first choice first."""
-        places = self._places
-        return tuple([places.setdefault(target, len(places) + 1) for target in targets])
+        found = self._known.get(targets)
+        if found is None:
+            places = self._places
+            found = tuple([places.setdefault(target, len(places) + 1) for target in targets])
+            self._known[targets] = found
+        return found
 
     @property
     def targets(self) -> tuple[Target, ...]:

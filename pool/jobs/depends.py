@@ -3,7 +3,7 @@
     registration   parameters --> those that are `Depends(...)` --> in which order they are made
     each attempt   made one after the other --> handler --> closed, the last that was made first
 
-One that several need is made once.  Closing is shielded, within the stop budget, and happens
+One that several need is made once.  Closing is the job's own code (see `closing.py`), and happens
 however the attempt ended: a generator sees the error and may do something about it, but it cannot
 make a failed attempt a good one.  Nothing here is called for a handler without dependencies.
 
@@ -308,7 +308,7 @@ async def _make(
     made: dict[Function, Any] = {}
     if plan.lifespan is not None:
         made[plan.lifespan] = job.resources
-    way: Any = job._blocking(job) if plan.has_threads else NO_BLOCKING
+    way: Any = job._blocking() if plan.has_threads else NO_BLOCKING
     for fn, maker in plan.makers.items():
         given: dict[str, Any] = {name: made[need] for name, need in maker.needs.items()}
         for name in maker.jobs:

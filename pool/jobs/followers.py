@@ -11,7 +11,7 @@ from pool import checks
 from pool.core.codec import check_size, encode_call, head
 from pool.core.followers import NO_PLACE, Follows, When, follower_id
 from pool.errors import InvalidOption
-from pool.jobs.handlers import Handler
+from pool.jobs.handlers import Handler, Handlers
 from pool.names import check_handler, check_key, lane_of
 
 FOLLOWERS_MAX: Final = 256  # of one dispatch, and of one run, those of its followers included
@@ -112,6 +112,8 @@ class Packer:
 
     lanes: int
     payload_bytes_max: int
+    handlers: Handlers | None = None  # those that are known by their names
+    has_kinds: bool = attrs.field(default=True, kw_only=True)  # else as who does not know them
     left: int = FOLLOWERS_MAX  # how many more there may be
 
     def pack(
@@ -161,10 +163,13 @@ class Packer:
             raise checks.option(when, follower, f"a chain of at most {CHAIN_MAX}")
         key, handler, then = follower.key, follower.handler, (follower._then, follower._otherwise)
         check_key(key)
-        known = handler if isinstance(handler, Handler) else None
-        if known is None:
+        known: Handler[..., Any] | None
+        if isinstance(handler, Handler):
+            known, name = handler, handler.name
+        else:
             check_handler(handler)
-        name = handler if isinstance(handler, str) else handler.name
+            name = handler
+            known = self.handlers.get(name) if self.handlers is not None else None
         if follower._takes_result:  # whether that fits shows when it is there
             version = known._arguments.encoding.version if known else 1
             call = encode_call((None, *follower.args), follower.kwargs)
@@ -179,7 +184,7 @@ class Packer:
             key=key,
             id=job_id,
             handler=name,
-            kind=known._options.kind if known else None,
+            kind=known._options.kind if known and self.has_kinds else None,
             lane=lane_of(key, self.lanes),
             delay_ms=round(follower._delay_s * 1000),
             place=call.index(b"null") if follower._takes_result else NO_PLACE,

@@ -8,7 +8,7 @@ Which form it is is decided once, where it is registered: a plain function is ca
 
 A generator is closed where it stands: at its `yield` when its handler was told to end meanwhile
 (GeneratorExit), or where it awaits (cancellation).  An object is stopped once for each start that
-returned, whatever came behind that.  Both are shielded, within the stop budget.  What is plain in
+returned, whatever came behind that.  Both are shielded for the stop budget.  What is plain in
 an object is called in a thread, by the rules of plain handlers.
 """
 
@@ -347,7 +347,7 @@ async def _direct(method: Function, /, *args: Any, **kwargs: Any) -> None:
 
 def _caller(job: Job) -> Callable[..., Coroutine[Any, Any, None]]:
     """Return what calls methods some of which are plain: a run has one thread at a time."""
-    way, limiter = job._blocking(job), anyio.CapacityLimiter(1)
+    way, limiter = job._blocking(), anyio.CapacityLimiter(1)
 
     async def call(method: Function, /, *args: Any, **kwargs: Any) -> None:
         if checks.is_async(method):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, overload
 
 import anyio
@@ -12,6 +13,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import Codec, check_size, decode_value, encode_message
+from pool.core.headroom import check_headroom
 from pool.core.record import Kind, Progress
 from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
@@ -142,7 +144,26 @@ class Inbox:
             self._bell.set()
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.frozen(eq=False, kw_only=True)
+class Host:
+    """Who runs jobs, as these reach it: made once for all of one worker's.
+
+    `run` is what it knows the job by.
+    """
+
+    node: Node
+    node_id: str
+    state_bytes_max: int
+    timing: Callable[[], Timing]
+    inbox: Callable[[Any], Inbox]
+    read_inbox: Callable[[Any, int], Awaitable[InboxPage]]
+    on_handled: Callable[[Any, int], object]
+    keeper: Callable[[Any], Keeper]
+    blocking: Callable[[Job], Blocking]
+    on_unheard: Callable[[Job], object]
+
+
+@attrs.define(eq=False)
 class Job:
     """One run of a job, as its handler sees it."""
 
@@ -152,29 +173,38 @@ class Job:
     kind: Kind
     epoch: int  # the fencing token: rises with every owner; give it to external systems (G-03)
     attempt: int  # 1 is the first
-    node: Node = attrs.field(repr=False)  # that runs it: to dispatch, wait and notify from here
-    node_id: str
     worker: str
     # This run follows one that may have ended without handing over: its process died, it failed, or
     # ran too long.  `state` is what was saved last, or handed over before that.
-    is_recovered: bool = False
-    resources: Any = attrs.field(repr=False, default=None)  # what its handlers' lifespan yielded
+    is_recovered: bool
+    _host: Host = attrs.field(repr=False)
+    _run: Any = attrs.field(repr=False)
     _state: bytes | None = attrs.field(repr=False)
-    _state_bytes_max: int = attrs.field(repr=False)
-    _timing: Callable[[], Timing] = attrs.field(repr=False)
-    _inbox: Inbox = attrs.field(repr=False)
-    _read_inbox: ReadInbox = attrs.field(repr=False)
-    _on_handled: Callable[[int], object] = attrs.field(repr=False)
-    _keeper: Callable[[], Keeper] = attrs.field(repr=False)
-    _blocking: Callable[[Job], Blocking] = attrs.field(repr=False)
-    _on_unheard: Callable[[Job], object] = attrs.field(repr=False, default=lambda _: None)
-    _state_as: Codec | None = attrs.field(repr=False, default=None)  # None: JSON, or bytes
-    _is_stated: bool = attrs.field(repr=False, default=False)
+    _is_stated: bool = attrs.field(repr=False)
+    _state_as: Codec | None = attrs.field(repr=False)  # None: JSON, or bytes
+    resources: Any = attrs.field(repr=False, default=None)  # what its handlers' lifespan yielded
     _stop_cause: str = attrs.field(init=False, repr=False, default="")
     _is_listening: bool = attrs.field(init=False, default=False)
     _in_hand: int = attrs.field(init=False, default=0)  # the message that is being handled
+    _is_deaf: bool = attrs.field(init=False, repr=False, default=False)  # and has said so
     followers: tuple[Follower, ...] = attrs.field(init=False, repr=False, default=())  # `then()`'s
     _packed: bytes = attrs.field(init=False, repr=False, default=b"")  # the same
+
+    @property
+    def node(self) -> Node:
+        """The node that runs it: to dispatch, wait and notify from here."""
+        return self._host.node
+
+    @property
+    def node_id(self) -> str:
+        """Its id."""
+        return self._host.node_id
+
+    def _keeper(self) -> Keeper:
+        return self._host.keeper(self._run)
+
+    def _blocking(self) -> Blocking:
+        return self._host.blocking(self)
 
     @property
     def state(self) -> Any:
@@ -201,7 +231,7 @@ class Job:
     def _encoded(self, value: Any) -> bytes:
         codec = self._state_as
         encoded = encode_message(value) if codec is None else codec.encode(value)
-        check_size("state", encoded, self._state_bytes_max)
+        check_size("state", encoded, self._host.state_bytes_max)
         return encoded
 
     async def save(self, state: Any) -> None:
@@ -321,7 +351,7 @@ class Job:
         if not checks.flag("process", process) and memory_bytes is not None:
             must = "None: a thread has no memory of its own"
             raise checks.option("memory_bytes", memory_bytes, must)
-        way = self._blocking(self)
+        way = self._blocking()
         value: R = await (
             way.in_process(fn, args, memory_bytes) if process else way.in_thread(fn, args)
         )
@@ -395,34 +425,37 @@ class Job:
         return _Notifications(self)
 
     async def _next_message(self) -> Any:
+        check_headroom()
         if self._is_listening:
             problem = "one loop over them at a time"
             raise InvalidOption(option="notifications", value="a second loop", problem=problem)
+        host, run = self._host, self._run
         if self._in_hand:
-            self._on_handled(self._in_hand)
+            host.on_handled(run, self._in_hand)
             self._in_hand = 0
         self._is_listening = True
         try:
-            number, payload = await self._inbox.next(self._read_inbox)
+            number, payload = await host.inbox(run).next(partial(host.read_inbox, run))
         finally:
             self._is_listening = False
         try:
             message = decode_value(payload)
         except PayloadEncodingError:
             # Not from `notify()`.  It fails this attempt, and shall not fail every other one.
-            self._on_handled(number)
+            host.on_handled(run, number)
             raise
         self._in_hand = number
         return message
 
     def _note_unheard(self) -> None:
         """Tell, once, that nobody here takes messages; for objects without `notify()`."""
-        on_unheard, self._on_unheard = self._on_unheard, lambda _: None
-        on_unheard(self)
+        if not self._is_deaf:
+            self._is_deaf = True
+            self._host.on_unheard(self)
 
     def ending(self) -> anyio.CancelScope:
         """Return a scope for clean-up that must await: shielded, within the stop budget."""
-        deadline_s = anyio.current_time() + self._timing().stop_budget_s
+        deadline_s = anyio.current_time() + self._host.timing().stop_budget_s
         return anyio.CancelScope(shield=True, deadline=deadline_s)
 
     def _checkpoint(self) -> bytes | None:

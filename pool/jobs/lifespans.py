@@ -4,7 +4,8 @@
 
 Each is entered once per node, before the worker takes keys, and closed when no worker is left; the
 last that was entered first.  It has a task of its own, so that it may open cancel scopes and task
-groups.  If it fails while it is open, the node ends with that; at its end, that is told.
+groups.  If it fails while it is open, the node ends with that; at its end, that is told, and so is
+an end that was cut.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class _Held:
     leaving: anyio.Event = attrs.field(factory=anyio.Event)
     over: anyio.Event = attrs.field(factory=anyio.Event)
     scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
-    error: Exception | None = None
+    error: BaseException | None = None
     value: Any = None
 
 
@@ -70,13 +71,12 @@ class Lifespans:
         except BaseException as error:
             if is_cancellation(error):
                 raise
-            cause = error if isinstance(error, Exception) else RuntimeError(told(error))
             if not held.opened.is_set():
-                held.error = cause
+                held.error = error
             elif held.leaving.is_set():
-                event = ActorCrashed(actor="lifespan", error=told(error), restarts=0)
-                self.supervisor.emit(event)
+                self._tell(told(error))
             else:
+                cause = error if isinstance(error, Exception) else RuntimeError(told(error))
                 self.supervisor.fail(cause)
         finally:
             held.opened.set()
@@ -90,4 +90,8 @@ class Lifespans:
                 await held.over.wait()
             if patience.cancelled_caught:
                 held.scope.cancel()
+                self._tell(f"its end took longer than grace_s, {budget_s:g} s, and was cut short")
         self._held.clear()
+
+    def _tell(self, problem: str) -> None:
+        self.supervisor.emit(ActorCrashed(actor="lifespan", error=problem, restarts=0))

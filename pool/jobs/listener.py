@@ -1,7 +1,7 @@
 """The blocking reads: one `StreamTailer` per lane, over the node's signals and all streams of its
 workers.
 
-    tailer: XREAD from its own positions --Batch--> listener --> worker mailboxes, node's waiters
+    tailer: XREAD from its own positions --Brought--> listener --> worker mailboxes, node's waiters
 
 A position moves on only when the loop has taken what was read: an entry is delivered at least once,
 and (key, epoch) makes repeats drop out.  Starts stay in their stream until the script that ends the
@@ -19,7 +19,7 @@ import attrs
 from pool.errors import PoolError, StoreUnavailable
 from pool.jobs.context import Context, LaneState
 from pool.runtime.actor import Actor
-from pool.runtime.stream_tailer import FIRST, Batch, Fields, Reading, StreamTailer
+from pool.runtime.stream_tailer import FIRST, Brought, Fields, Reading, StreamTailer
 
 READ_MAX: Final = 1000  # entries of one stream in one read
 
@@ -29,7 +29,7 @@ class _Read:
     """Entries arrived in one lane."""
 
     lane: int
-    batch: Batch[Reading]
+    batch: Brought[Reading]
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -8,7 +8,7 @@ close   workers out of `open`; services handed over, finite jobs end within the 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -22,6 +22,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import check_size, encode_message
+from pool.core.headroom import check_headroom
 from pool.core.lifecycle import State as JobState
 from pool.core.options import IfExists
 from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
@@ -30,9 +31,12 @@ from pool.core.record import Record
 from pool.errors import (
     ConfigError,
     NotRunning,
+    PoolError,
     StoreUnavailable,
+    again,
 )
 from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, PolicyUnknown
+from pool.jobs.client.batch import KEEP_S, OPEN_S, Batch, Batches, batch_options
 from pool.jobs.client.dispatch import Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
 from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
@@ -44,7 +48,7 @@ from pool.jobs.client.stopping import StopMany, StopReport
 from pool.jobs.context import Context
 from pool.jobs.followers import Follower, Packer, count_of, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
-from pool.jobs.job import Job
+from pool.jobs.job import RUNNING, Job
 from pool.jobs.producing import Producer
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.wiring import Wiring
@@ -52,7 +56,14 @@ from pool.maps.commands import MapLife
 from pool.maps.map import ReplicatedMap
 from pool.maps.replica import Replica
 from pool.maps.watch import V
-from pool.names import Control, check_handler, check_key, check_label, check_pool
+from pool.names import (
+    Control,
+    check_batch,
+    check_handler,
+    check_key,
+    check_label,
+    check_pool,
+)
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.loops import door
 from pool.redis.io.system import IO, LINEAGE, SystemIO
@@ -287,7 +298,8 @@ class Node(Dispatching):
 
         Those that are queued, too.  It returns when all have really ended, or the time is up; each
         stop stays requested.  Asked for again, it finds those that have not ended.  What is
-        dispatched meanwhile may be stopped, or not.
+        dispatched meanwhile may be stopped, or not.  From a handler, whose own job may be among
+        them, it goes on if that is cancelled.
 
         Args:
             handler: Those of this handler only.
@@ -305,7 +317,8 @@ class Node(Dispatching):
         checks.flag("dry_run", dry_run)
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         wanted = JobFilter(handler=handler, prefix=prefix)
-        return await StopMany(client, wanted, cause, timeout_s, dry_run).carry_out()
+        work = StopMany(client, wanted, cause, timeout_s, dry_run).carry_out
+        return await (self._outlive("stop_all", work) if RUNNING.get() else work())
 
     async def jobs(
         self,
@@ -321,9 +334,10 @@ class Node(Dispatching):
     ) -> JobPage:
         """Return some of the live jobs that fit all that is given, and where to go on.
 
-        An owner, `unassigned`, `pending` and `waiting` are found by their indexes; for all else a
-        page looks at so many records, and says at how many of how many: it may have found nothing,
-        and lead on.  Jobs that move between two pages may be told twice, or not at all.
+        An owner, `unassigned` (but for handlers that nobody has registered), `pending` and
+        `waiting` are found by their indexes; for all else a page looks at so many records, and says
+        at how many of how many: it may have found nothing, and lead on.  Jobs that move between two
+        pages may be told twice, or not at all.
 
         Args:
             state: pending, running, waiting, unassigned or queued.
@@ -440,6 +454,53 @@ class Node(Dispatching):
         if planned:
             supervisor = self._open_wiring.context.supervisor
             supervisor.errand("plans", partial(see_to, self._client, planned))
+
+    # --- batches ------------------------------------------------------------------------------
+
+    def batch(
+        self,
+        id: str,
+        *,
+        then: Follower | Iterable[Follower] = (),
+        otherwise: Follower | Iterable[Follower] = (),
+        success_min: int | None = None,
+        open_s: float = OPEN_S,
+        keep_s: float = KEEP_S,
+        within: Batch | None = None,
+    ) -> Batch:
+        """Return a batch to be made: jobs that are counted, waited for and cancelled together.
+
+            async with node.batch("nightly", then=Follower("mail", "ops")) as batch:
+                await batch.add(report, (Call(tenant, day) for tenant in tenants))
+
+        Entering opens it, unless there is one of that id: then it goes on with that one, to which
+        the same members may be added again, as after a crash.  It settles by itself when it is
+        sealed and all its members have ended, also when nobody is left who made it.  `then` is
+        accepted in the step that settles it, exactly once.
+
+        Args:
+            id: 1 to 128 characters of ASCII that can be seen, without comma and bar.
+            then: What follows when it is done; see `Follower`.  With `takes_result` its first
+                argument is a dict of the counts: expected, succeeded, failed, cancelled, missing.
+            otherwise: What follows when it has failed or was cancelled; `takes_result` is text.
+            success_min: How many members must succeed, 0 to 1,000,000; None: all.
+            open_s: After so long without a new member it is sealed in any case, 1 s to 365 days.
+            keep_s: For so long it can be looked at once it has settled, likewise.
+            within: A batch that is being made, of which this one becomes a member.
+
+        Raises:
+            InvalidOption: A value is out of bounds, or is none.
+            NotRunning: The node is not open.
+        """
+        check_batch(id)
+        options = batch_options(then, otherwise, success_min, open_s, keep_s, within)
+        self._check_open()
+        return Batch(self._open_client, id, options)
+
+    @property
+    def batches(self) -> Batches:
+        """The pool's batches: to look at, wait for and cancel."""
+        return Batches(self._open_client)
 
     # --- shared parts -------------------------------------------------------------------------
 
@@ -614,7 +675,8 @@ class Node(Dispatching):
 
         Open jobs stay in the store, for the next start.  With `end_jobs` they are stopped instead:
         before the nodes drain, within the grace of this one, and those once more that nobody owns
-        after that.  The report tells of which that is not known.
+        after that.  The report tells of which that is not known.  It goes on if the caller is
+        cancelled, who may be one of those jobs.
 
         Raises:
             InvalidOption: `end_jobs` is neither True nor False.
@@ -623,13 +685,18 @@ class Node(Dispatching):
         """
         self._check_open()
         checks.flag("end_jobs", end_jobs)
-        cause, before = "the pool is shut down", None
         if end_jobs:
-            before = await self.stop_all(cause=cause, timeout_s=self.settings.grace_s)
+            return await self._outlive("shutdown_pool", self._end_all)
         await self._open_wiring.shut_down()
         await self.drain()
-        if before is None:
-            return None
+        return None
+
+    async def _end_all(self) -> StopReport:
+        """Stop all jobs, have every node drain, and stop what came meanwhile."""
+        cause = "the pool is shut down"
+        before = await self.stop_all(cause=cause, timeout_s=self.settings.grace_s)
+        await self._open_wiring.shut_down()
+        await self.drain()
         after = await self.stop_all(cause=cause, timeout_s=self.settings.grace_s)
         return StopReport(
             found=max(before.found, before.stopped + after.found),
@@ -637,6 +704,25 @@ class Node(Dispatching):
             keys=before.keys,
             problems=after.problems,
         )
+
+    async def _outlive(self, name: str, work: Callable[[], Awaitable[StopReport]]) -> StopReport:
+        """Do what goes on though its caller is cancelled, who may be a job that it ends."""
+        over, answers = anyio.Event(), list[StopReport | PoolError]()
+
+        async def do() -> None:
+            try:
+                answers.append(await work())
+            except PoolError as error:  # the caller's; anything else is a crash, and it begins anew
+                answers.append(error)
+
+        self._open_wiring.context.supervisor.errand(name, do, over.set)
+        await over.wait()
+        match answers:
+            case [StopReport() as report]:
+                return report
+            case [PoolError() as error]:
+                raise again(error)
+        raise NotRunning(state="closing")
 
     def _on_shutdown(self) -> None:
         wiring = self._open_wiring
@@ -649,6 +735,7 @@ class Node(Dispatching):
     async def __aenter__(self) -> Self:
         if self.state != "new":
             raise NotRunning(state=self.state)
+        check_headroom()
         _check_main()
         self._state, self._check_loop = "opening", door()
         try:
@@ -803,6 +890,7 @@ class Node(Dispatching):
         self._check_here()
 
     def _check_here(self) -> None:
+        check_headroom()
         if self._forks != LINEAGE.forks:
             raise NotRunning(state="forked")
         self._check_loop()

@@ -5,9 +5,15 @@
                           cancelled, in whatever way: kills, reaps
 
 One process for one call: nothing that a function leaves behind meets the next one, and it is gone
-when this returns or raises.  Who may end it: we, by SIGKILL to its group; it itself; the kernel.
-If we die, our end of the socket is closed, which ends it.  A copy of us that a fork made closes
-its copy of that end at once.
+when this returns or raises.  Who may end it: we, by SIGKILL to its group, and on Linux to all of
+its session, whose number is nobody else's until we have reaped it; it itself; the kernel.  If we
+die, our end of the socket is closed, which ends it and its group.  A copy of us that a fork made
+closes its copy of that end at once.
+
+Being woken says only that it is worth a try: of a socket that was closed while some copy of it was
+open still (each start of a process makes one, for a moment), trio's poll may tell him who waits for
+a later one of the same number.  So ours is let go before it is closed, and whoever finds nothing
+waits again.
 
 Nothing is pickled.  The function is named and imported there; arguments and result are strict JSON,
 or one `bytes`.
@@ -23,7 +29,7 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing import spawn
 from pathlib import Path
@@ -38,6 +44,7 @@ from pool.core.codec import check_size, decode_value, encode_call
 from pool.errors import OutOfMemory, PayloadEncodingError, ProcessDied, ProcessFailed
 from pool.jobs import child
 from pool.jobs.child import FRAME_BYTES_MAX, HEAD_BYTES, head, read_head
+from pool.redis.io.loops import let_go
 
 MEMORY_BYTES_MIN: Final = 64 * 1024 * 1024  # Python itself takes half of it
 MEMORY_BYTES_MAX: Final = 1 << 50
@@ -169,6 +176,7 @@ async def run(request: Request, limiter: anyio.CapacityLimiter) -> Any:
             is_closed = True
             raise
         finally:
+            let_go(line)
             line.close()
             if started is not None and is_closed:
                 _kill(started)
@@ -197,12 +205,32 @@ async def _end(started: subprocess.Popen[bytes]) -> None:
     if started.returncode is None:
         _kill(started)
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(started.wait, limiter=_alone())
+            await anyio.to_thread.run_sync(_bury, started, limiter=_alone())
 
 
 def _kill(started: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):  # on macOS, if there are none but zombies
         os.killpg(started.pid, signal.SIGKILL)
+
+
+def _bury(started: subprocess.Popen[bytes]) -> None:
+    """Kill what of its session is in other groups, as a shell puts it; reap the process."""
+    killed = set[int]()
+    while found := {*_session(started.pid)} - killed:  # what is killed starts no others any more
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
+    started.wait()
+
+
+def _session(leader: int) -> Iterator[int]:
+    """Yield the processes of a session; none where the kernel does not list them."""
+    with suppress(OSError):
+        for each in os.scandir("/proc"):
+            with suppress(OSError):  # it has ended meanwhile
+                if each.name.isdigit() and os.getsid(int(each.name)) == leader:
+                    yield int(each.name)
 
 
 async def _talk(line: socket.socket, frames: bytes) -> tuple[bytes, bytes] | None:
@@ -211,7 +239,8 @@ async def _talk(line: socket.socket, frames: bytes) -> tuple[bytes, bytes] | Non
     try:
         while left:
             await anyio.wait_writable(line)
-            left = left[line.send(left[:_CHUNK_BYTES]) :]
+            with suppress(BlockingIOError):
+                left = left[line.send(left[:_CHUNK_BYTES]) :]
         kind, size = read_head(await _receive(line, HEAD_BYTES))
         return kind, await _receive(line, size)
     except (ConnectionError, EOFError):
@@ -222,7 +251,10 @@ async def _receive(line: socket.socket, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
         await anyio.wait_readable(line)
-        more = line.recv(min(size - len(data), _CHUNK_BYTES))
+        try:
+            more = line.recv(min(size - len(data), _CHUNK_BYTES))
+        except BlockingIOError:
+            continue
         if not more:
             raise EOFError
         data += more

@@ -203,15 +203,27 @@ _POOL, _HANDLER, _KEY, _ID, _ATTEMPT, _EPOCH = _variables(
 )
 
 
-def _enter(job: Job, of: str) -> None:
+def context_for(pool: str, handler: str) -> LogContext:
+    """Return a context in which stands what all jobs of a handler have in theirs."""
+
+    def enter() -> None:
+        _POOL.set(pool)
+        _HANDLER.set(handler)
+        _ATTEMPT.set(1)
+
+    context = copy_context()
+    context.run(enter)
+    return context
+
+
+def _enter(job: Job) -> None:
     """Note in a handler's own context whose it is; log lines carry it from there."""
-    RUNNING.set(of)
-    _POOL.set(job.node.pool)
-    _HANDLER.set(job.handler)
+    RUNNING.set(pair(job.key, job.id))
     _KEY.set(job.key)
     _ID.set(job.id)
-    _ATTEMPT.set(job.attempt)
     _EPOCH.set(job.epoch)
+    if job.attempt != 1:
+        _ATTEMPT.set(job.attempt)
 
 
 async def _given(
@@ -254,16 +266,24 @@ def _in_thread(call: Callable[[], Any]) -> Returned | _Threw:
         LINEAGE.end_copy(forks)
 
 
-async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> Ending:
-    """Call a run's handler; whatever it does, this returns, unless we are to end ourselves."""
+async def execute(
+    run: Run,
+    limiter: anyio.CapacityLimiter,
+    cancels: Strays,
+    scope: anyio.CancelScope,
+    context: LogContext,
+) -> Ending:
+    """Call a run's handler; whatever it does, this returns, unless we are to end ourselves.
+
+    Others may end it by `scope`; that and the context are its own.
+    """
     handler, job = run.handler, run.job
     assert handler is not None
     assert job is not None
     ending: Ending | _Threw = CANCELLED
     try:
         args, kwargs = handler._arguments.decode(handler.name, run.payload or b"")
-        context = copy_context()
-        context.run(_enter, job, pair(run.key, run.start.id))
+        context.run(_enter, job)
     except (UnknownVersion, CodecMissing) as error:
         return LeftToOthers(str(error))
     except PayloadEncodingError as error:
@@ -272,7 +292,7 @@ async def execute(run: Run, limiter: anyio.CapacityLimiter, cancels: Strays) -> 
         return Unreadable(str(error), "wrong arguments")
     except BaseException as error:  # noqa: BLE001 - of a check of the user's own
         return read(error)
-    scope = run.scope = anyio.CancelScope()
+    run.scope = scope
     raised: BaseException | None = None
     is_left_open = False
     try:

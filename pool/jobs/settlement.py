@@ -135,7 +135,7 @@ class Recovery:
         key: str,
         record: Record,
         options: Options,
-        targets: Callable[[str, Record, Grant], Sequence[Target]],
+        targets: Callable[[str, Record, Grant], tuple[Target, ...]],
         *,
         death: Death | None = None,
         is_most: bool = False,

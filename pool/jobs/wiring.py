@@ -138,13 +138,14 @@ class Wiring:
             tell_waiters=self._tell_waiters,
             on_reaped=self._on_reaped,
         )
+        self.requests: Requests = Requests(context=context, tell_waiters=self._tell_waiters)
         self._sweeper = Sweeper(
             name="sweeper",
             context=context,
             tell_waiters=self._tell_waiters,
             on_suspects=self._reaper.suspect,
+            stop_job=self.requests.stop,
         )
-        self.requests: Requests = Requests(context=context, tell_waiters=self._tell_waiters)
         context.on_due = self._sweeper.due
         context.on_data_lost = self._on_lane_doubted
         context.on_interrupt = self._on_interrupt
@@ -154,7 +155,8 @@ class Wiring:
     @property
     def down(self) -> tuple[str, ...]:
         """The names of the parts that are down at the moment; see `Supervisor`."""
-        return self._supervisor.down
+        unwoken = ("pipeline",) if self.context.pipeline.is_unwoken else ()
+        return (*self._supervisor.down, *unwoken)
 
     # --- start and stop -----------------------------------------------------------------------
 
@@ -340,6 +342,8 @@ class Wiring:
         counts: dict[str, int],
         was_away: bool,
     ) -> None:
+        self._supervisor.look()
+        self.context.pipeline.look()
         now_s = self.context.io.clock()
         if told.lease_end_ms is not None:
             self._reaper.lease_ends(state.number, state.until_s(told.lease_end_ms, now_s))

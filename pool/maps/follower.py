@@ -43,7 +43,7 @@ from pool.maps.deltas import Deltas, Position, Probed
 from pool.names import Control
 from pool.redis.io.system import IO, BodyIO, Care
 from pool.redis.url import Url
-from pool.runtime.stream_tailer import Batch, Reading, StreamEntry, StreamTailer
+from pool.runtime.stream_tailer import Brought, Reading, StreamEntry, StreamTailer
 from pool.settings import Settings
 
 READ_MAX = 256  # deltas of one map in one read; at 64 KiB each that is 16 MiB
@@ -173,7 +173,7 @@ class MapFollower:
             log: reading for tailer in self._tailers for log, reading in tailer.readings.items()
         }
 
-    def _on_batch(self, tailer: StreamTailer[_Reading], batch: Batch[_Reading]) -> None:
+    def _on_batch(self, tailer: StreamTailer[_Reading], batch: Brought[_Reading]) -> None:
         self._deliver(tailer, batch.told)
         tailer.taken(batch)
 

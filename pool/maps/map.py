@@ -332,7 +332,7 @@ class ReplicatedMap(Generic[V]):
         """
         buffer_max = checks.count("buffer_max", buffer_max, 1, BUFFER_MAX)
         self._watches = [each for each in self._watches if not each.is_closed]
-        self._open.pipeline.check_loop()
+        self._open.pipeline.check_caller()
         watch = Watch(self._open, self._values, buffer_max)
         self._watches.append(watch)
         return watch

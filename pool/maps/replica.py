@@ -175,6 +175,7 @@ class Replica(Actor[Message]):
     @contextmanager
     def _noticing(self, generation: str) -> Iterator[None]:
         """Notice that the pool's data are gone, whoever is told first."""
+        self.pipeline.check_caller()
         try:
             yield
         except StoreLost as lost:
@@ -200,7 +201,7 @@ class Replica(Actor[Message]):
         await self._wait(at)
 
     async def _wait(self, at: Position) -> None:
-        self.pipeline.check_loop()
+        self.pipeline.check_caller()
         if self._has_passed(at):
             return
         if self.is_closed:

@@ -57,7 +57,7 @@ class Watch(Generic[V]):
             WrongLoop: On another event loop than the map's, or on none.
             NotRunning: This process is a fork of the map's.
         """
-        self._replica.pipeline.check_loop()
+        self._replica.pipeline.check_caller()
         self._end()
 
     def _end(self) -> None:
@@ -66,7 +66,7 @@ class Watch(Generic[V]):
         self._bell.set()
 
     def __enter__(self) -> Self:
-        self._replica.pipeline.check_loop()
+        self._replica.pipeline.check_caller()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,7 +76,7 @@ class Watch(Generic[V]):
         return self
 
     async def __anext__(self) -> Change[V] | Resync:
-        self._replica.pipeline.check_loop()
+        self._replica.pipeline.check_caller()
         while not self._buffer and not self._is_behind:
             if self.is_closed:
                 raise StopAsyncIteration

@@ -215,7 +215,7 @@ async def _lane(pipeline: Pipeline, n: Names) -> View:
         ],
     )
     [due] = await all_of(pipeline, unread, [("ZRANGE", n.due, 0, 0, "WITHSCORES")])
-    facts = _pairs(fields)
+    facts = pairs(fields)
     now_ms += whole(facts.get("offset", b"0"))  # pool time
     waiting, unassigned = (whole(facts.get(name, b"0")) for name in ("waiting", "unassigned"))
     handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]
@@ -326,7 +326,7 @@ async def fields_of(
     return texts or [None] * len(fields)
 
 
-def _pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
+def pairs(flat: Sequence[bytes]) -> dict[str, bytes]:
     return {k.decode(errors="replace"): v for k, v in zip(flat[::2], flat[1::2], strict=True)}
 
 

@@ -66,6 +66,7 @@ class KeyOwner:
     takes: int | None = 0
     running: int = 0
     pending: int = 0
+    down: int = 0  # of a node: how many of its parts have crashed, and do not run again yet
 
     @property
     def standing(self) -> Standing:
@@ -298,6 +299,7 @@ async def owners(
                 takes=opening.takes if is_open and opening is not None else 0,
                 running=sizes[i],
                 pending=sizes[len(names) + i],
+                down=opening.down if is_open and opening is not None else 0,
             )
         )
     return found

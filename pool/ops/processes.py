@@ -13,8 +13,14 @@ ready the old one drains; when that has ended, the next place follows.  So no pl
 somebody who takes jobs, and there are at most N + 1 processes and those that drain by themselves.
 Who fails to begin in a reload ends it: who is there stays.
 
+Who cannot begin as it is configured (a module that fails) is let be until another one is ready:
+then it is started again as anybody else, since here it can be done.  If all have failed so, nothing
+but a change helps, and it is over.
+
 Who ends unasked is started again, at once, and later and later the sooner it ends again.  A child
-that says by itself that it leaves (somebody has sent it a signal) is replaced while it drains.  If
+that says by itself that it leaves (somebody has sent it a signal) is replaced while it drains.  Who
+has not ended when its drain must be over hangs, or is stopped: it is killed.  In a reload that is a
+failure: who hangs says nothing good of what is to follow.  If
 the pool is shut down, all drain, and none is started again.
 
 The caller has the clock, the processes and the signals; it tells what happened, and carries out
@@ -33,9 +39,11 @@ from pool.core.retry import Dice, requeue_delay
 
 RESTART_BASE_S: Final = 0.5
 RESTART_CAP_S: Final = 30.0
+LOADING_END_S: Final = 10.0  # who is told while it loads ends at once; a busy machine is late
 HEALTHY_S: Final = 60.0  # who was ready for so long has not failed to start
 # Exit codes of a child, as those of any of our commands.
 DONE, FAILED, MISUSED = 0, 1, 2
+KILLED = -9  # as the system says it
 
 
 @attrs.frozen
@@ -88,6 +96,8 @@ class Child:
     generation: int  # of the reload that it was started in
     state: Literal["starting", "ready", "leaving"] = "starting"
     ready_s: float = math.inf  # since when
+    drain_s: float = LOADING_END_S  # its drain takes no longer
+    kill_s: float = math.inf  # of one that leaves: by then it has ended
 
 
 @attrs.define(kw_only=True)
@@ -102,10 +112,12 @@ class Processes:
     is_reloading: bool = False
     is_stopping: bool = False
     was_ready: bool = False  # all of them were, once
+    has_worked: bool = False  # one of them was ready, once
     _code: int = DONE
     _serial: int = 0
     _generation: int = 0
     _failures: dict[int, int] = attrs.field(factory=dict)  # in a row, by place
+    _refused: list[Child] = attrs.field(factory=list)  # who could not begin, before any other had
 
     # --- what is the case -----------------------------------------------------------------------
 
@@ -117,7 +129,8 @@ class Processes:
     @property
     def wake_s(self) -> float | None:
         """By when `tick` wants to be called; None: never."""
-        return min(self.restarts.values(), default=None)
+        kills_s = [each.kill_s for each in self._in_state("leaving")]
+        return min([*self.restarts.values(), *kills_s], default=None)
 
     # --- what happens ---------------------------------------------------------------------------
 
@@ -125,16 +138,20 @@ class Processes:
         """Start them all."""
         return [self._start(number) for number in self._places]
 
-    def ready(self, serial: int, now_s: float) -> list[Effect]:
-        """One takes jobs."""
+    def ready(self, serial: int, now_s: float, drain_s: float) -> list[Effect]:
+        """One takes jobs, and needs no longer to drain."""
         child = self.children.get(serial)
         if child is None or child.state != "starting":
             return []
-        child.state, child.ready_s = "ready", now_s
+        child.state, child.ready_s, child.drain_s = "ready", now_s, drain_s
+        self.has_worked = True
+        refused, self._refused = self._refused, []
         older = [each for each in self._present(child.number) if each.serial < serial]
         effects: list[Effect] = [self._drain(each) for each in older]
         places = {each.number for each in self._in_state("ready")}
         self.was_ready = self.was_ready or len(places) == self.count
+        for each in refused:
+            effects += self._again(each, now_s, MISUSED)
         return [*effects, *self._go_on()]
 
     def leaving(self, serial: int, now_s: float, *, is_shut_down: bool) -> list[Effect]:
@@ -158,8 +175,11 @@ class Processes:
             return self._finish()
         if child.state == "leaving":
             return [*self._go_on()]
-        if code == MISUSED and not self.was_ready and not self.waits_for_change:
-            self._code = code  # it never worked: nothing but a change helps
+        if code == MISUSED and not self.has_worked and not self.waits_for_change:
+            self._refused.append(child)
+            if self._in_state("starting") or self.restarts:
+                return []  # those will tell whether it can be done
+            self._code = code
             return self.stop()
         effects: list[Effect] = []
         if self.is_reloading and child.state == "starting":
@@ -173,6 +193,7 @@ class Processes:
             return []
         self._generation += 1
         self._failures.clear()
+        self._refused.clear()
         self.is_reloading = True
         # Who is not there yet may have begun with what was there before.
         late = self._in_state("starting")
@@ -182,11 +203,18 @@ class Processes:
         return [*effects, *(self._start(number) for number in vacant), *self._go_on()]
 
     def tick(self, now_s: float) -> list[Effect]:
-        """Start whose time has come."""
+        """Start whose time has come, and end whose time is over; to be called after all others."""
         due = [number for number, at_s in self.restarts.items() if at_s <= now_s]
         for number in due:
             del self.restarts[number]
-        return [self._start(number) for number in due]
+        effects: list[Effect] = [self._start(number) for number in due]
+        for child in self._in_state("leaving"):
+            if child.kill_s <= now_s:
+                effects += self._kill(child)
+                child.kill_s = math.inf
+            if child.kill_s == math.inf:
+                child.kill_s = now_s + child.drain_s
+        return effects
 
     def stop(self) -> list[Effect]:
         """Have all drain; asked for again, end them at once."""
@@ -222,6 +250,13 @@ class Processes:
     def _drain(self, child: Child) -> DrainChild:
         child.state = "leaving"
         return DrainChild(child.serial)
+
+    def _kill(self, child: Child) -> Effects:
+        yield Say("child.hangs", {"child": child.number, "killed_after_s": child.drain_s})
+        yield KillChild(child.serial)
+        if self.is_reloading:
+            self.is_reloading = False
+            yield Say("reload.failed", {"child": child.number, "code": KILLED})
 
     def _again(self, child: Child, now_s: float, code: int) -> Effects:
         """See that somebody comes to the place of a child that has gone."""

@@ -25,9 +25,14 @@ _CONNECTION: Final = frozenset(
 )
 _ACTORS: Final = frozenset({"hget", "hkeys", "scard", "xadd", "xlen", "xtrim"})
 _WALK: Final = frozenset({"hkeys", "hmget", "smismember", "zmscore"})
-# pool status, pool ttl, pool why
+# pool status, pool ttl, pool why, pool doctor
 _LOOKING: Final = frozenset(
-    {"hgetall", "hlen", "hmget", "hset", "llen", "time", "zcard", "zmscore", "zrange", "zrank"}
+    {
+        *("hgetall", "hlen", "hmget", "hset", "llen", "time"),
+        *("zcard", "zcount", "zmscore", "zrange", "zrank"),
+        # What becomes of the data when the server ends, and whether a replica has them.
+        *("info|persistence", "info|replication"),
+    }
 )
 _LISTING: Final = frozenset({"hget", "hscan", "sscan", "xrange"})  # Node.jobs
 

@@ -43,10 +43,12 @@ from typing import Any
 import anyio
 import attrs
 
+from pool.core.headroom import check_headroom
 from pool.core.retry import connect_delay
 from pool.errors import (
     AuthError,
     NotRunning,
+    PartEnded,
     PoolError,
     StoreError,
     StoreFault,
@@ -217,6 +219,28 @@ class Pipeline:
             raise NotRunning(state="forked")
         self._door()
 
+    def check_caller(self) -> None:
+        """Likewise, for what may be called from a stack that is nearly exhausted.
+
+        Raises:
+            WrongLoop, NotRunning: As `check_loop()`.
+            RecursionError: It is.
+        """
+        check_headroom()
+        self.check_loop()
+
+    @property
+    def is_unwoken(self) -> bool:
+        """Whether calls wait, and nobody has woken the body: whoever should was interrupted."""
+        return self._is_idle and bool(self._queue or self._aside)
+
+    def look(self) -> None:
+        """Wake the body if that is so; told as a crash of it."""
+        for pipeline in (self, *self._others.values(), *filter(None, [self._apart])):
+            if pipeline.is_unwoken:
+                pipeline._guard.tell(PartEnded(part=pipeline._name, problem="nobody woke it"))
+                pipeline._ring()
+
     def _start(self) -> None:
         self._running_body = self.io.start(
             self._name, self._url, self._work, care=self._care, on_end=self._on_end
@@ -302,6 +326,7 @@ class Pipeline:
             StoreFault: It answered what nobody expects, or can read.
             NotRunning: The pipeline is closed, or this process is a fork of the one that opened it.
         """
+        check_headroom()
         timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
         if repeatable:
             return await self._repeat(call, timeout_s, until_s)
@@ -309,6 +334,7 @@ class Pipeline:
 
     async def execute(self, *command: Word, repeatable: bool = False) -> Reply:
         """Run one plain command; `repeatable` and errors as for `call()`."""
+        check_headroom()
         if repeatable:
             return await self._repeat(command, self._op_timeout_s, None)
         return await self._once(command, self._op_timeout_s, None)
@@ -410,12 +436,12 @@ class Pipeline:
         until_s = longest_s if until_s is None else min(until_s, longest_s)
         deadline_s = now_s + timeout_s
         call = _Call(command, on_reply, now_s, deadline_s, until_s, size)
+        if deadline_s < self._timer_s:
+            self._arm(deadline_s, timeout_s)  # first: whatever happens then, it is looked at
         if size > LARGE_BYTES or script in self._aside:
             self._put_aside(script, call, is_bounded=is_bounded)
         else:
             self._queue.append(call)
-        if deadline_s < self._timer_s:
-            self._arm(deadline_s, timeout_s)
 
     def _put_aside(self, script: Script | None, call: _Call, *, is_bounded: bool) -> None:
         is_large = is_bounded and call.size > LARGE_BYTES
@@ -431,8 +457,8 @@ class Pipeline:
 
     def _ring(self) -> None:
         if self._is_idle:
-            self._is_idle = False
             self._running_body.wake()
+            self._is_idle = False  # last: if that was interrupted, the next ring does it
 
     def _once(
         self, command: Command, timeout_s: float, until_s: float | None
@@ -469,12 +495,14 @@ class Pipeline:
     def _arm(self, deadline_s: float, delay_s: float) -> None:
         if self._cancel_timer is not None:
             self._cancel_timer()
-        self._timer_s = deadline_s
+            self._cancel_timer, self._timer_s = None, float("inf")
         self._cancel_timer = self._loop.later(delay_s, self._on_timer)
+        self._timer_s = deadline_s
 
     def _on_timer(self) -> None:
         """Answer what is overdue; come back for the earliest of the others."""
         self._cancel_timer, self._timer_s = None, float("inf")
+        self.look()
         now_s = self.io.clock()
         overdue = [c for c in self._unanswered() if self._is_overdue(c, now_s)]
         if overdue:

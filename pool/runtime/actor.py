@@ -20,7 +20,7 @@ import attrs
 from anyio.abc import TaskGroup, TaskStatus
 
 from pool.errors import PartEnded
-from pool.redis.io.loops import is_asked_for, is_cancellation, strays
+from pool.redis.io.loops import Waiter, current_loop, is_asked_for, is_cancellation, strays
 
 M = TypeVar("M")
 Ts = TypeVarTuple("Ts")
@@ -44,7 +44,7 @@ class Actor(Generic[M]):
     # of 15, and an actor that never ran leaves nothing that must be closed.
     _inbox: deque[M] = attrs.field(init=False, factory=deque)
     _latest: dict[Hashable, M] = attrs.field(init=False, factory=dict)
-    _bell: anyio.Event | None = attrs.field(init=False, default=None)
+    _bell: Waiter | None = attrs.field(init=False, default=None)
     _is_resting: bool = attrs.field(init=False, default=False)  # our task waits for the bell
     _is_awake: bool = attrs.field(init=False, default=False)  # our task runs, and no other
     _spawned: deque[Callable[[], object]] = attrs.field(init=False, factory=deque)
@@ -55,6 +55,18 @@ class Actor(Generic[M]):
 
     def __attrs_post_init__(self) -> None:
         assert 0 < self.inbox_max < math.inf  # an unbounded inbox only hides overload
+
+    @property
+    def is_unwoken(self) -> bool:
+        """Whether something waits for our task, and nobody has woken it: whoever told was
+        interrupted, by a `MemoryError` or KeyboardInterrupt."""
+        has_any = self._inbox or self._latest or self._spawned
+        return bool(has_any and self._is_resting and self._bell and not self._bell.is_taken())
+
+    def look(self) -> None:
+        """Take that for a crash."""
+        if self.is_unwoken:
+            self._crash_by(PartEnded(part=self.name, problem="it was told, and not woken"))
 
     @property
     def is_crashed(self) -> bool:
@@ -200,7 +212,7 @@ class Actor(Generic[M]):
         """Answer those who wait, as nobody else will; called however the actor ended."""
 
     async def _loop(self, task_status: TaskStatus[None]) -> None:
-        cancels = strays()
+        cancels, waiter = strays(), current_loop().waiter
         self._turn(self.begin)
         task_status.started()
         while True:
@@ -211,7 +223,7 @@ class Actor(Generic[M]):
                 if self._inbox or self._latest or self._spawned:
                     await anyio.lowlevel.checkpoint()
                 else:
-                    self._bell, self._is_resting = anyio.Event(), True
+                    self._bell, self._is_resting = waiter(), True
                     await self._bell.wait()
             except anyio.get_cancelled_exc_class():
                 if is_asked_for():
@@ -239,7 +251,7 @@ class Actor(Generic[M]):
 
     def _ring(self) -> None:
         if self._bell is not None:
-            self._bell.set()
+            self._bell.take(None)
 
     async def _watched(
         self, work: Callable[[*Ts], Coroutine[Any, Any, Any]], args: tuple[*Ts]

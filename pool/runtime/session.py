@@ -51,8 +51,8 @@ class Session:
         return Timing(self.settings.lease_ttl_s or TTL_DEFAULT_S)
 
     def check_loop(self) -> None:
-        """Refuse a call on another event loop than this is of; see `Pipeline.check_loop`."""
-        self.pipeline.check_loop()
+        """Refuse a call on another event loop than this is of; see `Pipeline.check_caller`."""
+        self.pipeline.check_caller()
 
     def timing_now(self) -> Timing:
         """Return the times as they are now; for parts that know nothing else of us."""

@@ -1,7 +1,7 @@
 """The one body that reads streams, beside the loop: signals, map logs, and the streams of users.
 
     stream A --+                           (one batch is under way at a time)
-    stream B --+-> XREAD from each reading's own position --> one hop --> on_batch(Batch)
+    stream B --+-> XREAD from each reading's own position --> one hop --> on_batch(Brought)
     a probe -----> now and then, and after every reconnect ->    "    --> on_probed(answer)
                                                                             |
     the next read  <----------------------- taken(batch) <-----------------+
@@ -55,7 +55,7 @@ R = TypeVar("R", bound=Reading)
 
 
 @attrs.frozen(eq=False)
-class Batch(Generic[R]):
+class Brought(Generic[R]):
     """What one read brought: of each stream the entries, as `StreamTailer.decode` made them."""
 
     told: Sequence[tuple[R, Any]]
@@ -81,7 +81,7 @@ class StreamTailer(Generic[R]):
     timing: Callable[[], Timing]
     count: int  # entries of one stream in one read, at most
     portion: Portion = attrs.field(init=False, factory=Portion)
-    on_batch: Callable[[Batch[R]], object]  # someone must call `taken()` for it
+    on_batch: Callable[[Brought[R]], object]  # someone must call `taken()` for it
     care: Care | None  # None: a crash ends it
     on_trouble: Callable[[PoolError, int], object]  # a read failed, after so many before it
     on_back: Callable[[int], object] = lambda _: None  # reading again, after so many failures
@@ -97,7 +97,7 @@ class StreamTailer(Generic[R]):
     _has_lost_none: bool = attrs.field(
         init=False, default=False
     )  # of a group's entries; the body's
-    _under_way: Batch[R] | None = attrs.field(init=False, default=None)
+    _under_way: Brought[R] | None = attrs.field(init=False, default=None)
     _is_taken: bool = attrs.field(init=False, default=True)
     _failed: Exception | None = attrs.field(init=False, default=None)  # by a callback of ours
 
@@ -146,7 +146,7 @@ class StreamTailer(Generic[R]):
         """Say whether what was read for this is still wanted."""
         return self._readings.get(reading.stream) is reading
 
-    def taken(self, batch: Batch[R] | None = None) -> None:
+    def taken(self, batch: Brought[R] | None = None) -> None:
         """Read on, behind this batch; without one, after what the probe brought."""
         if batch is not self._under_way:
             return
@@ -154,7 +154,7 @@ class StreamTailer(Generic[R]):
             reading.position = end
         self.read_on()
 
-    def waits_for(self, batch: Batch[R]) -> bool:
+    def waits_for(self, batch: Brought[R]) -> bool:
         """Say whether this batch is still to be taken: it was not given up meanwhile."""
         return batch is self._under_way
 
@@ -208,7 +208,7 @@ class StreamTailer(Generic[R]):
             if not self._hand_over(body_io, batch, answer):
                 return
 
-    async def _read(self, body_io: BodyIO, readings: Sequence[R], left_s: float) -> Batch[R]:
+    async def _read(self, body_io: BodyIO, readings: Sequence[R], left_s: float) -> Brought[R]:
         by_stream = {reading.stream: reading for reading in readings if not reading.is_off}
         group = self.group
         is_new = group is not None and (self._has_lost_none or group.is_no_ack)
@@ -217,7 +217,7 @@ class StreamTailer(Generic[R]):
         block_s = max(_BLOCK_MIN_S, min(timing.block_s, left_s))
         if not by_stream:  # all of them are off, until a probe says otherwise
             await body_io.sleep(block_s)
-            return Batch((), ())
+            return Brought((), ())
         self._has_lost_none = False
         timeout_s = timing.socket_timeout_s
         count = self.portion.of(self.count, len(positions))
@@ -239,9 +239,9 @@ class StreamTailer(Generic[R]):
             reading = by_stream[stream]
             told.append((reading, self.decode(reading, entries)))
             ends.append((reading, entries[-1][0]))
-        return Batch(told, ends, group)
+        return Brought(told, ends, group)
 
-    def _hand_over(self, body_io: BodyIO, batch: Batch[R] | None, answer: Any) -> bool:
+    def _hand_over(self, body_io: BodyIO, batch: Brought[R] | None, answer: Any) -> bool:
         """Have the loop take what was read, or the probe's answer; False if there is no loop."""
         if batch is not None and not batch.told:
             return True

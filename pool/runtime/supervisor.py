@@ -59,6 +59,7 @@ class Supervisor:
         init=False, factory=weakref.WeakKeyDictionary
     )
     _errands: dict[Callable[[], object], None] = attrs.field(init=False, factory=dict)
+    _actors: dict[Actor[Any], None] = attrs.field(init=False, factory=dict)
     _is_over: bool = attrs.field(init=False, default=False)
     _cause: BaseException | None = attrs.field(init=False, default=None)
     _failed: anyio.Event = attrs.field(init=False, factory=anyio.Event)
@@ -67,8 +68,14 @@ class Supervisor:
 
     @property
     def down(self) -> tuple[str, ...]:
-        """The names of the parts that are down: crashed, and not running again yet."""
-        return tuple(sorted(self._down.values()))
+        """The names of the parts that are down: crashed and not running again yet, or not woken."""
+        unwoken = (actor.name for actor in self._actors if actor.is_unwoken)
+        return tuple(sorted({*self._down.values(), *unwoken}))
+
+    def look(self) -> None:
+        """Restart what was told something and not woken; now and then, from a callback."""
+        for actor in list(self._actors):
+            actor.look()
 
     def count_down(self) -> int:
         """How many parts are down; from any thread."""
@@ -186,10 +193,12 @@ class Supervisor:
             return pauses.pop()
 
         actor.on_crash = fall
+        self._actors[actor] = None
         status = _Ready(self, actor.name, restarts, ready)
         try:
             await self._repeat(actor.name, partial(actor.run, task_status=status), fallen)
         finally:
+            self._actors.pop(actor, None)
             actor.stop()  # one that is not run again answers whoever waits
             if self._cause is None:
                 self.rose(actor.name, restarts)

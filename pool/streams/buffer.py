@@ -1,7 +1,7 @@
 """What a reader and a sink have in common: a bounded buffer between a `StreamTailer` and `async
 for`.
 
-    tailer --Batch--> push() --> buffer --> next() --> the program
+    tailer --Brought--> push() --> buffer --> next() --> the program
          <--taken-- _look_for_room() <------+
 
 The tailer reads on when half of the buffer is free, and what it may read then is no more than that
@@ -23,7 +23,7 @@ import attrs
 from pool import checks
 from pool.errors import InvalidOption, NotRunning
 from pool.runtime.session import Session
-from pool.runtime.stream_tailer import Batch, Reading, StreamTailer
+from pool.runtime.stream_tailer import Brought, Reading, StreamTailer
 from pool.streams.commands import StoredStream
 
 BUFFER_MAX: Final = 100_000
@@ -81,7 +81,7 @@ class EventBuffer(Generic[I, R]):
     size_of: Callable[[I], int]  # what an item weighs, in bytes
     _bytes: int = attrs.field(init=False, default=0)  # of all items
     _items: deque[I] = attrs.field(init=False, factory=deque)
-    _batch: Batch[R] | None = attrs.field(init=False, default=None)  # pushed, and not yet `taken`
+    _batch: Brought[R] | None = attrs.field(init=False, default=None)  # pushed, and not yet `taken`
     _bell: anyio.Event | None = attrs.field(init=False, default=None)
     _turns: int = attrs.field(init=False, default=0)
     _is_over: bool = attrs.field(init=False, default=False)
@@ -119,7 +119,7 @@ class EventBuffer(Generic[I, R]):
         return self._bytes <= BUFFER_BYTES_MAX // 2
 
     def push(
-        self, items: Iterable[I], batch: Batch[R] | None = None, *, is_first: bool = False
+        self, items: Iterable[I], batch: Brought[R] | None = None, *, is_first: bool = False
     ) -> None:
         """Add items, behind the others or in front of them; those of a batch come with it."""
         items = list(items)

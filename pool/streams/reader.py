@@ -46,7 +46,7 @@ from pool.events import (
 )
 from pool.redis.io.system import BodyIO, Reply
 from pool.runtime.session import CLOSE_BUDGET_S, Session
-from pool.runtime.stream_tailer import Batch, Fields, Reading, StreamEntry, StreamTailer
+from pool.runtime.stream_tailer import Brought, Fields, Reading, StreamEntry, StreamTailer
 from pool.runtime.supervisor import Apart
 from pool.streams.buffer import BufferedReader, EventBuffer, EventSource, check_may_read, stored_of
 from pool.streams.commands import Facts, StoredStream, probe_call
@@ -283,7 +283,7 @@ class Reader(BufferedReader):
 
     # --- what the tailer brings -----------------------------------------------------------------
 
-    def _on_batch(self, batch: Batch[_Cursor]) -> None:
+    def _on_batch(self, batch: Brought[_Cursor]) -> None:
         holed = [cursor for cursor, entries in batch.told if _has_hole(cursor, entries)]
         if not holed:
             self._push(batch)
@@ -296,7 +296,7 @@ class Reader(BufferedReader):
         except PoolError:
             self._push(batch)
 
-    def _on_looked(self, batch: Batch[_Cursor], holed: Sequence[_Cursor], reply: Reply) -> None:
+    def _on_looked(self, batch: Brought[_Cursor], holed: Sequence[_Cursor], reply: Reply) -> None:
         if not isinstance(reply, PoolError):
             cursors, first = dict(self._tailer.readings), dict(batch.told)
             for cursor, facts in zip(holed, reply, strict=True):
@@ -309,7 +309,7 @@ class Reader(BufferedReader):
                 self._tailer.follow(list(cursors.values()), at_once=False)
         self._push(batch)
 
-    def _push(self, batch: Batch[_Cursor]) -> None:
+    def _push(self, batch: Brought[_Cursor]) -> None:
         items: list[_Item] = []
         for cursor, entries in batch.told:
             if self._tailer.follows(cursor):

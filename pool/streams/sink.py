@@ -87,7 +87,7 @@ from pool.names import check_stream
 from pool.redis.io.system import Group, Reply
 from pool.redis.reads import Portion
 from pool.runtime.session import CLOSE_BUDGET_S, Session
-from pool.runtime.stream_tailer import Batch, StreamTailer
+from pool.runtime.stream_tailer import Brought, StreamTailer
 from pool.runtime.supervisor import Apart
 from pool.streams.buffer import BufferedReader, EventBuffer, EventSource, check_may_read, stored_of
 from pool.streams.commands import (
@@ -176,7 +176,7 @@ class Sink(BufferedReader):
             buffer_max=buffer_max, tailer=tailer, size_of=size_of
         )
         self._is_unreachable = False  # which was told
-        self._held: Batch[Source] | None = None  # brought while a take was under way
+        self._held: Brought[Source] | None = None  # brought while a take was under way
         self._told = SinkTold(name, session.io.clock, session.emit)
         self._calls = SinkCalls(
             pipeline=session.pipeline,
@@ -610,7 +610,7 @@ class Sink(BufferedReader):
 
     # --- what the tailer brings -----------------------------------------------------------------
 
-    def _on_batch(self, batch: Batch[Source]) -> None:
+    def _on_batch(self, batch: Brought[Source]) -> None:
         if batch.group is None or batch.group.consumer != self.consumer:
             self._tailer.taken(batch)  # of an earlier name: it is being freed for others
             return

@@ -15,6 +15,9 @@ A job that has followers has them beside it until it has ended, or as long as it
 to be replayed; then they are messages to their lanes.  So followers of nobody are those of a job
 that has ended and whose followers were never released; and of messages that nobody comes for in
 `due` nobody would ever hear.
+
+Of a batch each count is that of its members' letters, and settled is what is sealed and has none
+left.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import Any
 import attrs
 import redis
 
+from pool.core.batches import ENDS, NOT_ENDED, Head
 from pool.core.ids import member_name
 from pool.core.lifecycle import OWNED
 from pool.core.record import MORE, Record, Start, more_of
@@ -105,6 +109,8 @@ class _Lane:
     owned: dict[str, set[str]]
     streams: dict[str, dict[str, dict[str, bytes]]]
     inboxes: dict[str, int]
+    batches: dict[str, dict[str, str]]
+    listed: set[str]  # in `batches`
 
     @classmethod
     def read(cls, client: redis.Redis, n: Names, keys: list[str]) -> _Lane:
@@ -113,6 +119,7 @@ class _Lane:
 
         handlers, workers = parts(n.unassigned("")), parts(n.owned(""))
         streams, inboxes = parts(n.stream("")), parts(n.inbox(""))
+        batches = parts(n.batch(""))
         with client.pipeline(transaction=True) as pipe:
             for name in (n.lane, n.cleanup, n.open, n.jobs, n.payloads):
                 pipe.hgetall(name)
@@ -128,6 +135,9 @@ class _Lane:
             for key in inboxes:
                 # As bytes: a name that is not UTF-8 is somebody else's, but it was listed.
                 pipe.llen(n.inbox(key).encode(errors="surrogateescape"))
+            pipe.zrange(n.batches, 0, -1)
+            for batch_id in batches:
+                pipe.hgetall(n.batch(batch_id))
             replies = iter(pipe.execute())
         lane, cleanup, opened = (_texts(next(replies)) for _ in range(3))
         jobs = {_text(key): text for key, text in next(replies).items()}
@@ -156,6 +166,8 @@ class _Lane:
             owned={worker: set(map(_text, next(replies))) for worker in workers},
             streams={worker: _entries(next(replies)) for worker in streams},
             inboxes={key: next(replies) for key in inboxes},
+            listed=set(map(_text, next(replies))),
+            batches={batch_id: _texts(next(replies)) for batch_id in batches},
         )
 
     def problems(self) -> Iterator[str]:
@@ -173,6 +185,7 @@ class _Lane:
             epochs[record.epoch] = key
         yield from self._of_followers(records)
         yield from self._of_messages()
+        yield from self._of_batches()
         yield from self._of_indexes(records)
         yield from self._of_identities()
         yield from self._of_counters(records)
@@ -261,6 +274,33 @@ class _Lane:
         if (counted := int(self.lane.get("outgoing", "0"))) != len(there):
             yield f"counts {counted} messages to lanes, has {len(there)}"
 
+    def _of_batches(self) -> Iterator[str]:
+        for batch_id in self.listed ^ set(self.batches):
+            yield f"batch {batch_id}: only one of `batches` and its own key has it"
+        for batch_id in {member[2:] for member in self.due if member[:2] == "b:"} ^ self.listed:
+            yield f"batch {batch_id}: only one of `batches` and `due` has it"
+        if (counted := int(self.lane.get("batches", "0"))) != len(self.listed):
+            yield f"counts {counted} batches, has {len(self.listed)}"
+        for batch_id, fields in self.batches.items():
+            try:
+                head = Head.parse(fields["head"].encode())
+            except (KeyError, ValueError):
+                yield f"batch {batch_id}: its head cannot be read"
+                continue
+            words, keys, order = (_joined(fields, letter) for letter in "wne")
+            letters = "".join(words)
+            if not len(letters) == sum(map(_lines, keys)) == head.members:
+                yield f"batch {batch_id}: does not say of each of {head.members} members how it is"
+            counts = (head.succeeded, head.failed, head.cancelled, head.missing)
+            if counts != tuple(map(letters.count, ENDS)):
+                yield f"batch {batch_id}: counts {counts}, and its members say otherwise"
+            ended = [int(index) for part in order for index in part.split()]
+            if sorted(ended) != [n for n, each in enumerate(letters) if each != NOT_ENDED]:
+                yield f"batch {batch_id}: its list of who has ended is another"
+            left = head.members - head.ended
+            if head.is_settled != (left == 0 and head.state != "open"):
+                yield f"batch {batch_id}: is {head.state}, and {left} have not ended"
+
     def _of_entry(self, key: str, record: Record) -> Iterator[str]:
         entry_id = f"{record.epoch}-0"
         fields = self.streams.get(record.owner, {}).get(entry_id)
@@ -292,8 +332,8 @@ class _Lane:
             if is_not(key, "pending"):
                 yield f"{key!r}: in `pending`, but is not"
         for member in self.due:
-            if member[:2] == "o:":
-                continue  # see `_of_messages`
+            if member[:2] in ("o:", "b:"):
+                continue  # see `_of_messages`, `_of_batches`
             if member.removeprefix("k:") not in records or not member.startswith("k:"):
                 yield f"{member!r}: in `due` without a record"
         for handler, keys in self.unassigned.items():
@@ -345,6 +385,16 @@ class _Lane:
         for name, size in (("unassigned", unassigned), ("waiting", waiting)):
             if (counted := int(self.lane.get(name, "0"))) != size:
                 yield f"counts {counted} {name} keys, has {size}"
+
+
+def _joined(fields: dict[str, str], letter: str) -> list[str]:
+    """Return the parts of a batch that have this letter, in order."""
+    numbers = sorted(int(name[2:]) for name in fields if name[:2] == f"{letter}:")
+    return [fields[f"{letter}:{number}"] for number in numbers]
+
+
+def _lines(text: str) -> int:
+    return len(text.split("\n"))
 
 
 def _has_more(more: str) -> bool:

@@ -15,7 +15,7 @@ from pool.core.record import Kind
 from pool.core.timing import Timing
 from pool.jobs.blocking import Blocking
 from pool.jobs.handlers import Handler
-from pool.jobs.job import Inbox, Job
+from pool.jobs.job import Host, Inbox, Job
 from pool.jobs.keeper import Keeper
 from pool.jobs.node import Node
 from pool.redis.commands.change import Changed, EdgeStatus
@@ -60,7 +60,7 @@ def make_job(
     encode = encode_value if state_as is None else state_as.encode
     messages = [(n, encode_value(each)) for n, each in enumerate(notifications, start=1)]
 
-    async def read_inbox(_: int) -> InboxPage:
+    async def read_inbox() -> InboxPage:
         return InboxPage(False, messages)
 
     def store(edge: Edge) -> None:
@@ -78,7 +78,19 @@ def make_job(
         send=store,
         results={name: encode_value(result) for name, result in (steps or {}).items()},
     )
-    blocking = Blocking(anyio.CapacityLimiter(1))
+    blocking, inbox = Blocking(anyio.CapacityLimiter(1)), Inbox(is_behind=bool(messages))
+    host = Host(
+        node=node or Node("test", "embedded://", observers=()),
+        node_id="test",
+        state_bytes_max=65_536,
+        timing=Timing,
+        inbox=lambda _: inbox,
+        read_inbox=lambda *_: read_inbox(),
+        on_handled=lambda *_: None,
+        keeper=lambda _: keeper,
+        blocking=lambda _: blocking,
+        on_unheard=lambda _: None,
+    )
     return Job(
         key=key,
         id="test-1",
@@ -86,18 +98,12 @@ def make_job(
         kind=kind,
         epoch=epoch,
         attempt=attempt,
-        node=node or Node("test", "embedded://", observers=()),
-        node_id="test",
-        resources=resources,
         worker="test.1",
-        state=None if state is None else encode(state),
-        state_as=state_as,
-        state_bytes_max=65_536,
-        timing=Timing,
-        inbox=Inbox(is_behind=bool(messages)),
-        read_inbox=read_inbox,
-        on_handled=lambda _: None,
-        keeper=lambda: keeper,
-        blocking=lambda _: blocking,
         is_recovered=is_recovered,
+        host=host,
+        run=None,
+        state=None if state is None else encode(state),
+        is_stated=False,
+        state_as=state_as,
+        resources=resources,
     )

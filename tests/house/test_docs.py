@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import pool
+import pool.batches
 import pool.letters
 import pool.listing
 import pool.plans
@@ -46,6 +47,7 @@ def test_every_public_name_has_a_page() -> None:
     told = [name for group in reference.API.values() for name in group]
     homes = (
         pool,
+        pool.batches,
         pool.codecs,
         pool.letters,
         pool.listing,

@@ -43,6 +43,7 @@ FLOOR = {
     "jobs.wiring": 13,
     "jobs.node": 14,
     "jobs.sync": 15,
+    "batches": 14,
     "letters": 14,
     "middleware": 14,
     "plans": 14,
@@ -253,7 +254,8 @@ def test_no_async_log_calls() -> None:
 
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
-    *("pool.codecs", "pool.maps", "pool.middleware", "pool.plans", "pool.streams", "pool.sync"),
+    *("pool.batches", "pool.codecs", "pool.maps", "pool.middleware", "pool.plans"),
+    *("pool.streams", "pool.sync"),
     "pool.testing",
 )
 

@@ -17,6 +17,7 @@ import attrs
 import pytest
 
 import pool
+import pool.batches
 import pool.codecs
 import pool.errors
 import pool.events
@@ -31,6 +32,7 @@ import pool.testing
 
 HOMES = (
     pool,
+    pool.batches,
     pool.codecs,
     pool.errors,
     pool.events,

@@ -28,8 +28,10 @@ SCRIPTS = [
         if isinstance(each, Script)
     ),
 ]
-# The connection's own, which are no calls: the wire and the port look at their replies.
+# The connection's own, which are no calls: the wire and the port look at their replies.  And INFO,
+# which is text for people: `ops/checkup.py` takes of it what it knows.
 OWN = {"info|memory", "cluster|slots", "script|load", "evalsha"}
+OWN |= {"info|persistence", "info|replication"}
 
 
 def compared(tree: ast.AST) -> Iterator[object]:

@@ -21,20 +21,30 @@ def pid() -> int:
     return os.getpid()
 
 
-def sleep(noted: str, with_child: bool = False) -> None:
+def sleep(noted: str, with_child: bool = False, with_group: bool = False) -> None:
     """Note the numbers of our processes, and go on for ever."""
     pids = [os.getpid()]
     if with_child:
-        pids.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)
+        pids.append(_started(None))
+    if with_group:
+        pids.append(_started(0))
     path = Path(noted)
     path.with_suffix(".new").write_text(" ".join(map(str, pids)))
     path.with_suffix(".new").rename(path)
     time.sleep(600)  # noqa: TID251 - what cannot be told anything
 
 
-def leave_behind() -> int:
-    """Start a process, and do not wait for it."""
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
+def leave_behind() -> list[int]:
+    """Start processes, and do not wait for them."""
+    return [_started(None), _started(0)]
+
+
+def _started(group: int | None) -> int:
+    """Start a process in our group, or in one of its own, as shells do."""
+    if not sys.platform.startswith("linux"):
+        group = None  # there one of its own would stay
+    argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+    return subprocess.Popen(argv, process_group=group).pid
 
 
 def copies_of_copies() -> str:

@@ -217,15 +217,28 @@ async def many_stops(world: World) -> None:
 
     async def stop() -> None:
         stopped = await world.client.stop_all(prefix="k", timeout_s=PATIENCE_S)
-        errors = [*stopped.failed.values()] if hasattr(stopped, "failed") else []
-        raise errors[0] if errors else AssertionError(stopped)
+        assert stopped.found == 1
+        raise stopped.problems[0]
 
-    async with world.telling(stop, StoreLost, StoreUnavailable, AssertionError):
+    async with world.telling(stop, *GONE, StoreUnavailable):
         await world.fleet.until(lambda: "intent" in _signals(world))
         await world.lose()
     world.gate.set()
     with pytest.raises((JobLost, NoSuchJob, StoreLost, StoreUnavailable)):
         await ref.status()
+
+
+async def stops_of_what_is_gone(world: World) -> None:
+    """Its handler still runs: nobody says that it was stopped, or that there is nothing."""
+    ref = await world.started("stubborn")
+    for call in (world.client.stop_all, world.client.jobs, world.client.count, ref.stop):
+        await world.lose()
+        with pytest.raises(StoreLost):
+            await call()
+        await _of_what_is_left(world.client.count)
+    await world.goes_on("other")
+    with pytest.raises(JobLost):
+        await ref.stop(timeout_s=PATIENCE_S)
 
 
 def _signals(world: World) -> str:
@@ -332,7 +345,7 @@ async def _of_what_is_left(call: Call) -> Any:
 
 SCENES = (
     *(a_result, a_start, an_attached_dispatch, a_line_behind_a_key, a_job_that_must_begin_in_time),
-    *(a_dispatch_with_an_id, a_stop, many_stops, a_save, a_progress, a_step),
+    *(a_dispatch_with_an_id, a_stop, many_stops, stops_of_what_is_gone, a_save, a_progress, a_step),
     *(letters_page_by_page, a_letter_that_is_replayed, jobs_page_by_page),
 )
 

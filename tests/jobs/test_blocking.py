@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +34,7 @@ from pool.errors import (
 )
 from pool.events import HandlerLeaked
 from pool.jobs import process
+from pool.redis.io.loops import let_go
 from pool.testing import make_job
 from tests.jobs import blocking_work as work
 
@@ -141,7 +143,7 @@ async def test_a_worker_calls_as_many_at_once_as_it_has_slots(fleet: Fleet, proc
     @handlers.job("many")
     async def many(job: Job) -> int:
         nonlocal most
-        limiter = job._blocking(job).limiter
+        limiter = job._blocking().limiter
 
         async def call() -> None:
             nonlocal most
@@ -491,16 +493,16 @@ async def test_a_process_is_killed_with_what_it_started_when_its_handler_is_told
 
     @handlers.job("async", timeout_s=timeout_s, attempts_max=1)
     async def calls(job: Job) -> None:
-        await job.run_blocking(work.sleep, str(path), True, process=True)
+        await job.run_blocking(work.sleep, str(path), True, True, process=True)
 
     @handlers.job("plain", timeout_s=timeout_s, attempts_max=1)
     def plain(job: Job) -> None:
-        anyio.from_thread.run(call, job, work.sleep, str(path), True)
+        anyio.from_thread.run(call, job, work.sleep, str(path), True, True)
 
     node = await fleet.node(handlers, grace_s=0.1)
     ref = await node.dispatch("plain" if is_plain else "async", "k")
     pids = await noted(path)
-    assert len(pids) == 2
+    assert len(pids) == 3
     assert all(lives(pid) for pid in pids)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(end, ref, fleet)
@@ -509,7 +511,57 @@ async def test_a_process_is_killed_with_what_it_started_when_its_handler_is_told
 
 
 async def test_what_a_function_left_behind_ends_with_its_process() -> None:
-    await ended([await make_job("k").run_blocking(work.leave_behind, process=True)])
+    await ended(await make_job("k").run_blocking(work.leave_behind, process=True))
+
+
+async def test_who_is_woken_for_nothing_waits_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by what is left of a socket that had the same number before."""
+    waits = {name: getattr(anyio, name) for name in ("wait_readable", "wait_writable")}
+    woken: list[str] = []
+
+    def now_and_then(name: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
+        async def wait(line: Any) -> None:
+            woken.append(name)
+            await (anyio.sleep(0.001) if woken.count(name) % 4 else waits[name](line))
+
+        return wait
+
+    for name in waits:
+        monkeypatch.setattr(anyio, name, now_and_then(name))
+    text = "x" * 5_000_000
+    assert await make_job("k").run_blocking(work.echo, text, process=True) == text
+    assert {*woken} == {*waits}
+
+
+async def test_what_was_waited_for_is_let_go_before_it_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else trio tells whoever waits for the next socket of that number of its end."""
+    were_open: list[bool] = []
+
+    def let_it_go(line: socket.socket) -> None:
+        were_open.append(line.fileno() >= 0)
+        let_go(line)
+
+    monkeypatch.setattr(process, "let_go", let_it_go)
+    assert await make_job("k").run_blocking(work.echo, 1, process=True) == 1
+    assert were_open == [True]
+
+    mine, other = socket.socketpair()
+    copy = mine.dup()  # as each start of a process makes one
+    with anyio.move_on_after(0.01):
+        await anyio.wait_readable(mine)
+    number = mine.fileno()
+    let_go(mine)
+    mine.close()
+    later, peer = socket.socketpair()
+    assert later.fileno() == number
+    with anyio.move_on_after(0.1) as patience:
+        other.close()
+        await anyio.wait_readable(later)
+    assert patience.cancelled_caught
+    for each in (copy, later, peer):
+        each.close()
 
 
 async def test_copies_of_a_copy_keep_what_is_theirs() -> None:

@@ -11,7 +11,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from pool import Call, Handlers, Job, JobRef, Retry
-from pool.errors import ConfigError, DuplicateHandler, InvalidKey, InvalidOption, JobParked
+from pool.errors import (
+    ConfigError,
+    DuplicateHandler,
+    InvalidKey,
+    InvalidOption,
+    JobParked,
+    MiddlewareFailed,
+)
 from pool.events import HookFailed
 from pool.jobs import around
 from pool.middleware import Happened, Outgoing
@@ -108,6 +115,8 @@ async def test_middleware_around_a_dispatch_sees_changes_and_refuses(fleet: Flee
         seen.append((outgoing.handler, outgoing.key, outgoing.args, dict(outgoing.options)))
         if outgoing.key == "refused":
             raise InvalidKey(key="refused", problem="by middleware")
+        if outgoing.key == "failed":
+            raise PermissionError("no quota")
         return await call_next(outgoing)
 
     @handlers.around_dispatch
@@ -129,6 +138,15 @@ async def test_middleware_around_a_dispatch_sees_changes_and_refuses(fleet: Flee
     assert isinstance(told[1], InvalidKey)
     results = [await each.result(timeout_s=10) for each in told if isinstance(each, JobRef)]
     assert results == [[2, "t"], [4, "t"]]
+
+    told = await node.dispatch_many(tells, [Call("c", 5), Call("failed", 6), Call("d", 7)])
+    results = [await each.result(timeout_s=10) for each in told if isinstance(each, JobRef)]
+    assert results == [[5, "t"], [7, "t"]]
+    assert isinstance(told[1], MiddlewareFailed)
+    assert (told[1].key, told[1].problem) == ("failed", "PermissionError: no quota")
+    assert type(told[1].__cause__) is PermissionError
+    with pytest.raises(PermissionError):
+        await node.dispatch(tells, "failed", 1)
 
 
 async def test_hooks_hear_and_harm_nothing(

@@ -26,6 +26,7 @@ import attrs
 import pytest
 
 import pool
+import pool.batches
 import pool.letters
 import pool.maps
 import pool.plans
@@ -70,7 +71,15 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-HOMES = (pool, pool.letters, pool.maps, pool.plans, pool.streams, pool.sync)
+HOMES = (
+    pool,
+    pool.batches,
+    pool.letters,
+    pool.maps,
+    pool.plans,
+    pool.streams,
+    pool.sync,
+)
 
 # Made by the library: who makes one by hand is not listened to.
 MADE_HERE = words(
@@ -78,7 +87,8 @@ MADE_HERE = words(
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
     "Progress JobPage StopReport Result Stage Ref Letters MapReader "
-    "PlanRef PlanStatus PlanDiff PlanTurn"
+    "PlanRef PlanStatus PlanDiff PlanTurn "
+    "Batch BatchRef BatchStatus Batches Member Members Refused"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
 PYTHONS_OWN = words(
@@ -381,6 +391,7 @@ STREAM_ENDS = {
 A_WORKER = {name: A_NODE[name] for name in ("capacity", "weight", "label", "version")}
 CHOSEN = {"topics": TOPICS, "pattern": PATTERN, "where": WHERE, "buffer_max": BUFFER}
 A_JOB = {"handler": Takes(echo, frozenset({"'x'"})), "key": KEY, "args": JSON, "kwargs": JSON}
+FUNCTIONS = ("function", "async function", "type", "hostile function")
 FOLLOWERS = taking((), "[]", "()", "set", "generator")
 STREAM = Takes(lambda o: o.stream)
 JOB_ID = NAME.called("job_id")
@@ -439,6 +450,28 @@ CALLS: dict[str, dict[str, Takes]] = {
         "otherwise": FOLLOWERS,
         "takes_result": FLAG,
         "delay_s": within(0.0, YEAR_S),
+    },
+    "Node.batch": {
+        "id": NAME,
+        "then": FOLLOWERS,
+        "otherwise": FOLLOWERS,
+        "success_min": within(0, 1_000_000, whole=True).or_none(),
+        "open_s": within(1.0, YEAR_S),
+        "keep_s": within(1.0, YEAR_S),
+        "within": taking(None, "None"),
+    },
+    "Batch.add": {**MANY_JOBS, "calls": MANY_JOBS["calls"].but("[None]", "long list")},
+    "Batches.get": {"id": NAME},
+    "Batches.list": {"newest": within(1, 1_000, whole=True)},
+    "BatchRef.wait": {
+        "timeout_s": TIMEOUT,
+        "on_progress": taking(None, "None", *FUNCTIONS).but("async function"),
+    },
+    "BatchRef.result": {"timeout_s": TIMEOUT},
+    "BatchRef.cancel": {"cause": TEXT},
+    "BatchRef.members": {
+        "handler": taking(None, "None"),
+        "passed": within(0, 1_000_000, whole=True),
     },
     "Dispatching.dispatch": A_JOB,
     "Dispatching.dispatch_many": MANY_JOBS,
@@ -703,6 +736,7 @@ class Things:
     reader: Any
     sink: Any
     job: Job
+    batch: Any
     client: pool.sync.Client
     blocking_ref: pool.sync.Ref[Any]
     event: StreamEvent = AN_EVENT
@@ -730,6 +764,12 @@ class Things:
                 on = self.ref
             case "DeadLetters":
                 on = self.node.parked
+            case "Batches":
+                on = self.node.batches
+            case "BatchRef":
+                on = self.batch.ref
+            case "Batch":
+                on = self.batch
             case "Follower":
                 on = Follower if method == "__init__" else Follower("x", "k")
             case "Call":
@@ -765,6 +805,7 @@ async def things(fleet: Fleet) -> AsyncIterator[Things]:
         stream.reader() as reader,
         stream.sink("billing") as sink,
     ):
+        batch = await node.batch("b").__aenter__()
         with pool.sync.Client(fleet.pool, fleet.url, observers=()) as client:
             await flags.set_and_wait("k", "v")
             yield Things(
@@ -777,6 +818,7 @@ async def things(fleet: Fleet) -> AsyncIterator[Things]:
                 reader=reader,
                 sink=sink,
                 job=make_job("j"),
+                batch=batch,
                 client=client,
                 blocking_ref=client.job("a", "x"),
             )

@@ -11,6 +11,7 @@ import pytest
 
 from pool import Cancel, Follower, Handlers, Job, JobRef, Node, Park
 from pool.core.followers import name_of
+from pool.core.record import Outcome, pack_more
 from pool.errors import (
     ConfigError,
     IdempotencyConflict,
@@ -172,6 +173,39 @@ async def test_stages_that_are_to_come_are_told_from_any_node(
     assert last.state in ("released", "waiting", "unassigned")  # nobody has its handler
 
 
+async def test_stages_of_a_chain_as_long_as_can_be_are_told(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node()
+    names = Names(fleet.pool, lane_of("k", 1))
+    with fleet.client.pipeline(transaction=False) as written:
+        for i in range(1500):  # more than there may be calls within calls
+            more = pack_more(handler="again", followers=name_of("k", f"j{i + 1}"))
+            outcome = Outcome.pack("done", 1, "w.1", 1).replace(b"||\n", f"|{more}|\n".encode())
+            written.set(names.result("k", f"j{i}"), outcome)
+        written.execute()
+    ref = await node.job("k", "j0")
+    stages = await ref.stages()
+    assert [(s.job_id, s.depth) for s in stages] == [(f"j{i}", i) for i in range(1501)]
+    assert [s.state for s in stages] == ["done"] * 1500 + ["released"]
+    monkeypatch.setattr("pool.jobs.client.ref.STAGES_MAX", 100)
+    assert await ref.stages() == stages[:100]
+
+
+async def test_stages_name_what_a_parked_one_was_replayed_as(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    ref = await node.options(then=Follower("note", "n", "x")).dispatch("charge", "o1", -1)
+    with pytest.raises(JobParked):
+        await ref.result(timeout_s=30)
+    [parked, _] = await ref.stages()
+    assert parked.replayed_as == ""
+    again = await node.parked.replay("o1", ref.job_id)
+    [parked, *_] = await ref.stages()
+    assert (parked.state, parked.replayed_as) == ("parked", again.job_id)
+
+
 async def test_a_run_adds_followers_and_one_that_fails_leaves_none(
     fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
 ) -> None:
@@ -238,9 +272,31 @@ async def test_a_dispatch_that_is_repeated_makes_one_chain(
     stages = await settled(refs[0])
     await via.dispatch("charge", "o1", 7)
     assert await settled(refs[1]) == stages
-    with pytest.raises(IdempotencyConflict):
+    with pytest.raises(IdempotencyConflict) as conflict:
         await node.options(job_id="once").dispatch("charge", "o1", 7)
+    assert conflict.value.differs == "followers"
     assert diary.entries.count(("charge", 7)) == 1
+
+
+async def test_a_follower_is_the_same_by_its_name_and_its_function(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    """Whether or not the node that dispatches knows its handler, and of what kind that is."""
+    note, node, client = handlers["note"], await fleet.node(handlers), await fleet.node()
+
+    def chain_of(handler: Any) -> Follower:
+        inner = Follower(handler, "n2", "b").options(takes_result=True)
+        return Follower(handler, "n1", "a").options(then=inner, otherwise=inner)
+
+    for asks in (node, client):
+        for handler in (note, "note"):
+            via = asks.options(job_id="one", then=chain_of(handler), allow_unknown=True)
+            ref = await via.dispatch("charge", "o1", 7)
+            assert ref.job_id == "one"
+    other = node.options(job_id="one", then=Follower(note, "n1", "a"))
+    with pytest.raises(IdempotencyConflict) as conflict:
+        await other.dispatch("charge", "o1", 7)
+    assert conflict.value.differs == "followers"
 
 
 async def test_a_handler_that_attaches_by_default_refuses_instead_where_somebody_follows(

@@ -101,10 +101,12 @@ async def test_another_handler_or_other_arguments_are_a_conflict_that_names_both
         with pytest.raises(IdempotencyConflict) as conflict:
             await named.dispatch("charge", "customer", 6)
         assert conflict.value.handler == conflict.value.known_handler == "charge"
+        assert conflict.value.differs == "arguments"
         assert conflict.value.digest != conflict.value.known_digest
         with pytest.raises(IdempotencyConflict) as conflict:
             await named.dispatch("refund", "customer", 5)
         assert (conflict.value.handler, conflict.value.known_handler) == ("refund", "charge")
+        assert conflict.value.differs == "handler"
         await first.result(timeout_s=5)
     assert charges.done == [5]
 

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from pool import Handlers, Job, Node, Status
-from pool.errors import InvalidOption, JobCancelled, NotStopped
+from pool.errors import InvalidOption, JobCancelled, NoSuchJob, NotStopped
 from pool.jobs.client import stopping
 from pool.jobs.client.listing import PAGE_MAX
 from pool.names import Names, queued
@@ -46,6 +46,14 @@ async def stubborn(job: Job) -> str:
 @handlers.service("poller")
 async def poller(job: Job) -> None:
     await anyio.sleep_forever()
+
+
+@handlers.job("enough")
+async def enough(job: Job, call: str) -> None:
+    if call == "stop_all":
+        await job.node.stop_all()
+    else:
+        await job.node.shutdown_pool(end_jobs=True)
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +99,7 @@ async def test_each_filter_finds_what_it_says_and_nothing_else(fleet: Fleet) -> 
     assert await keys(node) == everything
     assert await keys(node, state="running") == ["r1", "r2"]
     assert await keys(node, state="waiting") == ["later"]
-    assert await keys(node, state="unassigned") == ["u1", "u2"]  # of what is registered
+    assert await keys(node, state="unassigned") == ["u1", "u2", "u3"]
     assert await keys(node, state="unassigned", handler="nobody") == ["u3"]
     assert await keys(node, state="queued") == ["r1"]
     assert await keys(node, state="pending") == []
@@ -271,6 +279,53 @@ async def test_the_whole_line_is_stopped_though_it_moves_on_meanwhile(fleet: Fle
     names = Names(fleet.pool, 0)
     assert not fleet.client.exists(names.jobs, names.payloads)
     assert queued("k", "id") == "\tid k"
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+async def test_what_nobody_takes_is_listed_and_counted(fleet: Fleet, lanes: int) -> None:
+    """No index leads to it, as no name of it is registered."""
+    node = await fleet.node(handlers, capacity=1, lanes=lanes)
+    await node.options(allow_unknown=True).dispatch_many("nobody", [f"n{i}" for i in range(5)])
+    assert await node.count(state="unassigned") == 5
+    await node.dispatch_many(until_stopped, [f"k{i}" for i in range(4)])
+    found = {"n0", "n1", "n2", "n3", "n4"}
+
+    async def all_found() -> bool:
+        keys = {status.key for status in await every(node, state="unassigned")}
+        return found < keys and len(keys) == 8
+
+    await fleet.until(all_found)
+    assert await node.count(state="unassigned") == 8
+    assert {s.key for s in await every(node, state="unassigned", handler="nobody")} == found
+    assert await node.count(state="unassigned", handler="nobody") == 5
+
+
+async def test_who_stops_what_never_was_is_told(fleet: Fleet) -> None:
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(until_stopped, "k")
+    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=5)  # it has ended: that is as it should be
+    for other in (await node.job("k", "none"), await node.job("nowhere", "none")):
+        with pytest.raises(NoSuchJob):
+            await other.stop(timeout_s=5)
+
+
+@pytest.mark.parametrize("call", ["stop_all", "shutdown_pool"])
+async def test_a_job_that_ends_all_is_one_of_them_and_it_goes_on(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(stopping, "AT_ONCE", 1)
+    node, other = await fleet.node(handlers), await fleet.node(handlers)
+    refs = [await node.dispatch(until_stopped, f"k{i}") for i in range(20)]
+    refs.append(await node.dispatch(enough, "k", call))
+    for ref in refs:
+        with pytest.raises(JobCancelled):
+            await ref.result(timeout_s=30)
+    assert len(cleaned) == 20
+    if call == "shutdown_pool":
+        await fleet.until(lambda: (node.state, other.state) == ("drained", "drained"))
+    else:
+        assert (node.state, other.state) == ("open", "open")
 
 
 async def test_a_pool_is_shut_down_with_its_jobs(fleet: Fleet) -> None:

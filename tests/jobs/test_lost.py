@@ -43,7 +43,7 @@ def long_ago(ref: JobRef[Any]) -> None:
     """Have it be an hour since the job was seen, by our clock and by the server's."""
     seen = ref._seen
     assert seen is not None
-    ref._seen = Seen(seen.stamp, seen.at_s - HOUR_S, seen.server_ms - 1000 * HOUR_S)
+    ref._see(Seen(seen.stamp, seen.at_s - HOUR_S, seen.server_ms - 1000 * HOUR_S))
 
 
 @pytest.mark.anyio

@@ -6,6 +6,7 @@ import os
 import socket
 from typing import Any
 
+import anyio
 import pytest
 
 from pool import Handlers, Job, Node
@@ -137,6 +138,20 @@ async def test_many_are_replayed_and_those_refused_stay(fleet: Fleet) -> None:
         await node.parked.replay("k0", refs[0].job_id)
     await held.stop(timeout_s=5)
     assert await node.parked.count() == 1
+
+
+async def test_of_two_who_replay_all_each_counts_its_own(fleet: Fleet) -> None:
+    node, refs, _ = await _parked(fleet, [f"k{i}" for i in range(20)])
+    other = await fleet.node()
+    counts = list[int]()
+
+    async def replay(by: Node) -> None:
+        counts.append((await by.parked.replay_all(handler="mail")).count)
+
+    async with anyio.create_task_group() as tasks:
+        for by in (node, other):
+            tasks.start_soon(replay, by)
+    assert sum(counts) == len(refs)
 
 
 async def test_of_many_that_are_refused_the_first_are_told(

@@ -413,6 +413,31 @@ async def test_one_that_nobody_holds_leaves(fleet: Fleet) -> None:
     assert len(fleet.all_seen(NodeLeft)) == 1
 
 
+class _Quits(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, _Quits, None])
+async def test_what_a_function_raises_is_its_callers_and_the_node_stays(
+    fleet: Fleet, kind: type[BaseException] | None
+) -> None:
+    """As `sys.exit()` in a function; None is the cancellation of what it waits for."""
+    await fleet.node(made())
+
+    async def leaves(node: Node) -> None:
+        raise kind or anyio.get_cancelled_exc_class()
+
+    def use(client: Client) -> str:
+        with pytest.raises(BaseException) as told:  # noqa: PT011 - whatever it is
+            client.call(leaves)
+        assert doubled(client, "k", 2) == 4
+        return told.type.__name__
+
+    with client_of(fleet, observers=(fleet.events.note,)) as client:
+        assert await aside(use, client) == (kind.__name__ if kind else "CancelledError")
+    assert len(fleet.all_seen(NodeLeft)) == 1
+
+
 async def test_a_node_that_has_failed_is_replaced_by_the_next_call(fleet: Fleet) -> None:
     """A client lives as long as its program: that of a web server is not entered again."""
     await fleet.node(made())

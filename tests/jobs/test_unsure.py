@@ -35,6 +35,7 @@ from pool.streams.commands import ADD_ONCE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from pool.redis.io.system import Waiter
     from tests.nodes import Diary, Fleet
 
 SENT = StoreUnavailable(problem="it did not answer in time", maybe_done=True)
@@ -52,42 +53,34 @@ def test_what_was_not_sent_the_last_time_is_not_said_to_be_done_or_not_done_at_o
     assert str(unsure(StoreLost(pool="p"))) == str(StoreLost(pool="p", maybe_done=True))
 
 
-class _Answers:
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-
-    def take(self, value: Any) -> None:
-        self.told.append(value)
-
-    async def wait(self) -> Any:
-        raise NotImplementedError
+def _nobody_waits() -> Waiter:
+    raise NotImplementedError
 
 
 @pytest.mark.parametrize("maybe_done", [False, True])
 def test_a_dispatch_tells_the_union_of_its_tries(maybe_done: bool) -> None:
-    waiter: Any = _Answers()
     item = Admission(key="k", id="1", handler="h", kind=None, payload=b"payload")
-    pending = Pending(item, 0.0, 0.0, waiter, Load())
+    pending = Pending(item, 0.0, 0.0, Load(), _nobody_waits)
     pending.maybe_done = maybe_done
     pending.fail(UNSENT)
-    [told] = waiter.told
+    told = pending.answer
+    assert isinstance(told, StoreUnavailable)
     assert told.maybe_done == maybe_done
     assert told.problem.startswith("not sent") != maybe_done
-    lost = Pending(item, 0.0, 0.0, waiter, Load(), maybe_done=True)
+    lost = Pending(item, 0.0, 0.0, Load(), _nobody_waits, maybe_done=True)
     lost.fail(StoreLost(pool="p"))
-    assert type(waiter.told[-1]) is StoreLost
-    assert waiter.told[-1].maybe_done
+    assert type(lost.answer) is StoreLost
+    assert lost.answer.maybe_done
 
 
 def test_what_was_tried_gets_no_more_time_because_others_move() -> None:
     """A line that moves gives what waits for it time, up to a limit, and second tries none."""
     item = Admission(key="k", id="1", handler="h", kind=None, payload=b"payload")
-    waiter: Any = _Answers()
-    pending = Pending(item, 4.0, 9.0, waiter, Load())
+    pending = Pending(item, 4.0, 9.0, Load(), _nobody_waits)
     for moved_s, deadline_s in ((3.0, 5.0), (2.0, 5.0), (6.0, 8.0), (8.0, 9.0)):
         pending.go_on(moved_s, 2.0)
         assert pending.deadline_s == deadline_s
-    tried = Pending(item, 4.0, 9.0, waiter, Load(), is_tried=True)
+    tried = Pending(item, 4.0, 9.0, Load(), _nobody_waits, is_tried=True)
     tried.go_on(3.0, 2.0)
     assert tried.deadline_s == 4.0
 

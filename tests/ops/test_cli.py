@@ -16,12 +16,14 @@ import anyio.to_thread
 import pytest
 import redis
 
+from pool.batches import BatchStatus
 from pool.errors import JobParked
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
 from pool.jobs.node import Node
 from pool.names import WORKERS, Control
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
+from pool.ops.cli.batches import bar
 from pool.ops.cli.status import fetch
 from pool.redis.url import Url
 from pool.settings import Settings
@@ -376,8 +378,58 @@ async def test_a_letter_tells_which_codec_made_its_arguments(
         said = capsys.readouterr().out
         assert "bytes that cannot be read, made by the codec 'hex', which is not here" in said
         assert "(version 3)" in said
-        assert await anyio.to_thread.run_sync(main, ["parked", "edit", *named]) == USAGE
-        assert "POOLCODEC" in capsys.readouterr().err
+        for given, said in (
+            (["--args", "[]"], "cannot be read, so that none can be kept: give both"),
+            (["--args", "[]", "--kwargs", "{}"], "POOLCODEC"),
+        ):
+            assert await anyio.to_thread.run_sync(main, ["parked", "edit", *named, *given]) == USAGE
+            assert said in capsys.readouterr().err
+
+
+@pytest.mark.anyio
+async def test_batches_are_listed_waited_for_and_cancelled(
+    pool_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers, gate = Handlers(), anyio.Event()
+
+    @handlers.job("wait")
+    async def wait(job: Job) -> None:
+        await gate.wait()
+
+    where = ["--pool", pool_name, "--url", pool_url]
+
+    async def told(*words: str, code: int = OK) -> Any:
+        capsys.readouterr()
+        assert await anyio.to_thread.run_sync(main, ["batches", *words, *where, "--json"]) == code
+        return json.loads(capsys.readouterr().out)
+
+    async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
+        for name in ("b1", "b2"):
+            async with node.batch(name, success_min=1) as batch:
+                await batch.add(wait, [f"{name}-{number}" for number in range(3)])
+        listed = (await told("list"))["batches"]
+        assert [each["id"] for each in listed] == ["b2", "b1"]
+        assert (await told("cancel", "b1", "--cause", "enough", "--wait", code=FINDING))[
+            "batch"
+        ] == (await told("show", "b1"))["batch"]
+        gate.set()
+        done = (await told("show", "b2", "--wait"))["batch"]
+        assert (done["state"], done["succeeded"]) == ("done", 3)
+        capsys.readouterr()
+        assert await anyio.to_thread.run_sync(main, ["batches", "show", "b1", *where]) == OK
+        line, *rest = capsys.readouterr().out.splitlines()
+        assert line.endswith(f"b1  cancelled  [{'#' * 30}] 3/3 3 cancelled")
+        assert rest == ["0 waiting, 0 running", "1 must succeed", "cause: enough"]
+        for words, code in ((["show", "a b"], USAGE), (["show", "b3"], FINDING)):
+            assert await anyio.to_thread.run_sync(main, ["batches", *words, *where]) == code
+        assert "POOLNOBATCH" in capsys.readouterr().err
+
+
+def test_a_bar_says_how_far_a_batch_is() -> None:
+    facts: dict[str, Any] = {"id": "b", "state": "open", "expected": 6, "waiting": 3, "running": 0}
+    facts |= {"succeeded": 2, "failed": 0, "cancelled": 0, "missing": 1, "success_min": None}
+    status = BatchStatus(**facts)
+    assert bar(status) == f"[{'#' * 15}{'.' * 15}] 3/6 2 succeeded, 1 missing"
 
 
 @pytest.mark.anyio
@@ -410,7 +462,17 @@ async def test_dead_letters_are_listed_mended_replayed_and_discarded(
         shown = (await told("show", "k1", refs[1].job_id))["job"]
         assert (shown["args"], shown["kwargs"]) == (["x"], {"two": 1})
         assert "TypeError" in shown["history"][0]["traceback"]
-        await told("edit", "k1", refs[1].job_id, "--args", "[5]", "--kwargs", '{"two": 2}')
+        for words, args, kwargs in (
+            (["--kwargs", '{"two": 9}'], ["x"], {"two": 9}),
+            (["--args", "[6]"], [6], {"two": 9}),
+            (["--args", "[5]", "--kwargs", '{"two": 2}'], [5], {"two": 2}),
+        ):  # what is left out stays
+            await told("edit", "k1", refs[1].job_id, *words)
+            shown = (await told("show", "k1", refs[1].job_id))["job"]
+            assert (shown["args"], shown["kwargs"]) == (args, kwargs)
+        bare = ["parked", "edit", "k1", refs[1].job_id, *where]
+        assert await anyio.to_thread.run_sync(main, bare) == USAGE
+        assert "give --args, --kwargs or both" in capsys.readouterr().err
         anew = (await told("replay", "k1", refs[1].job_id))["job_id"]
         assert await (await node.job("k1", anew)).result(timeout_s=WAIT_S) == 7
         assert (await told("discard", "--all", "--prefix", "k2", "--dry-run"))["count"] == 1

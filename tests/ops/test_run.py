@@ -14,9 +14,11 @@ from typing import Any, TypeAlias
 import anyio
 import pytest
 
+from pool.errors import ConfigError
 from pool.jobs.handlers import Handlers
 from pool.jobs.node import Node
 from pool.ops.cli import OK, UNREACHABLE, USAGE, main
+from pool.ops.cli.readiness import Readiness
 from pool.settings import Settings
 from tests.ops.commands import WAIT_S, Cli, running
 
@@ -175,6 +177,19 @@ async def stay(job: Job) -> None:
 """
 
 
+# Whoever comes first can be imported; the others cannot, once it is ready and until it is mended.
+SECOND_FAILS = """
+import time
+try:
+    pathlib.Path("first").touch(exist_ok=False)
+except FileExistsError:
+    while not pathlib.Path("first-is-ready").exists():
+        time.sleep(0.02)
+    if not pathlib.Path("mended").exists():
+        raise RuntimeError("the second fails")
+"""
+
+
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """Return the folder of a module `work`."""
@@ -214,7 +229,7 @@ async def test_who_started_it_hears_when_it_is_ready_and_leaves(
     """By systemd's protocol and by a file; one that is left of another process is gone before."""
     address = f"@{pool_name}" if is_abstract else str(work / "s")
     file = work / "ready"
-    file.write_text("of a process that was killed", "utf-8")
+    file.write_text("4711\n", "utf-8")
     words = [
         "--pool",
         pool_name,
@@ -262,6 +277,55 @@ def test_a_ready_file_that_cannot_be_is_refused_before_anything_begins(
     words = ["run", "work", "--pool", "p", "--url", "redis://127.0.0.1:1", "--processes", "2"]
     assert main([*words, "--ready-file", file]) == USAGE
     assert f"{file} cannot be made and removed: " in capsys.readouterr().err
+
+
+def _precious(path: Path) -> None:
+    path.write_text("handlers = 17\n", "utf-8")
+
+
+def _linked(path: Path) -> None:
+    path.with_name("4711").write_text("4711\n", "utf-8")
+    path.symlink_to("4711")
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+@pytest.mark.parametrize("make", [_precious, _linked, os.mkfifo, os.mkdir])
+def test_what_is_no_ready_file_is_not_touched(
+    make: Callable[[Path], object], is_part: bool, work: Path
+) -> None:
+    """Not at the beginning, not when it is ready, and not at the end."""
+    name = f".ready.{os.getpid()}" if is_part else "ready"
+
+    def untouched() -> tuple[int, bytes]:
+        found = (work / name).lstat()
+        return found.st_ino, (work / name).read_bytes() if make is _precious else b""
+
+    make(work / name)
+    before = untouched()
+    with pytest.raises(ConfigError, match="something else is there"):
+        Readiness.of(str(work / "ready"), {})
+    assert untouched() == before
+    late = Readiness(file=work / "ready")
+    with pytest.raises(ConfigError, match="something else is there"):
+        late.ready("it came between")
+    late.lost()
+    late.leaving("its end")
+    assert untouched() == before
+
+
+def test_a_ready_file_of_a_successor_stays(work: Path) -> None:
+    """In a deploy that overlaps; one that a killed process has left does not."""
+    file = work / "ready"
+    own = Readiness.of(str(file), {})
+    for left in ("4711\n", "", f"{os.getpid()}\n"):
+        file.write_text(left, "utf-8")
+        own = Readiness.of(str(file), {})
+        assert not file.exists()
+    own.ready("it is")
+    assert file.read_text("utf-8") == f"{os.getpid()}\n"
+    file.write_text("4711\n", "utf-8")
+    own.leaving("its end")
+    assert file.read_text("utf-8") == "4711\n"
 
 
 @pytest.mark.anyio
@@ -412,6 +476,25 @@ async def test_a_reload_with_code_that_cannot_be_imported_keeps_the_old(
 
 
 @pytest.mark.anyio
+async def test_a_child_that_stands_still_is_killed_when_its_drain_must_be_over(
+    having: Having,
+) -> None:
+    """A stopped process hears nothing: a reload, or the parent's end, would wait for ever."""
+    more = ("--processes", "1", "--grace-s", "0", "--op-timeout-s", "0.5")
+    async with having(*more) as (_, worker):
+        [pid] = await are_ready(worker, 1)
+        os.kill(pid, signal.SIGSTOP)
+        worker.process.send_signal(signal.SIGHUP)
+        new = (await worker.until("child.ready"))["pid"]
+        assert (await worker.until("child.hangs"))["child"] == 1
+        assert (await worker.until("reload.failed"))["code"] == -signal.SIGKILL
+        await worker.until("child.ended", pid=pid, code=-signal.SIGKILL)
+        worker.process.terminate()
+        await worker.until("child.ended", pid=new, code=OK)
+        assert (await worker.end())[0] == OK
+
+
+@pytest.mark.anyio
 async def test_a_child_that_is_killed_is_followed_by_another_and_its_jobs_go_on(
     having: Having, work: Path
 ) -> None:
@@ -483,9 +566,37 @@ async def test_what_cannot_be_imported_ends_it_with_the_code_of_that(
 ) -> None:
     (work / "work.py").write_text("import nowhere_to_be_found\n", "utf-8")
     async with having() as (_, worker):
+        said = "No module named 'nowhere_to_be_found'"
+        assert said in (await worker.until("child.failed"))["problem"]
+        assert said in (await worker.until("draining"))["why"]
         code, log = await worker.end()
     assert code == USAGE
-    assert "No module named 'nowhere_to_be_found'" in log
+    assert said in log
+
+
+@pytest.mark.anyio
+async def test_who_cannot_be_imported_beside_one_that_can_is_tried_again(
+    having: Having, work: Path
+) -> None:
+    """A file half written, a database that was away: those that work go on, and lose no job."""
+    (work / "work.py").write_text(f"{WORK}\n{SECOND_FAILS}", "utf-8")
+    async with having() as (client, worker):
+        first = await worker.until("child.ready")
+        ref = await client.dispatch("wait", "k", str(work))
+        await ref.started(WAIT_S)
+        (work / "first-is-ready").touch()
+        failed = await worker.until("child.failed")
+        assert "the second fails" in failed["problem"]
+        assert (await worker.until("restarting"))["child"] == failed["child"]
+        (work / "mended").touch()
+        assert (await worker.until("child.ready"))["child"] == failed["child"]
+        await worker.until("ready")
+        (work / "go").touch()
+        assert await ref.result(WAIT_S) == first["pid"]
+        worker.process.terminate()
+        code, log = await worker.end()
+    assert code == OK, log
+    assert "the second fails" in log
 
 
 @pytest.mark.anyio

@@ -18,74 +18,18 @@ from pool.core.marks import Marks
 from pool.core.options import Options
 from pool.core.record import Attempt, Outcome, Record
 from pool.errors import JobCancelled, JobParked
-from pool.jobs.roster import WorkerEntry
 from pool.names import WORKERS, Control
 from pool.ops.cli import FINDING, OK, USAGE, main
 from pool.ops.cli.why import fetch, lines
-from pool.ops.keyfacts import KeyFacts, KeyOwner
+from pool.ops.keyfacts import KeyFacts
 from pool.ops.why import CASES, Why, span, why
 from pool.redis.url import Url
+from tests.ops.facts import MARKED, NOW_MS, TTL_MS, owner, record, worker
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet
 
-NOW_MS = 1_700_000_000_000
-TTL_MS = 10_000
-
 # --- the table: one planted state for each row ---------------------------------------------------
-
-
-def worker(name: str = "wA", **changes: Any) -> WorkerEntry:
-    facts: dict[str, Any] = {
-        "id": name,
-        "node": "n1",
-        "handlers": ("h",),
-        "capacity": 4,
-        "weight": 1.0,
-        "label": "",
-        "version": "v7",
-        "is_draining": False,
-        "host": "alpha",
-        "pid": 41,
-        "numbers": (1,),
-    }
-    return WorkerEntry(**{**facts, **changes})
-
-
-def owner(name: str = "wA.1", **changes: Any) -> KeyOwner:
-    facts: dict[str, Any] = {
-        "name": name,
-        "info": worker(name.partition(".")[0]),
-        "lease_s": 8.0,
-        "is_open": True,
-        "takes": 4,
-        "running": 1,
-        "pending": 1,
-    }
-    return KeyOwner(**{**facts, **changes})
-
-
-def record(state: Any, **changes: Any) -> Record:
-    at = NOW_MS - 5_000
-    facts: dict[str, Any] = {
-        "state": state,
-        "kind": "job",
-        "id": "j1",
-        "handler": "h",
-        "owner": "wA.1" if state in ("pending", "running") else "",
-        "epoch": at * 1000,
-        "attempt": 1,
-        "flags": "",
-        "intent": "",
-        "marks": Marks(),
-        "requeues": 0,
-        "accepted": at * 1000,
-        "since_ms": at if state == "running" else 0,
-        "waiters": (),
-        "error": "",
-        "more": "",
-    }
-    return Record(**{**facts, **changes})
 
 
 def ended(word: Any, cause: str = "", **changes: Any) -> Outcome:
@@ -107,7 +51,6 @@ def facts(of: Record | Outcome | None = None, /, **changes: Any) -> KeyFacts:
 
 DEAD = owner(claim="n9.1|5|1|0", lease_s=1.0)
 HUNG = owner(takes=None)
-MARKED = Marks(("wX.1", "wY.1-"))
 LATE = {"pending_ms": NOW_MS - TTL_MS - 1}
 
 ROWS = [

@@ -12,7 +12,13 @@ import pytest
 from pool.core.followers import Follows, released
 from pool.core.record import Record, pack_more
 from pool.names import followers, out, pair, queued
-from pool.redis.commands.channel import ChannelMessage, OutgoingPage, apart, outgoing_of
+from pool.redis.commands.channel import (
+    ChannelMessage,
+    OutgoingPage,
+    StandsElsewhere,
+    incoming_of,
+    outgoing_of,
+)
 from pool.redis.commands.letters import Made, replayed
 from pool.redis.commands.recovery import overdue
 from pool.redis.commands.upkeep import expired
@@ -59,7 +65,9 @@ def tell(bench: Bench, to: int = 1, **options: Any) -> OutgoingPage:
 
 
 def take(bench: Bench, told: OutgoingPage, origin: int = 0) -> str:
-    return apart(bench.run(bench.lane.incoming(origin, told.root, told.messages)))
+    """Return where it stands, if it has done nothing."""
+    done = incoming_of(bench.run(bench.lane.incoming(origin, told.root, told.messages)))
+    return done.name if isinstance(done, StandsElsewhere) else ""
 
 
 def carry(bench: Bench, there: Bench) -> Sequence[ChannelMessage]:

@@ -13,7 +13,7 @@ from pool.core.options import Options
 from pool.names import line, queued, split_pair
 from pool.redis.commands.calls import Target
 from pool.redis.commands.channel import outgoing_of
-from pool.redis.commands.lane import SCRIPTS
+from pool.redis.commands.lane import SCRIPTS, Lane
 from pool.redis.commands.upkeep import expired, walked
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.scripts import Script, ScriptCall
@@ -181,12 +181,26 @@ def _incoming(bench: Bench) -> ScriptCall:
     return bench.lane.incoming(0, told.root, told.messages)
 
 
+def _open_batch(bench: Bench, nonce: str = "b1") -> ScriptCall:
+    return bench.lane.batch_open("b", nonce, least=None, keep_s=9.0, open_s=9.0)
+
+
+def _batch(bench: Bench, *, is_sealed: bool = False) -> Lane:
+    bench.run(_open_batch(bench))
+    bench.run(bench.lane.batch_add("b", "b1", 0, ["k1", "k2"]))
+    if is_sealed:
+        bench.run(bench.lane.batch_seal("b", "b1", 2, check_s=9.0))
+    return bench.lane
+
+
 # Each makes a call which writes, in a lane as `busy` makes it.
 ACCEPTING: dict[str, Make] = {
     "dispatch": _dispatch,
     "queue": _queue,
     "ttl": lambda b: b.lane.change_ttl(2_000),
     "notify": lambda b: b.lane.notify("r1", "w1.1", "r9", b"m", messages_max=9),
+    "batch_open": _open_batch,
+    "batch_add": lambda b: _batch(b).batch_add("b", "b1", 2, ["k3"]),
     "edit": lambda b: b.lane.letter("edit", *_letter(b), b"another payload"),
 }
 FREEING: dict[str, Make] = {
@@ -218,6 +232,11 @@ FREEING: dict[str, Make] = {
     "walk": walk,
     "recount": _recount,
     "replay": _replay,
+    "batch_seal": lambda b: _batch(b).batch_seal("b", "b1", 2, check_s=9.0),
+    "batch_ends": lambda b: _batch(b).batch_ends("b", "b1", [(1, "m")]),
+    "batch_tend": lambda b: _batch(b, is_sealed=True).batch_tend("b", 0, hold_s=5.0, check_s=50.0),
+    "batch_look": lambda b: _batch(b).batch_look("b", node="n7.1"),
+    "muster": lambda b: b.lane.muster([("r1", "id1"), ("none", "j")], known_s=9.0),
     "discard": lambda b: b.lane.letter("discard", *_letter(b)),
 }
 READING: dict[str, Make] = {
@@ -372,6 +391,10 @@ def unused(bench: Bench, name: str) -> set[str]:
             return {n.open, n.handlers, *map(n.signal, ("n1.1", "w1.1", "w2.1"))}
         case "sweep":
             return {n.open}
+        case "batch_open" | "batch_add" | "batch_look":  # then there is no batch
+            return {n.batch("b")}
+        case "batch_seal" | "batch_ends" | "batch_tend":
+            return {n.batch("b"), n.jobs}
         case "quarantine":
             return {n.owned("w1.1"), n.stream("w1.1")}
         case _:

@@ -476,6 +476,21 @@ def test_a_link_that_leads_nowhere_and_one_for_the_data_are_refused(
         (folder / name).unlink()
 
 
+@pytest.mark.parametrize("name", ["server.log", "dump.rdb"])
+def test_a_directory_that_holds_somebodys_log_or_data_is_refused(
+    program: ServerProgram, folder: Path, name: str
+) -> None:
+    """As `pool dev --dir .` beside an application's own; where we were before it is ours."""
+    folder.mkdir(mode=0o700)
+    (folder / name).write_text("precious")
+    assert f"holds {name}, which is not ours" in refused(program, folder)
+    assert [each.read_text() for each in folder.iterdir()] == ["precious"]
+    (folder / name).unlink()
+    for _ in range(2):
+        with EmbeddedServer.start(program, directory=folder):
+            pass
+
+
 def test_the_directory_itself_may_be_named_by_a_link(program: ServerProgram, folder: Path) -> None:
     folder.mkdir(mode=0o700)
     other = folder.with_name("link")

@@ -16,7 +16,7 @@ from pool.core.timing import Timing
 from pool.errors import PoolError, StoreFault, StoreUnavailable
 from pool.redis.io.system import BodyIO, SystemIO
 from pool.redis.url import Url
-from pool.runtime.stream_tailer import FIRST, Batch, Reading, StreamTailer
+from pool.runtime.stream_tailer import FIRST, Brought, Reading, StreamTailer
 from pool.testing.proxy import fault_proxy
 from tests.servers import connect
 
@@ -31,7 +31,7 @@ PATIENCE_S = 30.0
 class Heard:
     """What the tailer told its owner, who takes nothing by itself."""
 
-    batches: list[Batch[Reading]] = attrs.field(factory=list)
+    batches: list[Brought[Reading]] = attrs.field(factory=list)
     probes: list[bool] = attrs.field(factory=list)
     troubles: list[tuple[PoolError, int]] = attrs.field(factory=list)
     backs: list[int] = attrs.field(factory=list)

@@ -12,6 +12,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
                            extra: digest, kind job|service, attempts_max, delay_s, poison
     follow    producer     idem is to follow: key.  extra: of (idem of its predecessor), when
                            (then: that is done, otherwise)
+    batch     producer     invoke, then ok (nonce): it is open: key.  extra: then (idem of who is
+                           to follow it), least (how many of its members must succeed for that)
     result    producer     ok (result), fail (err POOLPARKED | POOLCANCELLED | ...), info (unknown)
     cancel    producer     invoke, then ok: the job has ended, fail: nothing was done, or info
     notify    producer     invoke, then ok | fail | info.  extra: seq, rising per key

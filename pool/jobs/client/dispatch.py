@@ -14,13 +14,14 @@ from pool import checks
 from pool.core.retry import DISPATCH_RETRY_S
 from pool.errors import (
     InvalidOption,
+    MiddlewareFailed,
     PoolError,
     StoreUnavailable,
     again,
     name_of,
     shown,
 )
-from pool.jobs.around import AroundDispatch, Outgoing, dispatch_through
+from pool.jobs.around import Outgoing, dispatch_through
 from pool.jobs.client.dispatcher import (
     BATCH_BYTES_MAX,
     BATCH_MAX,
@@ -28,11 +29,12 @@ from pool.jobs.client.dispatcher import (
     Accepted,
     Pending,
 )
-from pool.jobs.client.job_client import DispatchOptions, JobClient, known_id, no_handler
+from pool.jobs.client.job_client import Admitting, DispatchOptions, JobClient, known_id
 from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler
-from pool.names import check_handler, lane_of
+from pool.names import lane_of
 from pool.redis.commands.admission import Admission
+from pool.runtime.exceptions import told
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,13 +86,6 @@ class _Turns:
     most: int
     count: int = 0
     lock: anyio.Lock = attrs.field(factory=lambda: anyio.Lock(fast_acquire=True))
-
-
-def _check_handler(given: object) -> None:
-    if type(given) is str:
-        check_handler(given)
-    elif not issubclass(type(given), Handler):
-        raise no_handler(given)
 
 
 def _checked(given: object) -> Call:
@@ -152,20 +147,18 @@ class Dispatching:
             NotRunning: The node is not open.
         """
         client = self._opened()
-        if around := client.around_dispatch(handler):
-            return await self._dispatch_through(around, client, handler, key, args, kwargs)
-        [pending] = client.dispatcher.admit(
-            [client.admission(handler, key, args, kwargs, self._options)]
-        )
-        answer = await pending.waiter.wait()
+        admitting = client.admitting(handler, self._options)
+        if admitting.around:
+            return await self._dispatch_through(admitting, handler, key, args, kwargs)
+        [pending] = client.dispatcher.admit([admitting.admission(key, args, kwargs)])
+        answer = await pending.wait()
         if isinstance(answer, Accepted):
             return _ref(client, answer, handler)
         raise again(await client.explained(answer, pending.deadline_s))
 
     async def _dispatch_through(
         self,
-        around: Sequence[AroundDispatch],
-        client: JobClient,
+        admitting: Admitting,
         handler: Handler[Any, Any] | str,
         key: str,
         args: tuple[Any, ...],
@@ -173,31 +166,29 @@ class Dispatching:
         known: str = "",
     ) -> JobRef[Any]:
         """Dispatch by way of middleware."""
+        client = admitting.client
 
         async def send(outgoing: Outgoing) -> JobRef[Any]:
             given = dict(outgoing.kwargs)
-            admission = client.admission(
-                handler, outgoing.key, tuple(outgoing.args), given, self._options, known
-            )
+            admission = admitting.admission(outgoing.key, tuple(outgoing.args), given, known)
             [pending] = client.dispatcher.admit([admission])
-            answer = await pending.waiter.wait()
+            answer = await pending.wait()
             if isinstance(answer, Accepted):
                 return _ref(client, answer, handler)
             raise again(await client.explained(answer, pending.deadline_s))
 
         outgoing = Outgoing(
-            handler=handler if isinstance(handler, str) else handler.name,
+            handler=admitting.name,
             key=key,
             args=args,
             kwargs=kwargs,
             options=self._options.told(),
         )
-        return await dispatch_through(around, outgoing, send)
+        return await dispatch_through(admitting.around, outgoing, send)
 
     async def _each_through(
         self,
-        around: Sequence[AroundDispatch],
-        client: JobClient,
+        admitting: Admitting,
         handler: Handler[Any, Any] | str,
         given: Sequence[Call | str],
     ) -> list[JobRef[Any] | PoolError]:
@@ -205,23 +196,25 @@ class Dispatching:
         answers: list[Any] = [None] * len(given)
 
         async def one(place: int, call: Call | str) -> None:
+            made: Call | None = None
             try:
                 made = Call(call) if isinstance(call, str) else _checked(call)
                 answers[place] = await self._dispatch_through(
-                    around, client, handler, made.key, made.args, made.kwargs, made._known
+                    admitting, handler, made.key, made.args, made.kwargs, made._known
                 )
             except PoolError as error:
                 answers[place] = error.with_traceback(None)
-            except Exception as error:  # noqa: BLE001 - of the middleware: it is raised below
-                failed.append(error)
+            except Exception as error:  # noqa: BLE001 - of the middleware
+                failed: PoolError = _no_calls(call, f"{name_of(type(error))} was raised by it")
+                if made is not None:
+                    failed = MiddlewareFailed(key=made.key, problem=told(error))
+                failed.__cause__ = error.with_traceback(None)
+                answers[place] = failed
 
-        failed: list[Exception] = []
         for first in range(0, len(given), BATCH_MAX):
             async with anyio.create_task_group() as tasks:
                 for place, call in enumerate(given[first : first + BATCH_MAX], first):
                     tasks.start_soon(one, place, call)
-            if failed:
-                raise failed[0]
         return answers
 
     @overload
@@ -242,7 +235,8 @@ class Dispatching:
         of that was not sent (`maybe_done` is false) is not tried.
 
         Cancelling this call takes no job back, and leaves those undispatched whose turn had not
-        come.
+        come.  What middleware raises is `MiddlewareFailed` in the place of its call, or itself if
+        it is a `PoolError`.
 
         Args:
             handler: As for `dispatch()`.
@@ -255,32 +249,32 @@ class Dispatching:
             NotRunning: The node is not open.
         """
         client = self._opened()
-        _check_handler(handler)
+        admitting = client.admitting(handler, self._options)
         given = list(islice(checks.several("calls", calls, _CALLS), MANY_MAX + 1))
         if len(given) > MANY_MAX:
             raise InvalidOption(
                 option="calls", value=f"over {MANY_MAX}", problem=f"at most {MANY_MAX}"
             )
-        if around := client.around_dispatch(handler):
-            return await self._each_through(around, client, handler, given)
-        return await _Many(client, handler, self._options, given).dispatch()
+        if admitting.around:
+            return await self._each_through(admitting, handler, given)
+        return await _Many(admitting, handler, given).dispatch()
 
 
 def _ref(client: JobClient, accepted: Accepted, handler: Handler[Any, Any] | str) -> JobRef[Any]:
-    ref = JobRef[Any](accepted.key, accepted.job_id, accepted.handler, client, accepted.seen)
+    name, result = accepted.handler, None
     # Of what it attached to, it may not be the handler.
-    if type(handler) is Handler and handler._result and handler.name == accepted.handler:
-        ref._result = handler._result
-    return ref
+    if type(handler) is Handler and handler._result and handler.name == name:
+        result = handler._result
+    # Not JobRef[Any](...), which would cost as much again.
+    return JobRef(accepted.key, accepted.job_id, name, client, accepted.seen, result)
 
 
 @attrs.define(eq=False)
 class _Many:
     """One `dispatch_many`."""
 
-    client: JobClient
+    admitting: Admitting
     handler: Handler[Any, Any] | str
-    options: DispatchOptions
     given: Sequence[Call | str]
     answers: list[Any] = attrs.field(init=False)
 
@@ -309,7 +303,7 @@ class _Many:
 
     async def _shares(self) -> Sequence[_Share]:
         """Give each lane what is its own: one that hangs keeps none of the others' waiting."""
-        given, lanes = self.given, len(self.client.context.lanes)
+        given, lanes = self.given, len(self.admitting.client.context.lanes)
         if lanes == 1:
             return (_Share(given, range(len(given))),)
         shares: list[tuple[list[Call | str], list[int]]] = [([], []) for _ in range(lanes)]
@@ -352,12 +346,12 @@ class _Many:
 
     def _admit(self, calls: Sequence[Call | str]) -> list[Pending | PoolError]:
         """Admit calls, as many as there is room for in a slice."""
-        client, items, left = self.client, list[Admission | PoolError](), SLICE_BYTES_MAX
-        handler, options = self.handler, self.options
+        items, left = list[Admission | PoolError](), SLICE_BYTES_MAX
+        admission = self.admitting.admission
         for call in calls:
             try:
                 one = Call(call) if isinstance(call, str) else _checked(call)
-                item = client.admission(handler, one.key, one.args, one.kwargs, options, one._known)
+                item = admission(one.key, one.args, one.kwargs, one._known)
                 items.append(item)
                 if (left := left - len(item.payload)) <= 0:
                     break
@@ -368,17 +362,19 @@ class _Many:
                 refused.__cause__ = error.with_traceback(None)
                 items.append(refused)
         admitted = [item for item in items if isinstance(item, Admission)]
-        pending = iter(client.dispatcher.admit(admitted, is_bounded=False))
+        dispatcher = self.admitting.client.dispatcher
+        pending = iter(dispatcher.admit(admitted, is_bounded=False))
         return [item if isinstance(item, PoolError) else next(pending) for item in items]
 
     async def _tell(self, asked: Sequence[Pending | PoolError], places: Sequence[int]) -> bool:
         """Put the answers where they belong; return whether the lane gave none in time."""
+        client, handler = self.admitting.client, self.handler
         for place, each in zip(places, asked, strict=True):
-            answer = each if isinstance(each, PoolError) else await each.waiter.wait()
+            answer = each if isinstance(each, PoolError) else (each.answer or await each.wait())
             self.answers[place] = (
-                _ref(self.client, answer, self.handler) if isinstance(answer, Accepted) else answer
+                _ref(client, answer, handler) if isinstance(answer, Accepted) else answer
             )
-        now_s = self.client.context.io.clock()
+        now_s = client.context.io.clock()
         for place, each in zip(reversed(places), reversed(asked), strict=True):
             if isinstance(each, Pending):  # the last that was sent
                 is_late = each.deadline_s - DISPATCH_RETRY_S <= now_s

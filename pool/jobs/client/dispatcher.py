@@ -27,7 +27,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -84,9 +84,12 @@ LATE: Final = "not sent: the calls before it took too long"
 # --- what callers wait on -----------------------------------------------------------------------
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Accepted:
-    """The job is recorded; `job_id` is another one's when the caller attached to it."""
+    """The job is recorded; `job_id` is another one's when the caller attached to it.
+
+    Not frozen only because that costs time.
+    """
 
     key: str
     job_id: str
@@ -108,18 +111,28 @@ class Pending:
     item: Admission
     deadline_s: float
     until_s: float  # ... at the latest
-    waiter: Waiter
     load: Load
-    is_answered: bool = False
+    new_waiter: Callable[[], Waiter]
+    answer: Accepted | PoolError | None = None
     is_tried: bool = False  # a call that had it has failed
     maybe_done: bool = False  # one of the calls that had it may have been carried out
     generation: str = ""  # whose data the first of those was for, if there is one
+    _waiter: Waiter | None = None  # of who waits; of a batch, hardly any has to
+
+    async def wait(self) -> Accepted | PoolError:
+        """Return the answer.  Once, by one task."""
+        if self.answer is None:
+            self._waiter = self.new_waiter()
+            await self._waiter.wait()
+            assert self.answer is not None
+        return self.answer
 
     def resolve(self, answer: Accepted | PoolError) -> None:
-        if not self.is_answered:
-            self.is_answered = True
+        if self.answer is None:
+            self.answer = answer
             self.load.bytes -= len(self.item.payload)
-            self.waiter.take(answer)
+            if self._waiter is not None:
+                self._waiter.take(None)
 
     def go_on(self, moved_s: float, op_timeout_s: float) -> None:
         """Take into account that the line has moved then."""
@@ -193,14 +206,14 @@ class Dispatcher(Actor[Message]):
     # --- for the node -------------------------------------------------------------------------
 
     def admit(self, items: Sequence[Admission], *, is_bounded: bool = True) -> list[Pending]:
-        """Take admissions; wait on each one's waiter for an `Accepted` or an error.
+        """Take admissions; each one's `wait()` returns an `Accepted` or an error.
 
         Unless whoever asks bounds by itself how much waits, what is too much is refused.
         """
         now_s, settings, load = self.context.io.clock(), self.context.settings, self._load
         deadline_s, until_s = now_s + settings.op_timeout_s, now_s + settings.longest_s
         waiter, before = self.context.loop.waiter, load.bytes
-        taken = [Pending(item, deadline_s, until_s, waiter(), load) for item in items]
+        taken = [Pending(item, deadline_s, until_s, load, waiter) for item in items]
         load.bytes += sum(map(len, map(_payload_of, items)))
         if is_bounded and before and load.bytes > WAITING_BYTES_MAX:
             problem = f"not sent: {before} bytes wait already"
@@ -227,7 +240,7 @@ class Dispatcher(Actor[Message]):
             flying, lane.flying = [*chain(*lane.flying)], []
             for pending in flying:
                 pending.doubt(lane, self.context.lanes[number].lane.generation)
-            lane.again = [p for p in (*flying, *lane.again) if not p.is_answered]
+            lane.again = [p for p in (*flying, *lane.again) if p.answer is None]
             lane.due_s = math.inf
             self._resume(number)
 
@@ -363,8 +376,11 @@ class Dispatcher(Actor[Message]):
         seen = self.context.lanes[number].seen(admitted.asked_s)
         told: list[Admitted] = reply
         for pending, said in zip(batch, told, strict=True):
-            if said is Said.ACCEPTED:  # nearly all of them
-                pending.resolve(self._read(pending.item, said, seen))
+            item = pending.item
+            if said is Said.ACCEPTED and not (item.more or item.delay_s):  # nearly all of them
+                pending.resolve(Accepted(item.key, item.id, item.handler, seen))
+            elif said is Said.ACCEPTED:
+                pending.resolve(self._read(item, said, seen))
             elif said is Said.UNKNOWN and self._has_known(pending.item):
                 # It was registered: the data are new, and nobody has joined them yet who says so.
                 pending.item.allow_unknown = True
@@ -467,14 +483,7 @@ class Dispatcher(Actor[Message]):
             case Said.ENDED:
                 return Accepted(item.key, item.id, item.handler, None)
             case Conflict(handler, digest):
-                return IdempotencyConflict(
-                    key=item.key,
-                    job_id=item.id,
-                    handler=item.handler,
-                    digest=more_of(item.more, "digest"),
-                    known_handler=handler,
-                    known_digest=digest,
-                )
+                return _conflict(item, handler, digest)
             case Exists(_, _, job_id, handler, is_attached=True):
                 return Accepted(item.key, job_id, handler, seen)
             case Exists(state, owner, job_id):
@@ -504,3 +513,21 @@ class Dispatcher(Actor[Message]):
             case _:
                 problem = f"the record of {item.key!r} cannot be read"
                 return StoreFault(problem=problem, maybe_done=False)
+
+
+def _conflict(item: Admission, known_handler: str, known_digest: str) -> IdempotencyConflict:
+    digest = more_of(item.more, "digest")
+    differs: Literal["handler", "arguments", "followers", "id"] = "followers"
+    if known_handler != item.handler:
+        differs = "handler"
+    elif known_digest.partition("-")[0] != digest.partition("-")[0]:
+        differs = "arguments" if known_digest != "-" else "id"
+    return IdempotencyConflict(
+        key=item.key,
+        job_id=item.id,
+        handler=item.handler,
+        digest=digest,
+        known_handler=known_handler,
+        known_digest=known_digest,
+        differs=differs,
+    )

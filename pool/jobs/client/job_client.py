@@ -15,7 +15,7 @@ from pool.core.codec import check_size, decode_call, encode_call, head, head_of
 from pool.core.ids import id_of
 from pool.core.lapse import begin_limits
 from pool.core.options import LINE_MAX, IfExists, Options, policy_of
-from pool.core.record import MORE, Attempt, Outcome, Record, attempts, digest_of, pack_more
+from pool.core.record import MORE, Attempt, Kind, Outcome, Record, attempts, digest_of, pack_more
 from pool.errors import (
     CodecMissing,
     JobLost,
@@ -149,6 +149,7 @@ def _more(
     handler: str,
     payload: bytes,
     followers: bytes,
+    told: bytes,
     usual: Options | None,
 ) -> str:
     is_known = known or options.known
@@ -156,7 +157,7 @@ def _more(
     return pack_more(
         expires=_ms(expires_s),
         start=_ms(start_s),
-        digest=digest_of(handler, payload + followers) if is_known else "",
+        digest=digest_of(handler, payload, told) if is_known else "",
         followers=len(payload) if followers else "",
         window=_ms(options.window_s) if is_known else "",
         retention=_ms(options.retention_s),
@@ -179,12 +180,20 @@ class JobClient:
     requests: Requests
     check_open: Callable[[], object]  # raises NotRunning, WrongLoop
 
-    def around_dispatch(self, handler: Handler[Any, Any] | str) -> tuple[AroundDispatch, ...]:
-        """Return what stands around the dispatches of a handler, as far as we know it."""
+    def admitting(self, handler: Handler[Any, Any] | str, options: DispatchOptions) -> Admitting:
+        """Return what makes admissions of a handler's jobs.
+
+        Raises:
+            ConfigError, InvalidOption: It is no handler, and cannot be the name of one.
+        """
+        mine: Any = handler
         if type(handler) is str:
-            known = self.handlers.get(handler) if self.handlers is not None else None
-            return () if known is None else known._around_dispatch
-        return handler._around_dispatch if issubclass(type(handler), Handler) else ()  # type: ignore[union-attr]
+            check_handler(handler)
+            mine = self.handlers.get(handler) if self.handlers is not None else None
+            return Admitting(self, options, handler, mine)
+        if not issubclass(type(handler), Handler):
+            raise no_handler(handler)
+        return Admitting(self, options, mine.name, mine)
 
     def result_of(self, handler: str) -> ValueCodec | None:
         """Return how results of a handler are read, as far as we know it; None: as JSON."""
@@ -227,67 +236,10 @@ class JobClient:
             raise CodecMissing(path="$", problem=problem, codec=codec)
         return head(version=version) + encode_call(args, kwargs)
 
-    def admission(
-        self,
-        handler: Handler[Any, Any] | str,
-        key: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: DispatchOptions,
-        known: str = "",
-    ) -> Admission:
-        """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
-        mine: Any
-        context = self.context
-        check_key(key)
-        if type(handler) is str:
-            check_handler(handler)
-            mine = self.handlers.get(handler) if self.handlers is not None else None
-            name, kind = handler, mine._options.kind if mine is not None else None
-        elif issubclass(type(handler), Handler):
-            mine, name, kind = handler, handler.name, handler._options.kind  # type: ignore[union-attr]
-        else:
-            raise no_handler(handler)
-        if mine is None:
-            payload = encode_call(args, kwargs)
-        else:
-            payload = mine._arguments.encode(name, args, kwargs)
-        check_size("payload", payload, context.settings.payload_bytes_max)
-        job_id, more = known or options.known or context.ids.next(), ""
-        usual = mine._options if mine is not None else None
-        if known or options.is_special or (usual is not None and usual.is_timed):
-            behind = self._followers(options, key, job_id)
-            more = _more(options, known, name, payload, behind, usual)
-            payload += behind
-        if options.if_exists == "attach" and (known or options.known):
-            must = "another policy beside an id: that names this job, and attaching is to another"
-            raise checks.option("if_exists", "attach", must)
-        if options.if_exists == "attach" and (options.then or options.otherwise):
-            must = "another policy beside followers: they follow this job, not the live one"
-            raise checks.option("if_exists", "attach", must)
-        admission = Admission(
-            key=key,
-            id=job_id,
-            handler=name,
-            kind=kind,
-            payload=payload,
-            delay_s=options.delay_s,
-            policy=mine._options.policy if mine and options.is_open else options.policy,
-            allow_unknown=options.allow_unknown or mine is not None,
-            more=more,
-        )
-        if more:
-            admission.go_by(admission.policy)
-        return admission
-
-    def _followers(self, options: DispatchOptions, key: str, job_id: str) -> bytes:
-        if not (options.then or options.otherwise):
-            return b""
-        return self.packer().pack(options.then, options.otherwise, key=key, job_id=job_id)
-
-    def packer(self) -> Packer:
-        """Return what packs followers in this pool."""
-        return Packer(len(self.context.lanes), self.context.settings.payload_bytes_max)
+    def packer(self, *, has_kinds: bool = True) -> Packer:
+        """Return what packs followers in this pool; without their kinds, only to be compared."""
+        bytes_max, lanes = self.context.settings.payload_bytes_max, len(self.context.lanes)
+        return Packer(lanes, bytes_max, self.handlers, has_kinds=has_kinds)
 
     async def explained(self, error: PoolError, deadline_s: float) -> PoolError:
         """Add what only another look tells, in time: names like the one that nobody knows."""
@@ -396,6 +348,89 @@ class JobClient:
         """Ask for a stop; return the job's id.  See `JobRef.stop`."""
         self.check_open()
         return await self.requests.stop(key, job_id, cause)
+
+
+class Admitting:
+    """Makes the admissions of one handler with the same options: what all have, it has found out.
+
+    For one dispatch, or the many of a `dispatch_many`: a handler may change until it runs.
+    """
+
+    client: JobClient
+    options: DispatchOptions
+    name: str
+    handler: Handler[Any, Any] | None  # None: this process does not know it
+    around: tuple[AroundDispatch, ...]
+    _usual: Options | None
+    _kind: Kind | None
+    _policy: str
+    _is_special: bool
+    __slots__ = (
+        *("_is_special", "_kind", "_policy", "_usual"),
+        *("around", "client", "handler", "name", "options"),
+    )
+
+    def __init__(
+        self,
+        client: JobClient,
+        options: DispatchOptions,
+        name: str,
+        handler: Handler[Any, Any] | None,
+    ) -> None:
+        self.client, self.options, self.name, self.handler = client, options, name, handler
+        self._policy, self._is_special = options.policy, options.is_special
+        if handler is None:
+            self.around, self._usual, self._kind = (), None, None
+            return
+        self.around, usual = handler._around_dispatch, handler._options
+        self._usual, self._kind = usual, usual.kind
+        if options.is_open:
+            self._policy = usual.policy
+        if usual.is_timed:
+            self._is_special = True
+
+    def admission(
+        self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any], known: str = ""
+    ) -> Admission:
+        """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
+        context, handler, options = self.client.context, self.handler, self.options
+        check_key(key)
+        if handler is None:
+            payload = encode_call(args, kwargs)
+        else:
+            payload = handler._arguments.encode(self.name, args, kwargs)
+        check_size("payload", payload, context.settings.payload_bytes_max)
+        allow_unknown = handler is not None or options.allow_unknown
+        of = (self._kind, payload, options.delay_s, self._policy, allow_unknown)
+        if known or self._is_special:
+            return self._special(Admission(key, "", self.name, *of), known)
+        return Admission(key, context.ids.next(), self.name, *of)
+
+    def _special(self, item: Admission, known: str) -> Admission:
+        """Add what hardly any job has."""
+        options, payload = self.options, item.payload
+        is_known, follows = known or options.known, options.then or options.otherwise
+        if options.if_exists == "attach" and is_known:
+            must = "another policy beside an id: that names this job, and attaching is to another"
+            raise checks.option("if_exists", "attach", must)
+        if options.if_exists == "attach" and follows:
+            must = "another policy beside followers: they follow this job, not the live one"
+            raise checks.option("if_exists", "attach", must)
+        item.id, behind = is_known or self.client.context.ids.next(), b""
+        told = b""
+        if follows:
+            behind = self._followers(item)
+            told = self._followers(item, has_kinds=False) if is_known else b""
+        item.more = _more(options, known, self.name, payload, behind, told, self._usual)
+        item.payload = payload + behind
+        if item.more:
+            item.go_by(item.policy)
+        return item
+
+    def _followers(self, item: Admission, *, has_kinds: bool = True) -> bytes:
+        packer = self.client.packer(has_kinds=has_kinds)
+        then, otherwise = self.options.then, self.options.otherwise
+        return packer.pack(then, otherwise, key=item.key, job_id=item.id)
 
 
 def no_handler(given: object) -> UsageError:

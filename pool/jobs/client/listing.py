@@ -2,7 +2,9 @@
 
     what is asked for                 where it looks
     owner                             owned:W, then stream:W
-    unassigned                        unassigned:H of that handler, or of each that is registered
+    unassigned                        unassigned:H of that handler, or of each that is registered,
+                                      and, if there are more, `jobs` for those of handlers that are
+                                      not
     pending                           `pending`
     waiting                           `due`
     anything else                     `jobs`, all of it
@@ -11,6 +13,8 @@ A page looks at so many records as it was asked to, whatever comes of it, so tha
 server or the loop from others.  What it found it looks up in one moment; between two pages jobs
 move, so one may be told twice, or not at all.  Nothing is written, and a cursor is a place: a page
 that is asked for again, or never, changes nothing.
+
+What is empty may be a lane whose data are lost: so a lane is asked whose it is when it was read.
 """
 
 from __future__ import annotations
@@ -24,9 +28,10 @@ import anyio.lowlevel
 import attrs
 
 from pool import checks
+from pool.core.digits import number_or
 from pool.core.lifecycle import State
 from pool.core.record import Record
-from pool.errors import InvalidOption, PayloadEncodingError, shown
+from pool.errors import InvalidOption, PayloadEncodingError, StoreLost, shown
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.ref import Status, status_of
 from pool.jobs.context import Context, LaneState
@@ -113,24 +118,28 @@ class Listing:
         lane, source, at = _place(cursor)
         self.client.check_open()
         context, looked, of = self.client.context, 0, 0
+        generations = [state.lane.generation for state in context.lanes]
         found: dict[tuple[str, str], tuple[Status, LaneState, str, Record]] = {}
         while lane < len(context.lanes) and looked < size:
             state = context.lanes[lane]
             sources = await self._sources(state, wanted)
             if source >= len(sources):
+                await self._check_there(state, generations[lane])
                 lane, source, at = lane + 1, 0, "0"
                 continue
+            is_walk = sources[source][0] == "jobs"
+            had = {name for kind, name in sources if kind == "unassigned"} if is_walk else ()
             pairs, at = await self._read(state, sources[source], at, size - looked)
             looked += len(pairs)
             if not at:
                 source, at = source + 1, "0"
-            if sources[0][0] == "jobs":
+            if is_walk:
                 of = of or await self._total(context)
             for each in [pairs[i : i + JUDGED] for i in range(0, len(pairs), JUDGED)]:
                 now_s = context.io.clock()
                 for name, record in _legible(each):
                     key = key_of(name)
-                    if wanted.fits(key, record, state, now_s):
+                    if record.handler not in had and wanted.fits(key, record, state, now_s):
                         status = status_of(key, "", record, self.client)
                         found[key, record.id] = (status, state, name, record)
                 await anyio.lowlevel.checkpoint()
@@ -152,17 +161,25 @@ class Listing:
             wanted.state == "pending" and wanted.handler is None
         )
         if of_index and others == (None, None, None):
-            total = 0
-            for state in self.client.context.lanes:
-                names = [_name(state, each) for each in await self._sources(state, wanted)]
-                total += sum(await self._pipeline.execute_all(("ZCARD", name) for name in names))
-            return total
+            counts = [await self._count_of(state, wanted) for state in self.client.context.lanes]
+            if None not in counts:
+                return sum(filter(None, counts))
         total, cursor = 0, ""
         while True:
             page = await self.page(wanted, cursor, PAGE_MAX)
             total, cursor = total + len(page.jobs), page.cursor
             if not cursor:
                 return total
+
+    async def _count_of(self, state: LaneState, wanted: JobFilter) -> int | None:
+        """Count a lane's by its indexes; None: they do not have all."""
+        generation, sources = state.lane.generation, await self._sources(state, wanted)
+        if ("jobs", "") in sources:
+            return None
+        names = [_name(state, each) for each in sources]
+        sizes = await self._pipeline.execute_all(("ZCARD", name) for name in names)
+        await self._check_there(state, generation)
+        return sum(sizes)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -185,12 +202,31 @@ class Listing:
             case "unassigned":
                 names = await self._pipeline.execute("HKEYS", state.lane.names.handlers)
                 known = sorted(name.decode(errors="replace") for name in names)
-                return tuple(("unassigned", name) for name in known)
+                queues = tuple[_Source, ...](("unassigned", name) for name in known)
+                return (*queues, ("jobs", "")) if await self._has_others(state, queues) else queues
             case "pending":
                 return (("pending", ""),)
             case "waiting":
                 return (("due", ""),)
         return (("jobs", ""),)
+
+    async def _has_others(self, state: LaneState, queues: Sequence[_Source]) -> bool:
+        """Say whether more are unassigned than these handlers' queues have, as the lane counts."""
+        sizes = [("ZCARD", _name(state, each)) for each in queues]
+        counted = ("HGET", state.lane.names.lane, "unassigned")
+        *found, all_of = await self._pipeline.execute_all([*sizes, counted])
+        return number_or(0, all_of or b"") > sum(found)
+
+    async def _check_there(self, state: LaneState, generation: str) -> None:
+        """Refuse to say what is in a lane whose data were lost since it was of that generation.
+
+        Raises:
+            StoreLost: They were.
+        """
+        found = await self._pipeline.execute("HGET", state.lane.names.lane, "incarnation")
+        if generation and (found or b"").decode(errors="replace") != generation:
+            self.client.context.on_data_lost(state.number)
+            raise StoreLost(pool=self.client.pool)
 
     async def _read(
         self, state: LaneState, source: _Source, at: str, count: int

@@ -304,8 +304,8 @@ class DeadLetters:
         done, refused, reasons = 0, 0, list[PoolError]()
         async for job in self._all(wanted):
             try:
-                await self._replay(job.key, job.job_id, job.handler)
-                done += 1
+                ref = await self._replay(job.key, job.job_id, job.handler)
+                done += ref._seen is not None  # else somebody else was quicker, and counts it
             except NoSuchLetter:
                 continue  # somebody else was quicker
             except (RefusedError, UnknownHandler) as error:

@@ -133,9 +133,9 @@ class PlanRef:
         handler = await _compares(client, self.name)
         asked = client.context.ids.next()
         key = f"{plan_key(self.name)}:diff:{asked}"
-        admission = client.admission(handler, key, (), {}, DispatchOptions())
+        admission = client.admitting(handler, DispatchOptions()).admission(key, (), {})
         [pending] = client.dispatcher.admit([admission])
-        told = await pending.waiter.wait()
+        told = await pending.wait()
         if isinstance(told, PoolError):
             raise again(told)
         facts = await JobRef[Any](key, told.job_id, told.handler, client).result(timeout_s)
@@ -271,6 +271,6 @@ async def _see_to(
         if not is_late or "n" in record.flags:  # one stands behind it already
             return
     policy = DispatchOptions(if_exists="reject" if record is None else "replace")
-    admission = client.admission(handler, plan_key(name), (), {}, policy)
+    admission = client.admitting(handler, policy).admission(plan_key(name), (), {})
     [pending] = client.dispatcher.admit([admission])
-    await pending.waiter.wait()  # who was refused: another node was first, or the next time comes
+    await pending.wait()  # who was refused: another node was first, or the next time comes

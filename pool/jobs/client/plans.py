@@ -157,7 +157,9 @@ class Comparing:
         if handler is None:
             raise self._refused(key, "it says no handler, and the plan has none: use Planned(...)")
         try:
-            admission = self.client.admission(handler, key, args, kwargs, self.options, "plan")
+            admission = self.client.admitting(handler, self.options).admission(
+                key, args, kwargs, "plan"
+            )
         except PoolError as error:
             raise self._refused(shown(key), str(error)) from error
         if key in answer.wanted:
@@ -412,7 +414,7 @@ class PlanKeeper:
         for i in range(0, len(keys), STARTS):
             some = [wanted[key] for key in keys[i : i + STARTS]]
             for pending in client.dispatcher.admit(some, is_bounded=False):
-                key, told = pending.item.key, await pending.waiter.wait()
+                key, told = pending.item.key, await pending.wait()
                 if isinstance(told, Accepted):
                     (started.add if told.seen else over.append)(key)
                 elif not isinstance(told, JobExists):  # else the next turn says whose it is
@@ -441,7 +443,7 @@ class PlanKeeper:
                 return False
             anew = attrs.evolve(admission, id=after(admission.id, found.epoch))
             [pending] = client.dispatcher.admit([anew])
-            told = await pending.waiter.wait()
+            told = await pending.wait()
             if not isinstance(told, Accepted):
                 return False
             if told.seen:

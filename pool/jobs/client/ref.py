@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import attrs
 
@@ -16,6 +16,7 @@ from pool.errors import (
     DeadlockRisk,
     JobCancelled,
     JobExpired,
+    JobLost,
     JobParked,
     JobSuperseded,
     NoSuchJob,
@@ -37,6 +38,8 @@ from pool.jobs.typed.contract import ValueCodec
 from pool.names import pair
 
 R = TypeVar("R")
+
+STAGES_MAX: Final = 10_000  # told at once
 
 
 @attrs.frozen(kw_only=True)
@@ -146,7 +149,8 @@ class Stage:
 
     `when` is `then` or `otherwise`, empty for the first one; `depth` how many are before it.
     `state` is that of `Status`; or `expected`: what it follows has not ended; or `released`: that
-    has, and it is on its way, or ended so long ago that nothing is known of it.
+    has, and it is on its way, or ended so long ago that nothing is known of it.  `replayed_as` is
+    as in `Status`: the stages of that job are told by a reference to it.
     """
 
     key: str
@@ -155,18 +159,19 @@ class Stage:
     when: When | Literal[""]
     depth: int
     state: str
+    replayed_as: str = ""
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class JobRef(Generic[R]):
     """A reference to one accepted job.  It stays good after restarts of anything.
 
     A `timeout_s` of 0 asks the store once, and takes the time of a call.
     """
 
-    key: str = attrs.field(on_setattr=attrs.setters.frozen)
-    job_id: str = attrs.field(on_setattr=attrs.setters.frozen)
-    handler: str = attrs.field(on_setattr=attrs.setters.frozen)
+    key: str
+    job_id: str
+    handler: str
     _client: JobClient = attrs.field(repr=False)
     _seen: Seen | None = attrs.field(default=None, repr=False)  # when it was known to be there
     _result: ValueCodec | None = attrs.field(default=None, repr=False)  # None: as the name says
@@ -219,7 +224,7 @@ class JobRef(Generic[R]):
         """
         checks.seconds("timeout_s", timeout_s, or_none=True)
         origin = RUNNING.get()
-        if origin == pair(self.key, self.job_id):
+        if origin and origin == pair(self.key, self.job_id):
             raise DeadlockRisk(key=self.key, job_id=self.job_id)
         waiting = Waiting(self.key, self.job_id, self._seen, origin)
         try:
@@ -274,7 +279,7 @@ class JobRef(Generic[R]):
             StoreUnavailable: The store does not answer.
         """
         found, seen = await self._client.look(self.key, self.job_id, self._seen)
-        self._seen = seen
+        self._see(seen)
         history = await self._client.history(self.key, found)
         return status_of(self.key, self.job_id, found, self._client, history)
 
@@ -282,34 +287,33 @@ class JobRef(Generic[R]):
         """Return this job and all that follow it, each before its own followers.
 
         Of what follows otherwise than it went nothing is told once that is known.  Each stage is
-        asked for by itself, so they may have gone on in between.
+        asked for by itself, one after the other, so they may have gone on in between.  Of a longer
+        chain the first 10,000 are told; the last of them leads on, by a reference to it.
 
         Raises:
             JobLost, NoSuchJob, StoreUnavailable: As for `status()`.
         """
-        found, _ = await self._client.look(self.key, self.job_id, self._seen)
-        return await self._stages(self.key, self.job_id, found, "", 0)
-
-    async def _stages(
-        self, key: str, job_id: str, found: Record | Outcome, when: When | Literal[""], depth: int
-    ) -> list[Stage]:
-        client, more = self._client, found.more
-        if isinstance(found, Record):
-            state: str = found.state
-            handler = found.handler
-        else:
-            state, handler = found.word, more_of(more, "handler")
-        stages = [Stage(key, job_id, handler, when, depth, state)]
-        went: When = "then" if state == "done" else "otherwise"
-        for of in released(more):
-            try:
-                next_found, _ = await client.look(*of)
-                stages += await self._stages(*of, next_found, went, depth + 1)
-            except NoSuchJob:
-                stages.append(Stage(*of, "", went, depth + 1, "released"))
-        if more_of(more, "followers").isdecimal():
-            stages += _expected(await client.followers(key, job_id), depth + 1)
-        return stages
+        client, stages = self._client, list[Stage]()
+        found, _ = await client.look(self.key, self.job_id, self._seen)
+        asked: list[tuple[str, str, When | Literal[""], int]] = []  # the next one last
+        when: When | Literal[""] = ""
+        key, job_id, depth = self.key, self.job_id, 0
+        while True:
+            stage = _stage(key, job_id, found, when, depth)
+            stages.append(stage)
+            went: When = "then" if stage.state == "done" else "otherwise"
+            if more_of(found.more, "followers").isdecimal():
+                stages += _expected(await client.followers(key, job_id), depth + 1)
+            asked += [(*of, went, depth + 1) for of in reversed(released(found.more))]
+            while True:
+                if not asked or len(stages) >= STAGES_MAX:
+                    return stages
+                key, job_id, when, depth = asked.pop()
+                try:
+                    found, _ = await client.look(key, job_id)
+                    break
+                except NoSuchJob:
+                    stages.append(Stage(key, job_id, "", when, depth, "released"))
 
     async def stop(self, cause: str = "stopped", timeout_s: float | None = None) -> None:
         """Stop the job; return when it has really ended.  A job that has ended stays as it is.
@@ -320,6 +324,8 @@ class JobRef(Generic[R]):
         Raises:
             InvalidOption: `cause` is no text, or `timeout_s` as for `started()`.
             NotStopped: Its handler has not ended within `timeout_s`.
+            JobLost: It was there, and the store has lost it; its handler may go on for a while.
+            NoSuchJob: Nothing is known of it (any more).
             StoreUnavailable: The store does not answer, or the node left meanwhile.
             StoreLost: The pool's data were lost, before it or while it was waited for.
         """
@@ -328,6 +334,7 @@ class JobRef(Generic[R]):
         try:
             await self._client.request_stop(self.key, self.job_id, cause)
         except NoSuchJob:
+            await self._client.look(self.key, self.job_id, self._seen)  # raises if it has not ended
             return
         await wait_stopped(self, timeout_s)
 
@@ -337,7 +344,19 @@ class JobRef(Generic[R]):
         try:
             await self._client.wait(waiting, timeout_s)
         finally:
-            self._seen = None if isinstance(waiting.answer, Outcome) else waiting.seen
+            self._see(None if isinstance(waiting.answer, Outcome) else waiting.seen)
+
+    def _see(self, seen: Seen | None) -> None:
+        object.__setattr__(self, "_seen", seen)  # all else of it stands as it is
+
+
+def _stage(
+    key: str, job_id: str, found: Record | Outcome, when: When | Literal[""], depth: int
+) -> Stage:
+    if isinstance(found, Record):
+        return Stage(key, job_id, found.handler, when, depth, found.state)
+    handler, again_as = more_of(found.more, "handler"), more_of(found.more, "replayed")
+    return Stage(key, job_id, handler, when, depth, found.word, again_as)
 
 
 def _expected(text: bytes, depth: int) -> Iterator[Stage]:
@@ -365,6 +384,8 @@ async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:
     match waiting.answer:  # whatever it is, the stop had been written
         case StoreLost() as lost:
             raise unsure(lost)
+        case JobLost() as error:
+            raise again(error)
         case NotRunning():
             problem = "a stop was asked for, and the node left before the job had ended"
             raise StoreUnavailable(problem=problem, maybe_done=True)

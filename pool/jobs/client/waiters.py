@@ -124,6 +124,8 @@ class Waiters(Actor[Message]):
     context: Context
     # Has the worker (lane, name there) that runs a job hear who waits for it.
     tell_wait: Callable[[int, str, WaitsFor], object] = attrs.field(default=lambda *_: None)
+    # Who waits for what ends of a batch; each looks for itself, and asks again if nothing rings.
+    bells: dict[str, set[anyio.Event]] = attrs.field(init=False, factory=dict)
     _origins: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # of handlers
     _passed_on: dict[WaitsFor, None] = attrs.field(init=False, factory=dict)  # of late
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
@@ -181,11 +183,18 @@ class Waiters(Actor[Message]):
                     self.on_ended(job, outcome)
                 elif job in self._waiting:
                     self._look(*split_pair(job))
+            case b"batch":
+                self.on_batch(job)
             case b"waits":
                 words = (fields.get(name, b"").decode(errors="replace") for name in "ovj")
                 self.put(WaitsFor(*words))
             case b"remade":
                 self.look_again()  # somebody deleted our signals; see `renew.lua`
+
+    def on_batch(self, batch_id: str) -> None:
+        """Something of a batch has ended that somebody may wait for."""
+        for bell in self.bells.get(batch_id, ()):
+            bell.set()
 
     def on_started(self, job: str) -> None:
         """A job (key and id) that somebody may wait for has started."""

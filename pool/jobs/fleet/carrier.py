@@ -22,7 +22,8 @@ import attrs
 from pool.errors import PoolError, StoreLost
 from pool.events import ChannelApart
 from pool.jobs.context import Context, LaneState
-from pool.redis.commands.channel import OutgoingPage
+from pool.redis.commands.batches import Stirred
+from pool.redis.commands.channel import OutgoingPage, StandsElsewhere
 from pool.redis.scripts import ScriptCall
 
 HOLD_S: Final = 2.0  # then another one comes for what was told and is still there
@@ -34,6 +35,7 @@ class Carrier:
 
     context: Context
     spawn: Callable[..., object]
+    on_stirred: Callable[[int, Stirred], object]  # something has ended of batches in that lane
     # From which lane to which one is carried -> whether somebody has asked for that since.
     _under_way: dict[tuple[int, int], bool] = attrs.field(init=False, factory=dict)
 
@@ -67,11 +69,13 @@ class Carrier:
                 return
             messages, expects = told.messages, to.time.expects(clock())
             call = to.lane.incoming(origin.number, told.root, messages, expects=expects)
-            stands: str | None = await self._ask(to, call)
-            if stands is None:
+            done: StandsElsewhere | Stirred | None = await self._ask(to, call)
+            if done is None:
                 return
-            if not stands:
-                for delay_ms in {each.delay_ms for each in messages}:
+            stands = done.name if isinstance(done, StandsElsewhere) else ""
+            if isinstance(done, Stirred):
+                self.on_stirred(to.number, done)
+                for delay_ms in {each.delay_ms for each in messages if not each.batch}:
                     self.context.on_due(to.number, delay_ms / 1000)
             elif was_apart:
                 return  # somebody else is at it

@@ -10,6 +10,7 @@
     due, not yet begun       it is too late: it ends, or waits for its next attempt (lib/lapse.lua)
     due, has an intent       signal its owner again
     due, messages to a lane  carry them over, see `Carrier`
+    due, a batch             look after it, see `Caretaker`
     due, running             its run-time limit is over: write the intent "timed out", signal
     not to be read           parked, see `quarantine`
 
@@ -37,10 +38,12 @@ from pool.core.retry import RECOVERY_RETRY_S, refused_delay
 from pool.core.settlement import Death, Grant
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
 from pool.jobs.context import Context, LaneState
+from pool.jobs.fleet.caretaker import Caretaker
 from pool.jobs.fleet.carrier import Carrier
 from pool.jobs.fleet.walker import ACT_MAX, Walker
 from pool.jobs.quarantine import quarantine
 from pool.jobs.settlement import Recovery, TellWaiters, judgement_of
+from pool.redis.commands.batches import Stirred
 from pool.redis.commands.calls import Target
 from pool.redis.commands.recovery import Overdue
 from pool.runtime.actor import Actor
@@ -99,8 +102,10 @@ class Sweeper(Actor[Deadline]):
     context: Context
     tell_waiters: TellWaiters
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
+    stop_job: Callable[[str, str, str], Awaitable[object]]  # key, job id, cause
     _alarms: Alarms = attrs.field(init=False)
     _carrier: Carrier = attrs.field(init=False)
+    _caretaker: Caretaker = attrs.field(init=False)
     _agendas: defaultdict[int, Agenda] = attrs.field(
         init=False, factory=lambda: defaultdict(Agenda)
     )
@@ -114,7 +119,13 @@ class Sweeper(Actor[Deadline]):
 
     @_carrier.default
     def _no_messages(self) -> Carrier:
-        return Carrier(context=self.context, spawn=self.spawn)
+        return Carrier(context=self.context, spawn=self.spawn, on_stirred=self.on_stirred)
+
+    @_caretaker.default
+    def _no_batches(self) -> Caretaker:
+        return Caretaker(
+            context=self.context, spawn=self.spawn, stop=self.stop_job, on_stirred=self.on_stirred
+        )
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -122,6 +133,13 @@ class Sweeper(Actor[Deadline]):
         """Something in the lane is due in so many seconds."""
         step = math.ceil((self.context.io.clock() + in_s) / STEP_S)
         self.tell_latest((lane, step), Deadline(lane, step))
+
+    def on_stirred(self, lane: int, stirred: Stirred) -> None:
+        """Tell who waits for batches that something of them has ended, and carry what that has."""
+        for names, batch_id in stirred.waits:
+            self.tell_waiters(lane, names, "batch", batch_id, b"")
+        if stirred.has_due:
+            self.due(lane, 0.0)
 
     # --- the actor ----------------------------------------------------------------------------
 
@@ -131,6 +149,7 @@ class Sweeper(Actor[Deadline]):
             context=self.context,
             move=self._move,
             carry=self._carrier.carry,
+            tend=self._caretaker.tend,
             on_suspects=self.on_suspects,
         )
         for state in self.context.lanes:
@@ -160,6 +179,8 @@ class Sweeper(Actor[Deadline]):
             ours_s = agenda.passed(asked_s)
             for to in swept.outgoing:
                 self._carrier.carry(lane, to)
+            for batch_id in swept.batches:
+                self._caretaker.tend(lane, batch_id)
             is_stuck = not await self._look_after(state, swept.found)
             is_far = skip + keys_max > SKIPPED_MAX  # the way there is as long: begin anew
             if swept.is_ours:
@@ -246,7 +267,7 @@ class Sweeper(Actor[Deadline]):
         judgement = judgement_of(self.context.settings, self.context.timing)
         recovery = Recovery(self.context, state, judgement)
 
-        def targets(key: str, record: Record, _: Grant) -> Sequence[Target]:
+        def targets(key: str, record: Record, _: Grant) -> tuple[Target, ...]:
             return self.context.targets(key, record.handler, lane=state.number)
 
         for each, record in group:

@@ -49,6 +49,7 @@ _ENDS: Final = ("", "0")  # cursors between two passes
 _NOT: Final = (None, 0)  # what ZMSCORE and SMISMEMBER say of what is not there
 ACT_MAX: Final = 64  # keys put right by one call: a few milliseconds of the server's time
 EXPIRED: Final = 16  # ends of up to 32 answers each, by one call
+BATCHES: Final = 500  # of a lane, whose deadlines are asked for by one call
 IDENTITIES_MAX: Final = 500  # looked at with each slice
 SUSPECTS_MAX: Final = 500  # told to the reaper with each slice
 WAITING_MAX: Final = 50_000  # keys that wait; where there are more, nobody counts them
@@ -98,6 +99,7 @@ class Walker:
     context: Context
     move: Move  # recovers what nobody owns
     carry: Callable[[int, int], object]  # what a lane has for another
+    tend: Callable[[int, str], object]  # a batch of a lane
     on_suspects: Callable[[int, Sequence[str]], object]  # lane and owners without a lease
     _faults: set[str] = attrs.field(init=False, factory=set)  # told since a pass began
     _troubled_in: set[int] = attrs.field(init=False, factory=set)  # lanes; by their last slices
@@ -166,6 +168,8 @@ class Walker:
             mine.found = 0
             if told.out:
                 await self._carry(state)
+            if told.batches:
+                await self._tend(state)
         await self._expire(state)
         pause_s = model.pause_s(told.records, len(context.lanes), ttl_s)
         # An error in place of an answer may come once only: that must not cost a whole rest.
@@ -181,6 +185,16 @@ class Walker:
             first_and_next = (head or b"").split(b" ")[:2]
             if len({*first_and_next}) == 2:
                 self.carry(state.number, to)
+
+    async def _tend(self, state: LaneState) -> None:
+        """Have those batches looked after that nothing in `due` leads to."""
+        names, pipeline, first = state.lane.names, self.context.pipeline, 0
+        while page := await pipeline.execute("ZRANGE", names.batches, first, first + BATCHES - 1):
+            first += BATCHES
+            leads = await pipeline.execute("ZMSCORE", names.due, *(b"b:" + each for each in page))
+            for each, lead in zip(page, leads, strict=True):
+                if lead is None:
+                    self.tend(state.number, each.decode(errors="replace"))
 
     async def _expire(self, state: LaneState) -> None:
         """End the answers and the dead letters that were kept for long enough, a page at a time."""

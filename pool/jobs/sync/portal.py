@@ -14,6 +14,11 @@ more: so none waits for a loop that will not run again.  That, and limits that h
 stands still, is why this is no `anyio.from_thread.BlockingPortal`, which waits without a limit
 until its loop has taken a call.
 
+Who opens a portal may be interrupted anywhere, by Ctrl-C or by a signal's handler that raises, or
+calls the client itself: gunicorn's and Celery's time limits do.  So a thread without a name makes
+it, starts it and writes it down, one such thread at a time: no signal's handler runs there, and who
+has asked only waits.  What is interrupted so goes on opening; `close()` finds it.
+
 A portal is of one process.  In a forked child the thread is not there: whoever finds a portal of
 before the fork makes another, and leaves that one alone.  One whose node failed is over too, and
 the next call makes another.  At the end of the interpreter portals leave before threads can no
@@ -22,6 +27,7 @@ longer be started; a process that is killed leaves a lease, which ends by itself
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -58,14 +64,21 @@ class _Call(Generic[T]):
     scope: anyio.CancelScope | None = None
     is_given_up: bool = False
 
-    async def carry_out(self, node: Node) -> None:
-        """Do it, and tell who asked; on the portal's loop."""
+    async def carry_out(self, portal: Portal) -> None:
+        """Do it, and tell who asked; on the portal's loop.
+
+        Whatever it raises is its caller's: SystemExit here would end the loop with the node on it.
+        """
         if self.is_given_up:
             return
         try:
             with anyio.CancelScope() as self.scope:
-                self.answer.set_result(await self.fn(node))
-        except Exception as error:  # noqa: BLE001 - it is the caller's, whatever it is
+                self.answer.set_result(await self.fn(portal.node))
+        except anyio.get_cancelled_exc_class() as error:
+            if portal.is_over:  # its loop ends
+                raise
+            self.answer.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - as above
             self.answer.set_exception(error)
 
     def give_up(self) -> None:
@@ -88,6 +101,7 @@ class Portal:
         self._io = SystemIO()
         self.clock: Callable[[], float] = self._io.clock
         self.maps: dict[tuple[str, type], ReplicatedMap[Any]] = {}  # written on the loop
+        self.node: Node  # once it is open
         self.is_over: bool = False  # it takes no new calls: its node leaves, has left or never came
         self._forks = LINEAGE.forks
         self._opened: Future[Node] = Future()
@@ -108,8 +122,12 @@ class Portal:
 
     def start(self) -> None:
         """Let the node open; calls wait until it has."""
-        _OPEN.portals.add(self)
         self._thread.start()
+        _OPEN.portals.add(self)
+        if self.is_over:  # already: it has looked there before we came
+            _OPEN.portals.discard(self)
+        if _OPEN.is_ending:
+            self.stop()
 
     def call(self, fn: Callable[[Node], Awaitable[T]], limit_s: float | None) -> T:
         """Return what `fn` returns of the open node, on its event loop.
@@ -209,7 +227,7 @@ class Portal:
     async def _serve(self) -> None:
         try:
             async with self._make(self._io) as node, anyio.create_task_group() as self._holding:
-                self._node = node
+                self.node = node
                 self._opened.set_result(node)
                 try:
                     await anyio.sleep_forever()
@@ -224,7 +242,7 @@ class Portal:
         # In a copy of its caller's context: what he waits in is known (`DeadlockRisk`), and traced.
         sniffio.current_async_library_cvar.set("asyncio")  # his may be another
         assert self._loop is not None, "we run on it"
-        call.task = self._loop.spawn(partial(call.carry_out, self._node), call.leave_open)
+        call.task = self._loop.spawn(partial(call.carry_out, self), call.leave_open)
 
     async def _hold(
         self, described: ReplicatedMap[Any], *, task_status: TaskStatus[ReplicatedMap[Any]]
@@ -262,36 +280,51 @@ class Portals:
         self._make = make
         self._portal: Portal | None = None
         self._is_closed = False
-        self._locks: dict[int, threading.RLock] = {}
+        self._opener = (0, 0)  # the thread that opens one, and how many forks ago
+        self._locks: dict[int, threading.Lock] = {}
 
     def portal(self) -> Portal:
         """Return a portal that takes calls; a new one has started, and may not be open yet.
 
         Raises:
             NotRunning: The client is closed, or the interpreter ends.
+            WrongLoop: The collector runs, in the thread that opens it: that cannot wait for itself.
         """
         if (portal := self._usable()) is not None:
             return portal
-        with self._lock:
-            if self._is_closed or _OPEN.is_ending:
-                raise NotRunning(state="closed")
-            if (portal := self._usable()) is None:
-                made = Portal(self._make)
-                made.start()
-                # Looked at again: a signal's handler may have called us, or closed us, meanwhile.
-                if (portal := self._usable()) is None and not self._is_closed:
-                    self._portal = made
-                    return made
-                made.stop()
-            if portal is None:
-                raise NotRunning(state="closed")
-            return portal
+        if self._is_closed or _OPEN.is_ending:
+            raise NotRunning(state="closed")
+        if self._opener == (LINEAGE.forks, threading.get_ident()):
+            raise WrongLoop
+        told: Future[Portal | None] = Future()
+        _thread.start_new_thread(self._open, (told,))
+        if (portal := told.result()) is None:
+            raise NotRunning(state="closed")
+        return portal
+
+    def _open(self, told: Future[Portal | None]) -> None:
+        """Open one, unless another thread has; in a thread that nothing interrupts."""
+        try:
+            with self._lock:
+                self._opener = (LINEAGE.forks, threading.get_ident())
+                try:
+                    portal = self._usable()
+                    if portal is None and not self._is_closed:
+                        portal = Portal(self._make)
+                        portal.start()
+                        self._portal = portal
+                    if portal is not None and self._is_closed:  # meanwhile, by who did not see it
+                        portal.stop()
+                finally:
+                    self._opener = (0, 0)
+            told.set_result(portal)
+        except BaseException as error:  # noqa: BLE001 - who has asked is told
+            told.set_exception(error)
 
     def close(self) -> None:
         """Let its node leave, and return when it has; for good, in this process.  Twice is fine."""
-        with self._lock:
-            self._is_closed = True
-            portal = self._portal
+        self._is_closed = True
+        portal = self._portal
         if portal is not None:
             portal.stop()
             portal.wait_over(LEAVE_S)
@@ -303,9 +336,9 @@ class Portals:
         return portal
 
     @property
-    def _lock(self) -> threading.RLock:
-        """Held for moments.  One for each fork: what another thread held then is never free."""
-        return self._locks.setdefault(LINEAGE.forks, threading.RLock())
+    def _lock(self) -> threading.Lock:
+        """One for each fork: what another thread held then is never free."""
+        return self._locks.setdefault(LINEAGE.forks, threading.Lock())
 
     def __del__(self) -> None:
         if self._portal is not None:

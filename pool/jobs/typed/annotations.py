@@ -55,7 +55,7 @@ from pool.jobs.typed.values import JSON, TEXTS, enum_of, literal_of
 
 _LISTS: Final = (list, Sequence, MutableSequence, Collection, Iterable)
 _MAPPINGS: Final = (dict, Mapping, MutableMapping)
-_NOTHING: Final = (Any, object, inspect.Parameter.empty, typing.NoReturn, typing.Never)
+NOTHING: Final = (Any, object, inspect.Parameter.empty, typing.NoReturn, typing.Never)
 _QUALIFIERS: Final = (  # of a TypedDict's keys; one has come with Python 3.13
     *(typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required)),
 )
@@ -74,7 +74,7 @@ class _Look:
         Raises:
             Unfit: There is none.
         """
-        if hint in _NOTHING:
+        if hint in NOTHING:
             return ANY
         try:
             known = JSON.get(hint) or TEXTS.get(hint) or self.made.get(hint)

@@ -126,6 +126,7 @@ class Arguments:
     counts: range = attrs.field(init=False)  # of arguments by position, if there is none by name
     is_usual: bool = attrs.field(init=False)  # nothing of it has a head
     is_any: bool = attrs.field(init=False)  # ... and no type is to be looked at
+    takes_none: bool = attrs.field(init=False)  # ... and it can be called without any
     # Of arguments by position which need nothing done, nor to be looked at.
     fine: set[tuple[type, ...]] = attrs.field(init=False, factory=set)
     # ... and are nothing but text and numbers: these are JSON as they are.
@@ -146,6 +147,7 @@ class Arguments:
         least = sum(each.default is each.empty for each in named)
         self.counts = range(0) if must_name else range(least, most + 1)
         self.is_usual = self.encoding.name == "json" and self.encoding.version == 1
+        self.takes_none = self.is_usual and 0 in self.counts
         self.is_any = self.is_usual and all(shape is ANY for shape in self.by_name.values())
 
     @property
@@ -162,6 +164,8 @@ class Arguments:
             PayloadEncodingError: Something in it cannot be encoded.
         """
         if not kwargs:
+            if not args and self.takes_none:
+                return b""
             kinds = tuple(map(type, args))
             if kinds in self.flat:
                 try:
@@ -189,6 +193,8 @@ class Arguments:
             UnknownVersion, CodecMissing: Another program may know it.
             PayloadEncodingError: The bytes are not what `encode()` makes.
         """
+        if not data and self.takes_none:
+            return (), {}
         if data[:1] != HEADED and self.is_usual:
             plain, named = decode_call(data)
             if not named and (
@@ -277,7 +283,9 @@ class Arguments:
         except (PayloadEncodingError, Wrong) as error:
             found = error if isinstance(error, Wrong) else error.__cause__
             if isinstance(found, Wrong):
-                raise WrongArguments(handler=handler, problem=f"it {found.problem}") from found
+                raise WrongArguments(
+                    handler=handler, problem=f"it{found.path} {found.problem}"
+                ) from found
             raise
 
     def _upcast(

@@ -1,4 +1,4 @@
-"""Shapes of what other libraries have made: they look at it, both ways."""
+"""Shapes of what other libraries have made: they look at it, both ways; see also `proof.py`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import (
 )
 from typing import Any
 
+from pool.jobs.typed.proof import check
 from pool.jobs.typed.shapes import (
     Form,
     Shape,
@@ -26,8 +27,8 @@ def _loaded(package: str) -> Any:
 def of_pydantic(hint: Any, inner: Shape) -> Shape:
     pydantic = _loaded("pydantic")
     adapter = pydantic.TypeAdapter(hint)
+    as_json = _loaded("pydantic_core").to_json
     name, kind = inner.name, inner.kind if isinstance(hint, type) else None
-    by_name = {"by_name": True, "by_alias": False} if kind is not None else {}
 
     def to_wire(value: Any) -> Any:
         if kind is not None and type(value) is not kind:
@@ -35,13 +36,18 @@ def of_pydantic(hint: Any, inner: Shape) -> Shape:
         try:
             if kind is None:
                 adapter.validate_python(value, strict=True)
-            return adapter.dump_python(value, mode="json", round_trip=True, warnings="error")
+            wire = adapter.dump_python(
+                value, mode="json", by_alias=False, round_trip=True, warnings="error"
+            )
         except ValueError as error:  # ValidationError and PydanticSerializationError are such
             raise _said_by("pydantic", error) from error
+        check(value, from_wire(wire))
+        return wire
 
     def from_wire(value: Any) -> Any:
         try:
-            return adapter.validate_python(value, **by_name)
+            # As JSON, of which strict models take text for a date.
+            return adapter.validate_json(as_json(value), by_name=True, by_alias=False)
         except ValueError as error:
             raise _said_by("pydantic", error) from error
 
@@ -65,7 +71,7 @@ def of_msgspec(hint: Any, inner: Shape) -> Shape:
             wire = msgspec.to_builtins(value, str_keys=True)
         except (TypeError, ValueError) as error:
             raise _said_by("msgspec", error) from error
-        from_wire(wire)  # it does not look itself at what it takes apart
+        check(value, from_wire(wire))  # it does not look itself at what it takes apart
         return wire
 
     return Shape(name, inner.forms, to_wire, from_wire, kind=kind)

@@ -4,7 +4,8 @@
     value    as it is
 
 What a handler's annotations say, msgspec carries out in C while it decodes.  It does not look at
-types when it encodes, so whoever dispatches decodes once, and hears of what would not arrive.
+types when it encodes, so whoever dispatches decodes once, and hears of what would not arrive; where
+an annotation holds classes, or says nothing, what came back is compared too: see `proof.py`.
 pydantic's models travel as they do in JSON.
 
 Who knows no annotations reads the same bytes in terms of JSON: text for a datetime, base 64 for
@@ -14,14 +15,16 @@ bytes.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final, Self, Union
 
 import attrs
 
-from pool.errors import CodecMissing, ConfigError
-from pool.jobs.typed.annotations import shape_of
-from pool.jobs.typed.shapes import Wrong
+from pool.errors import CodecMissing, ConfigError, name_of
+from pool.jobs.typed.annotations import NOTHING, shape_of
+from pool.jobs.typed.proof import check
+from pool.jobs.typed.shapes import Shape, Wrong
 
 NAME: Final = "msgspec"
 
@@ -80,10 +83,10 @@ class _Typed:
         except TypeError as error:
             raise ConfigError(setting="handler", problem=f"{problem}: {error}") from None
 
-    def pack(self, value: Any) -> bytes:
+    def pack(self, value: Any) -> tuple[bytes, Any]:
+        """Return a value as bytes, and what these are read as."""
         data: bytes = self.encoder.encode(value)
-        self.unpack(data)  # it does not look itself at what it takes apart
-        return data
+        return data, self.unpack(data)  # it does not look itself at what it takes apart
 
     def unpack(self, data: bytes) -> Any:
         try:
@@ -100,16 +103,69 @@ class _Typed:
             raise Wrong(f"is refused by msgspec: {error}") from error
 
 
+# What msgspec takes as such or not at all: nothing of it is lost on the way.
+_PLAIN: Final = frozenset(
+    f"{name}Type"
+    for name in (
+        *("None", "Bool", "Int", "Float", "Str", "Bytes", "DateTime", "Time", "Date", "TimeDelta"),
+        *("UUID", "Decimal", "Enum", "Literal", "List", "Set", "FrozenSet", "VarTuple", "Tuple"),
+        *("Dict", "Union"),
+    )
+)
+
+
+def _read(hint: Any) -> Any:
+    """Return an annotation, or `Any` where it says nothing that could be read."""
+    return Any if isinstance(hint, str) or hint in NOTHING else hint
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yield what msgspec makes of an annotation, and of all that it consists of."""
+    inspected = _package().inspect
+    left, seen = [inspected.type_info(hint)], set[int]()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, inspected.Type):
+            yield each
+        for name in getattr(each, "__struct_fields__", ()):
+            found = getattr(each, name)
+            found = found if isinstance(found, tuple) else (found,)
+            left += [part for part in found if isinstance(part, (inspected.Type, inspected.Field))]
+
+
+def _look(hint: Any) -> tuple[str, bool]:
+    """Return what in an annotation nobody can send, and whether what comes back is compared."""
+    if _package() is None:
+        return "", False
+    try:
+        parts = list(_parts(hint))
+    except Exception:  # noqa: BLE001 - of what cannot be looked at, such as a name within a class
+        return "", True
+    unfit = (each.cls for each in parts if type(each).__name__ == "CustomType")
+    names = [name_of(each) for each in unfit if not hasattr(each, "__pydantic_validator__")]
+    kinds = {type(each).__name__ for each in parts} - {"Metadata"}
+    return names[0] if names else "", not kinds <= _PLAIN
+
+
 def _to_wire(value: Any) -> Any:
-    if not hasattr(type(value), "__pydantic_validator__"):
-        raise NotImplementedError(f"{type(value).__name__} cannot be encoded")
-    return shape_of(type(value)).to_wire(value)
+    kind: Any = type(value)
+    if not hasattr(kind, "__pydantic_validator__"):
+        raise NotImplementedError(f"{kind.__name__} cannot be encoded")
+    return _model(kind).to_wire(value)
 
 
 def _from_wire(kind: Any, value: Any) -> Any:
     if not hasattr(kind, "__pydantic_validator__"):
         raise NotImplementedError(f"{kind} cannot be decoded")
-    return shape_of(kind).from_wire(value)
+    return _model(kind).from_wire(value)
+
+
+@lru_cache(256)
+def _model(kind: Any) -> Shape:
+    return shape_of(kind)
 
 
 @attrs.frozen(eq=False)
@@ -117,16 +173,24 @@ class MsgspecValue:
     """Of a result or a state."""
 
     typed: _Typed
+    is_compared: bool
     name: str = NAME
 
     @classmethod
     def of(cls, problem: str, hint: Any) -> Self:
         """Make it; raises as `_Typed.of()`."""
-        return cls(_Typed.of(problem, hint))
+        hint = _read(hint)
+        unfit, is_compared = _look(hint)
+        if unfit:
+            raise ConfigError(setting="handler", problem=f"{problem}: {unfit}")
+        return cls(_Typed.of(problem, hint), is_compared)
 
     def encode(self, value: Any) -> bytes:
         """Return a value as bytes."""
-        return self.typed.pack(value)
+        data, back = self.typed.pack(value)
+        if self.is_compared:
+            check(value, back)
+        return data
 
     def decode(self, data: bytes) -> Any:
         """Return the value of these bytes."""
@@ -144,6 +208,7 @@ class MsgspecCall:
     signature: inspect.Signature
     typed: _Typed
     unset: Any
+    compared: frozenset[str]  # arguments, of what they are read as
     name: str = NAME
 
     @classmethod
@@ -152,9 +217,15 @@ class MsgspecCall:
         msgspec = _package()
         unset = msgspec.UNSET if msgspec is not None else None
         fields: list[Any] = []
+        compared = set[str]()
         for each in signature.parameters.values():
-            hint = Any if isinstance(hints[each.name], str) else hints[each.name]
-            hint = Any if hint is each.empty else hint
+            hint = _read(hints[each.name])
+            unfit, is_compared = _look(hint)
+            if is_compared:
+                compared.add(each.name)
+            if unfit and each.default is each.empty:
+                problem = f"{handler}: nothing can be given for its {each.name}: {unfit}"
+                raise ConfigError(setting="handler", problem=problem)
             if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
                 problem = f"{handler}: the codec {NAME!r} gives arguments by name: not {each}"
                 raise ConfigError(setting="handler", problem=problem)
@@ -166,11 +237,19 @@ class MsgspecCall:
         if msgspec is not None:
             named = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
             kind = msgspec.defstruct("Call", [("args", tuple[()]), ("kwargs", named)])
-        return cls(signature, _Typed.of(handler, kind), unset)
+        return cls(signature, _Typed.of(handler, kind), unset, frozenset(compared))
 
     def encode(self, value: Any) -> bytes:
         """Return a call as bytes."""
-        return self.typed.pack(self._by_name(value["args"], value["kwargs"]))
+        call = self._by_name(value["args"], value["kwargs"])
+        data, back = self.typed.pack(call)
+        for name, given in call["kwargs"].items():
+            if name in self.compared:
+                try:
+                    check(given, getattr(back.kwargs, name))
+                except Wrong as error:
+                    raise Wrong(error.problem, f" has {name}{error.path}, which") from None
+        return data
 
     def decode(self, data: bytes) -> Any:
         """Return the call of these bytes."""

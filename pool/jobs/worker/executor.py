@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context as LogContext
 from functools import partial
 from heapq import heappop, heappush
 from typing import Final
@@ -32,10 +33,10 @@ from pool.jobs.blocking import NO_BLOCKING
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.raised import Raised
-from pool.jobs.run import CANCELLED, Ending, Run, execute
+from pool.jobs.run import CANCELLED, Ending, Run, context_for, execute
 from pool.jobs.trials import Rank
 from pool.jobs.worker.outbox import Outbox
-from pool.redis.io.loops import Strays, is_asked_for, is_cancellation, strays, unmoved
+from pool.redis.io.loops import Strays, is_asked_for, is_cancellation, scopes, strays, unmoved
 from pool.redis.io.system import Waiter
 
 AHEAD_S: Final = 0.02  # what begins within this a worker holds ahead, so that slots never wait ...
@@ -120,6 +121,7 @@ class Executor:
     _turns: int = 0
     pace: Pace = attrs.field(init=False)
     _launched_s: float = 0.0
+    _contexts: dict[str, LogContext] = attrs.field(factory=dict)  # by handler
     _limiter: anyio.CapacityLimiter = attrs.field(init=False)
     blocking: anyio.CapacityLimiter = attrs.field(init=False)  # of what handlers call beside that
 
@@ -330,8 +332,8 @@ class Executor:
         return True
 
     def _has_lease(self, run: Run) -> bool:
-        now_s = self.context.io.clock()
-        return not self.box_of(run).is_fenced and self.context.lanes[run.lane].lease.is_good(now_s)
+        lease = self.context.lanes[run.lane].lease
+        return lease.is_good(self.context.io.clock()) and not self.box_of(run).is_fenced
 
     def _prepare(self, run: Run) -> None:
         """Fetch what its entry could not hold, and acknowledge first where that is asked for."""
@@ -436,7 +438,7 @@ class Executor:
 
     async def _serve(self, slot: _Slot) -> None:
         clock, took_s = self.context.io.clock, self.pace.took_s
-        cancels, is_used = strays(), False
+        cancels, is_used, scope = strays(), False, scopes()
         began_s = now_s = clock()
         while True:
             run = slot.take()
@@ -459,7 +461,9 @@ class Executor:
                 if run.start.flags and "a" in run.start.flags and run.start.marks.halves:
                     self._try(run)
                 try:
-                    ending = await execute(run, self._limiter, cancels)
+                    ending = await execute(
+                        run, self._limiter, cancels, scope(), self._context_of(run.start.handler)
+                    )
                 except BaseException:
                     self.leave(run)  # its worker was stopped, and has no say in it any more
                     raise
@@ -478,6 +482,13 @@ class Executor:
                 await self._rest(slot, cancels)
                 began_s = now_s = clock()
         slot.over.set()
+
+    def _context_of(self, handler: str) -> LogContext:
+        """Return a new context for a job; slots are shared, and all begin in the same one."""
+        found = self._contexts.get(handler)
+        if found is None:
+            found = self._contexts[handler] = context_for(self.context.pool, handler)
+        return found.copy()
 
     async def _give_up(self, run: Run, ending: Ending, cancels: Strays) -> None:
         """End a slot in whose task a scope was left open: whatever ran there next would be in it.

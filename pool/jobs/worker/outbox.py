@@ -91,6 +91,11 @@ class Outbox:
     _refusals: int = 0  # in a row: batches that were answered with an error as a whole
     _acked_s: float = -math.inf  # when some were sent last
     _on_held: Callable[[], object] | None = None
+    name: str = attrs.field(init=False)  # in the lane
+
+    @name.default
+    def _(self) -> str:
+        return self.target.name
 
     @property
     def is_empty(self) -> bool:
@@ -175,7 +180,7 @@ class Outbox:
         state = self.context.lanes[self.lane]
         call = state.lane.advance(
             "own",
-            self.target.name,
+            self.name,
             [edge for edge, _ in batch],
             pending_s=self.context.timing.pending_timeout_s,
             targets=ranks.targets,
@@ -255,7 +260,7 @@ class Outbox:
             batch.append((edge, owner))
         return batch, ranks
 
-    def _targets(self, edge: Edge, run: Run | None) -> Sequence[Target]:
+    def _targets(self, edge: Edge, run: Run | None) -> tuple[Target, ...]:
         """Return whom a released key goes to; never back to the releaser."""
         mine = self.target.id
         found = self.context.targets(edge.key, edge.handler, lane=self.lane, but=mine)

@@ -80,20 +80,22 @@ class Settlement:
         )
 
     def _done(self, run: Run, value: Any) -> Edge:
+        start, handler, job = run.start, run.handler, run.job
+        assert handler is not None  # it has returned
+        assert job is not None
         try:
-            of = run.handler._result if run.handler is not None else None
+            of = handler._result
             encoded = encode_value(value) if of is None else of.encode(value)
             check_size("result", encoded, self.context.settings.result_bytes_max)
         except (PayloadEncodingError, PayloadTooLarge) as error:
             failed = pack_attempt(type(error).__name__, str(error))
             return self._edge_of(run, ParkJob("unusable result", str(error), failed))
-        start, handler = run.start, run.handler
         # Of None, that it has ended is all there is to tell.
         ttl_ms = self._brief_ms if value is None else self._ttl_ms
-        if handler is not None and handler._options.retention_s is not None:
+        if handler._options.retention_s is not None:
             ttl_ms = outcome_ttl_ms(self.context.settings, handler._options)
-        followers = run.job._packed if run.job is not None else b""
-        return DoneEdge(start.key, start.epoch, start.id, ttl_ms, start.handler, encoded, followers)
+        of_run = (run.key, start.epoch, start.id, ttl_ms, start.handler)
+        return DoneEdge(*of_run, encoded, job._packed)
 
     def _judged(self, run: Run, ending: Ending) -> Decision:
         start = run.start

@@ -42,7 +42,7 @@ from pool.jobs.around import HOOKS_MAX, Happened, Happening, Hook, failed, tell_
 from pool.jobs.blocking import Blocking
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
-from pool.jobs.job import Inbox, Job
+from pool.jobs.job import Host, Inbox, Job
 from pool.jobs.keeper import Keeper
 from pool.jobs.quarantine import quarantine
 from pool.jobs.raised import Raised
@@ -216,6 +216,7 @@ class Worker(Actor[Told]):
     _settlement: Settlement = attrs.field(init=False)
     _memory: Memory = attrs.field(init=False)
     _rebalancer: Rebalancer = attrs.field(init=False)
+    _host: Host = attrs.field(init=False)
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
     _executor: Executor = attrs.field(init=False)
     _idle_bell: anyio.Event | None = attrs.field(init=False, default=None)
@@ -231,6 +232,18 @@ class Worker(Actor[Told]):
         self._settlement = Settlement(self.context)
         self._memory = Memory()
         self._rebalancer = Rebalancer(self.context, self.id)
+        self._host = Host(
+            node=self.context.node,
+            node_id=self.context.node_id,
+            state_bytes_max=self.context.settings.state_bytes_max,
+            timing=self.context.timing_now,
+            inbox=self._inbox_of,
+            read_inbox=lambda run, after: self._read_inbox(run, after),  # noqa: PLW0108 - as it is then
+            on_handled=self._on_handled,
+            keeper=self._keeper,
+            blocking=self._blocking,
+            on_unheard=self._on_unheard,
+        )
         self._executor = Executor(
             context=self.context,
             handlers=self.handlers,
@@ -451,8 +464,8 @@ class Worker(Actor[Told]):
                 self._on_signal(lane, fields)
             case Missed(lane):
                 for run in self._in_lane(lane):
-                    if run.inbox is not None:
-                        run.inbox.fall_behind()
+                    if run.job is not None:
+                        self._inbox_of(run).fall_behind()
                 self._reconcile(lane)
             case Ticked():
                 self._on_tick(message)
@@ -585,45 +598,48 @@ class Worker(Actor[Told]):
 
     def _launch(self, run: Run) -> None:
         """Give a run what its handler sees; its slot calls the handler next."""
-        start, settings = run.start, self.context.settings
-        # Its flags say what was there at the grant.  One that was acknowledged before (it goes on
-        # after an outage, or had to be) may have missed since what was told while it had no inbox.
-        after = 0 if run.keeper is None else run.keeper.passed
-        run.inbox = Inbox(is_behind="i" in start.flags or run.is_acknowledged, after=after)
-        run.job = Job(
-            key=start.key,
-            id=start.id,
-            handler=start.handler,
-            kind=start.kind,
-            epoch=start.epoch,
-            attempt=start.attempt,
-            node=self.context.node,
-            node_id=self.context.node_id,
-            worker=self._box(run).target.name,
-            state=run.checkpoint or None if run.state is None else run.state,
-            is_stated=run.state is not None,
-            state_bytes_max=settings.state_bytes_max,
-            timing=self.context.timing_now,
-            inbox=run.inbox,
-            read_inbox=partial(self._read_inbox, run),
-            on_handled=partial(self._on_handled, run),
-            keeper=partial(self._keeper, run),
-            on_unheard=self._on_unheard,
-            blocking=self._blocking,
-            is_recovered="r" in start.flags,
+        start, handler = run.start, run.handler
+        assert handler is not None
+        run.inbox = None  # made when something comes, or is asked for
+        if run.is_acknowledged or "i" in start.flags:
+            # Its flags say what was there at the grant.  One that was acknowledged before (it goes
+            # on after an outage, or had to be) may have missed since what was told while it had no
+            # inbox.
+            run.inbox = self._new_inbox(run, is_behind=True)
+        # By position: by name it would cost half as much again.
+        job = run.job = Job(
+            run.key,
+            start.id,
+            start.handler,
+            start.kind,
+            start.epoch,
+            start.attempt,
+            self._lanes[run.lane].box.name,
+            "r" in start.flags,
+            self._host,
+            run,
+            run.checkpoint or None if run.state is None else run.state,
+            run.state is not None,
+            handler._state,
         )
-        if run.handler is not None and run.handler._state is not None:
-            run.job._state_as = run.handler._state
         if run.has_old_limit:
             self._limit_anew(run)
-        if run.handler is not None and run.handler._lifespan is not None:
-            run.job.resources = self.resources(run.handler._lifespan)
-        if run.handler is not None and run.handler._hooks:
-            if run.job.is_recovered:
+        if handler._lifespan is not None:
+            job.resources = self.resources(handler._lifespan)
+        if handler._hooks:
+            if job.is_recovered:
                 self._tell_hooks(run, "recovered")
             self._tell_hooks(run, "started")
-        if run.handler is not None and not run.handler._is_async:
+        if not handler._is_async:
             self._watch_threads(run)
+
+    def _inbox_of(self, run: Run) -> Inbox:
+        if run.inbox is None:
+            run.inbox = self._new_inbox(run, is_behind=False)
+        return run.inbox
+
+    def _new_inbox(self, run: Run, *, is_behind: bool) -> Inbox:
+        return Inbox(is_behind=is_behind, after=0 if run.keeper is None else run.keeper.passed)
 
     def _on_trial(self, run: Run, for_s: float) -> None:
         self.context.loop.later(for_s, partial(self._tell_trial, _TrialOver(run)))
@@ -674,7 +690,7 @@ class Worker(Actor[Told]):
 
     def _blocking(self, job: Job) -> Blocking:
         """Return what a run calls beside the event loop; few call anything."""
-        self.context.pipeline.check_loop()
+        self.context.pipeline.check_caller()
         run = self.runs.get(job.key)
         if run is None or run.job is not job or run.phase != "running":
             raise NotOwner(key=job.key, job_id=job.id, epoch=job.epoch)
@@ -812,10 +828,11 @@ class Worker(Actor[Told]):
                 self._settling[run.lane] -= 1
             elif run.is_lost:
                 self._zombies.discard(run)
-        self._box(run).withdraw(run)
+        if run.edge is None:  # else that was done when it was settled
+            self._box(run).withdraw(run)
         if run.start.kind == "service":
             self._rebalancer.forget(run)
-        if not run.is_leaked:
+        if not run.is_leaked and (run.edge is None or run.then):
             self._executor.free(run)
 
     # --- what the store says ------------------------------------------------------------------
@@ -865,8 +882,8 @@ class Worker(Actor[Told]):
         flags, waiters = changed.of_start
         if waiters:
             self.tell_waiters(run.lane, waiters, "started", pair(run.key, run.start.id), b"")
-        if run.inbox is not None and "i" in flags and run.inbox.is_unread:
-            run.inbox.fall_behind()
+        if "i" in flags and run.job is not None and (inbox := self._inbox_of(run)).is_unread:
+            inbox.fall_behind()
         self._executor.prepared(run)
 
     def _on_stored(self, run: Run, edge: SaveEdge | StepEdge | NoteEdge, changed: Changed) -> None:
@@ -883,6 +900,9 @@ class Worker(Actor[Told]):
 
     def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, changed: Changed) -> None:
         status = changed.status
+        if status is EdgeStatus.DONE and type(edge) is DoneEdge:  # nearly all
+            self._on_over(box, edge, run, changed)
+            return
         if status is EdgeStatus.TIMED_OUT:
             if run is not None and isinstance(edge, DoneEdge) and self._is_within_limit(run):
                 self._limit_anew(run)
@@ -899,17 +919,22 @@ class Worker(Actor[Told]):
         what = _HAPPENINGS.get(type(edge))
         if what is not None and run is not None and status in _CARRIED_OUT:
             self._tell_hooks(run, what)
-        self._memory.keep(edge, self.context.io.clock(), 2 * self.context.timing.ttl_s)
         if status in (EdgeStatus.DONE, EdgeStatus.REPEAT) and isinstance(edge, WaitEdge):
             self.context.on_due(box.lane, edge.delay_ms / 1000)
-        if status is EdgeStatus.DONE:
-            if changed.facts:  # it has ended, or failed before it was said to have begun
-                outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
-                job = pair(edge.key, edge.id)
-                self.tell_waiters(box.lane, changed.waiters, "ended", job, outcome or b"")
-                tell_next(self.context, box.lane, edge, changed)
-        elif status not in _HANDED_ON and not isinstance(edge, GrantEdge):
+        not_done = status is not EdgeStatus.DONE and status not in _HANDED_ON
+        if not_done and not isinstance(edge, GrantEdge):
             self._refused(edge.key, edge.epoch, str(changed))
+        self._on_over(box, edge, run, changed)
+
+    def _on_over(self, box: Outbox, edge: Edge, run: Run | None, changed: Changed) -> None:
+        """Forget a run, of which only how it ended is remembered; tell who waits for its job."""
+        self._memory.keep(edge, self.context.io.clock(), 2 * self.context.timing.ttl_s)
+        # It has ended, or failed before it was said to have begun:
+        if changed.facts and changed.status is EdgeStatus.DONE:
+            outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
+            job = pair(edge.key, edge.id)
+            self.tell_waiters(box.lane, changed.waiters, "ended", job, outcome or b"")
+            tell_next(self.context, box.lane, edge, changed)
         if run is not None and run.step("settled"):
             self._forget(run)
 
@@ -920,11 +945,11 @@ class Worker(Actor[Told]):
         run = self.runs.get(fields.get("k", b"").decode(errors="replace"))
         match fields:
             case {"t": b"message", "i": number, "b": before}:
-                if run is not None and run.inbox is not None:
+                if run is not None and run.job is not None:
                     if is_number(number) and is_number(before):
-                        run.inbox.offer(int(number), int(before), fields.get("p"))
+                        self._inbox_of(run).offer(int(number), int(before), fields.get("p"))
                     else:
-                        run.inbox.fall_behind()
+                        self._inbox_of(run).fall_behind()
             case {"t": b"intent", "e": epoch, "d": intent}:
                 if run is None or epoch != b"%d" % run.start.epoch or not intent:
                     if len(self._lanes[lane].asked) < ASKED_MAX:
@@ -976,7 +1001,7 @@ class Worker(Actor[Told]):
                 origin=more_of(run.start.more, "origin"),
                 epoch=run.start.epoch,
                 settings=self.context.settings,
-                check_here=self.context.pipeline.check_loop,
+                check_here=self.context.pipeline.check_caller,
                 send=partial(self._store, run),
                 later=self.context.loop.later,
                 on_note=partial(self._on_progress, run),

@@ -1,4 +1,5 @@
-"""The command line: `pool demo | dev | run | check | status | why | parked | plans | ttl | ...`.
+"""The command line: `pool demo | dev | run | check`, to look `status | why | doctor | parked |
+batches | plans`, and `ttl | acl | explain`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -28,6 +29,7 @@ from pool.errors import (
 )
 from pool.ops.cli.child import Leash
 from pool.ops.cli.config import add_to, gather
+from pool.ops.terminal import plain, write
 from pool.redis.url import Url
 from pool.version import __version__
 
@@ -61,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if cause is None:
             raise
         if isinstance(cause, UsageError) and "pool.ops.cli.loading" in sys.modules:
-            sys.stderr.writelines(sys.modules["pool.ops.cli.loading"].told(cause))
+            write(sys.modules["pool.ops.cli.loading"].told(cause), sys.stderr)
+        if (leash := getattr(args, "leash", None)) is not None:
+            leash.tell("failed", child=leash.number, problem=str(cause))
         return _say(str(cause), _code(cause))
     return code
 
@@ -80,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(module="pool.demo.demo")
 
     dev = _command(commands, "dev", "run an embedded server until Ctrl-C, and print its address")
-    dev.add_argument("--dir", help="keep the data here; without it they end with the server")
+    dev.add_argument(
+        "--dir", type=_filled, help="keep the data here; without it they end with the server"
+    )
     dev.add_argument("--port", type=int, help="listen on this port of 127.0.0.1 too")
 
     run = _command(commands, "run", "run a worker; SIGTERM drains it, a second one ends it at once")
@@ -104,8 +110,15 @@ def _parser() -> argparse.ArgumentParser:
     why.add_argument("--id", default="", help="this job of the key; left out: its live or last one")
     _add_pool(why)
 
+    doctor = _command(commands, "doctor", "say what is wrong with a pool, and what mends it")
+    doctor.add_argument("--all", action="store_true", help="walk over all jobs, not over 20,000")
+    doctor.add_argument("--fix", action="store_true", help="say what this command could mend")
+    doctor.add_argument("--yes", action="store_true", help="with --fix: and mend it")
+    _add_pool(doctor)
+
     _add_parked(commands)
     _add_plans(commands)
+    _add_batches(commands)
 
     ttl = _command(commands, "ttl", "change the lease TTL of a pool while its nodes run")
     ttl.add_argument("seconds", type=float, metavar="SECONDS", help="from 1 to 3,600")
@@ -136,9 +149,12 @@ def _add_parked(commands: _Commands) -> None:
         return command
 
     def add_filters(command: argparse.ArgumentParser) -> None:
-        command.add_argument("--handler", default="", help="of jobs of this handler only")
-        command.add_argument("--prefix", default="", help="whose key begins so")
-        command.add_argument("--cause", default="", help="parked for this, such as failed, poison")
+        for name, text in (
+            ("--handler", "of jobs of this handler only"),
+            ("--prefix", "whose key begins so"),
+            ("--cause", "parked for this, such as failed, poison"),
+        ):
+            command.add_argument(name, type=_filled, help=text)
         command.add_argument("--older-than", type=float, metavar="SECONDS", help="parked by then")
         command.add_argument(
             "--newer-than", type=float, metavar="SECONDS", help="parked since then"
@@ -163,10 +179,8 @@ def _add_parked(commands: _Commands) -> None:
     replay.add_argument("--rate", type=float, metavar="PER_SECOND", help="with --all: no faster")
     edit = verb("edit", "give a dead letter other arguments, for when it is replayed")
     add_job(edit)
-    edit.add_argument("--args", default="[]", metavar="JSON", help="a list; left out: no arguments")
-    edit.add_argument(
-        "--kwargs", default="{}", metavar="JSON", help="an object; left out: none by name"
-    )
+    edit.add_argument("--args", metavar="JSON", help="a list; left out: those there are stay")
+    edit.add_argument("--kwargs", metavar="JSON", help="an object; left out: likewise")
     add_job(verb("discard", "throw dead letters away"), or_all=True)
 
 
@@ -197,6 +211,37 @@ def _add_plans(commands: _Commands) -> None:
         if name == "confirm":
             command.add_argument("--token", help="as `show` or `diff` tells it: just those stops")
             command.add_argument("--anything", action="store_true", help="whatever it stops now")
+
+
+def _add_batches(commands: _Commands) -> None:
+    text = "look at batches, wait for them, cancel them"
+    batches: _Parser = commands.add_parser(
+        "batches", help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
+    )
+    verbs = batches.add_subparsers(required=True, metavar="VERB")
+
+    def verb(name: str, text: str) -> argparse.ArgumentParser:
+        command = _command(verbs, name, text)
+        command.set_defaults(module="pool.ops.cli.batches", verb=name)
+        _add_pool(command)
+        return command
+
+    listing = verb("list", "show the newest batches")
+    listing.add_argument("--newest", type=int, default=100, help="how many (default: 100)")
+    show = verb("show", "show how a batch is")
+    show.add_argument("id", metavar="ID", help="the batch's id")
+    show.add_argument("--wait", action="store_true", help="until it has settled")
+    cancel = verb("cancel", "have a batch take no more members, and stop those it has")
+    cancel.add_argument("id", metavar="ID", help="the batch's id")
+    cancel.add_argument("--cause", default="stopped", help="why")
+    cancel.add_argument("--wait", action="store_true", help="until it has settled")
+
+
+def _filled(text: str) -> str:
+    """Return what was given: an unset variable of a script must not mean everything."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; leave the option out if that is meant")
+    return text
 
 
 def _command(commands: _Commands, name: str, text: str) -> argparse.ArgumentParser:
@@ -233,7 +278,7 @@ def _complete(args: argparse.Namespace) -> None:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # A mistyped option makes an address a stray argument, which argparse would repeat whole.
-        super().error(_SECRET.sub("***", message) + self._meant(message))
+        super().error(plain(_SECRET.sub("***", message) + self._meant(message)))
 
     def _meant(self, message: str) -> str:
         """Return which option is spelled like the first that is unknown."""
@@ -282,5 +327,5 @@ def _code(error: PoolError) -> int:
 
 
 def _say(text: str, code: int) -> int:
-    sys.stderr.write(f"pool: {' '.join(text.split())}\n")
+    write([f"pool: {' '.join(text.split())}"], sys.stderr)
     return code

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
+from pool.ops.terminal import write
 from pool.redis.acl import rules
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool acl`: one line, as ACL SETUSER takes it after a user's name."""
     words = rules(args.name, db=args.db)
-    sys.stdout.write(f"{json.dumps(words) if args.json else ' '.join(words)}\n")
+    write([json.dumps(words) if args.json else " ".join(words)])
     return 0

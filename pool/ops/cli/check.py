@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -15,6 +14,7 @@ from pool.errors import ConfigError, PoolError, UsageError
 from pool.jobs.handlers import Handlers
 from pool.ops.cli.config import Configuration, gather
 from pool.ops.cli.loading import clashes, load, load_observer, together, told
+from pool.ops.terminal import write
 
 T = TypeVar("T")
 
@@ -45,11 +45,11 @@ def run(args: argparse.Namespace) -> int:
         said.check("handlers")
     checked = _check(said)
     if args.json:
-        sys.stdout.write(f"{json.dumps(_facts(checked))}\n")
+        write([json.dumps(_facts(checked))])
     else:
         for problem in checked.problems:
-            sys.stdout.writelines([*told(problem), f"! {problem}\n"])
-        sys.stdout.writelines(_lines(checked))
+            write([*told(problem), f"! {problem}"])
+        write(_lines(checked))
     return 1 if checked.problems else 0
 
 
@@ -88,16 +88,20 @@ def _options(handlers: Handlers, name: str) -> dict[str, Any]:
 
 
 def _problem(error: PoolError) -> dict[str, str]:
-    return {"code": error.code, "problem": str(error), "traceback": "".join(told(error))}
+    return {
+        "code": error.code,
+        "problem": str(error),
+        "traceback": "".join(f"{line}\n" for line in told(error)),
+    }
 
 
 def _lines(checked: _Checked) -> Iterator[str]:
     for reference, handlers in checked.handlers.items():
-        yield f"{reference}\n"
+        yield f"{reference}"
         for name in sorted(handlers):
-            yield f"  {handlers._options()[name].kind:8}{name}\n"
+            yield f"  {handlers._options()[name].kind:8}{name}"
     count, wrong = sum(map(len, checked.handlers.values())), len(checked.problems)
-    yield f"{_counted(count, 'handler')}, {_counted(wrong, 'problem')}\n"
+    yield f"{_counted(count, 'handler')}, {_counted(wrong, 'problem')}"
 
 
 def _counted(count: int, what: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import sys
 from pathlib import Path
 
+from pool.ops.terminal import write
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
 
@@ -29,11 +29,9 @@ def run(args: argparse.Namespace) -> int:
             "keeps_data": not server.is_private,
         }
         if args.json:
-            line = json.dumps(facts)
+            write([json.dumps(facts)])
         else:
             kept = f"data in {server.directory}" if directory else "data end with it"
-            line = f"{server.url}\n{facts['server']}, {kept}; Ctrl-C ends it"
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+            write([server.url, f"{facts['server']}, {kept}; Ctrl-C ends it"])
         signal.sigwait(_SIGNALS)
     return 0

@@ -6,13 +6,13 @@ import argparse
 import difflib
 import inspect
 import json
-import sys
 from collections.abc import Iterator
 
 import attrs
 
 from pool import errors
 from pool.errors import InvalidOption, PoolError, shown
+from pool.ops.terminal import write
 
 
 def run(args: argparse.Namespace) -> int:
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
         InvalidOption: There is no such error; `problem` names those that are spelled alike.
     """
     kind = find(args.error)
-    sys.stdout.write(f"{json.dumps(facts(kind)) if args.json else text(kind)}\n")
+    write([json.dumps(facts(kind))] if args.json else text(kind).split("\n"))
     return 0
 
 
@@ -62,7 +62,8 @@ def facts(kind: type[PoolError]) -> dict[str, object]:
 def text(kind: type[PoolError]) -> str:
     """Return it for people."""
     it = facts(kind)
-    parts = [f"{it['error']} [{it['code']}], a {it['family']}", it["says"], it["more"]]
+    family = "the base of all" if kind is PoolError else f"a {it['family']}"
+    parts = [f"{it['error']} [{it['code']}], {family}", it["says"], it["more"]]
     names = ", ".join(f"{name} ({of})" for name, of in it["facts"].items())  # type: ignore[attr-defined]
     parts.append(f"Its facts are {names}." if names else "")
     parts.append("The same call may be repeated." if it["retryable"] else "")

@@ -115,14 +115,14 @@ def load_observer(reference: str) -> Observer:
 
 
 def told(error: PoolError) -> list[str]:
-    """Return the traceback of a user's module, from its own first line on, if that failed."""
+    """Return the lines of a user's module's traceback, from its own first one on, if it failed."""
     is_theirs = isinstance(error, NoHandlers) or getattr(error, "setting", "") == "observers"
     if error.__cause__ is None or not is_theirs:
         return []
     lines = traceback.TracebackException.from_exception(error.__cause__)
     ours = (importlib.__file__, "<frozen importlib", str(Path(__file__).parent))
     lines.stack[:] = [frame for frame in lines.stack if not frame.filename.startswith(ours)]
-    return list(lines.format(chain=False))
+    return "".join(lines.format(chain=False)).splitlines()
 
 
 # --- modules --------------------------------------------------------------------------------

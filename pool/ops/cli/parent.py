@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import random
 import selectors
@@ -90,6 +91,7 @@ class _Parent:
     _selector: selectors.BaseSelector = attrs.field(factory=selectors.DefaultSelector)
     _state: str = "starting"  # as whoever started us knows it
     _why: str = ""  # we leave
+    _problem: str = ""  # of the child that failed last
     _last: int = 0  # the signal that made us end at once
     _code: int | None = None
 
@@ -177,9 +179,12 @@ class _Parent:
 
     def _told(self, serial: int, facts: dict[str, Any]) -> None:
         event, now_s = facts.pop("event"), time.monotonic()
+        drain_s = facts.pop("drain_s", math.inf)
         self.tell(f"child.{event}", pid=self._running[serial].popen.pid, **facts)
         if event == "ready":
-            self._carry_out(self.processes.ready(serial, now_s))
+            self._carry_out(self.processes.ready(serial, now_s, drain_s))
+        elif event == "failed":
+            self._problem = facts["problem"]
         elif event == "draining":
             is_shut_down = facts["why"] == SHUT_DOWN
             self._why = self._why or (SHUT_DOWN if is_shut_down else "")
@@ -247,6 +252,7 @@ class _Parent:
         self._state, facts = state, {"pool": self.options.pool, "processes": now.count}
         match state:
             case "leaving":
+                self._why = self._why or self._problem  # nobody has asked for it
                 self.readiness.leaving(self._why)
                 self.tell("draining", **facts, why=self._why)
             case "reloading":

@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from base64 import b64encode
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import attrs
 
 from pool.errors import ConfigError
-from pool.jobs.client.parked import ManyReplayed, ParkedJob
+from pool.jobs.client.parked import DeadLetters, ManyReplayed, ParkedJob
 from pool.jobs.node import Node
 from pool.names import check_pool
 from pool.ops import inspect
 from pool.ops.cli.status import reachable
+from pool.ops.terminal import write
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from pool.settings import Settings
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -36,6 +39,14 @@ class _Said:
     is_done: bool = True
 
 
+@attrs.frozen
+class _Edited:
+    """New arguments; of those that are None the letter keeps its own."""
+
+    args: Sequence[Any] | None
+    kwargs: dict[str, Any] | None
+
+
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool parked`: 0, or 1 if some were refused."""
     check_pool(args.pool)
@@ -44,47 +55,64 @@ def run(args: argparse.Namespace) -> int:
     if args.verb in ("replay", "discard") and not args.all and (words := _of_all(args)):
         problem = f"{' and '.join(words)} can only stand beside --all: KEY and ID name one letter"
         raise ConfigError(setting=args.verb, problem=problem)
-    given = _json(args) if args.verb == "edit" else ((), {})
+    edited = _edited(args) if args.verb == "edit" else None
     with reachable(args.url) as url:
-        said = anyio.run(_run, args, url, given)
-    text = json.dumps({"ok": said.is_done, **said.facts}) if args.json else "\n".join(said.lines)
-    sys.stdout.write(f"{text}\n")
+        said = anyio.run(_run, args, url, edited)
+    write([json.dumps({"ok": said.is_done, **said.facts})] if args.json else said.lines)
     return 0 if said.is_done else 1
 
 
 def _of_all(args: argparse.Namespace) -> list[str]:
     """Return the options given that say something of many letters."""
     names = ("dry_run", "handler", "prefix", "cause", "older_than", "newer_than", "rate")
-    given = (name for name in names if getattr(args, name, None) not in (None, "", False))
+    given = (name for name in names if getattr(args, name, None) not in (None, False))
     return [f"--{name.replace('_', '-')}" for name in given]
 
 
-def _json(args: argparse.Namespace) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    found: list[Any] = []
-    for name, kind in (("args", list), ("kwargs", dict)):
-        try:
-            value = json.loads(getattr(args, name))
-        except ValueError as error:
-            raise ConfigError(setting=name, problem=f"not JSON: {error}") from None
-        if type(value) is not kind:
-            must = "a list" if kind is list else "an object"
-            raise ConfigError(setting=name, problem=f"must be {must}, in JSON")
-        found.append(value)
-    return tuple(found[0]), found[1]
+def _edited(args: argparse.Namespace) -> _Edited:
+    """Return what takes the place of what is there."""
+    if args.args is None and args.kwargs is None:
+        problem = "give --args, --kwargs or both: what you leave out stays as it is"
+        raise ConfigError(setting=args.verb, problem=problem)
+    return _Edited(_json("args", args.args, list), _json("kwargs", args.kwargs, dict))
 
 
-async def _run(
-    args: argparse.Namespace, url: Url, given: tuple[tuple[Any, ...], dict[str, Any]]
-) -> _Said:
+def _json(name: str, text: str | None, kind: type[T]) -> T | None:
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(setting=name, problem=f"not JSON: {error}") from None
+    if type(value) is not kind:
+        must = "a list" if kind is list else "an object"
+        raise ConfigError(setting=name, problem=f"must be {must}, in JSON")
+    return value
+
+
+async def _edit(parked: DeadLetters, args: argparse.Namespace, edited: _Edited) -> None:
+    """Give the letter what was given, and let it keep the rest."""
+    given, named = edited.args, edited.kwargs
+    if given is None or named is None:
+        letter = await parked.show(args.key, args.id)
+        if letter.args is None or letter.kwargs is None:
+            problem = "those there are cannot be read, so that none can be kept: give both"
+            raise ConfigError(setting="args" if given is None else "kwargs", problem=problem)
+        given = letter.args if given is None else given
+        named = letter.kwargs if named is None else named
+    await parked.edit(args.key, args.id, *given, **named)
+
+
+async def _run(args: argparse.Namespace, url: Url, edited: _Edited | None) -> _Said:
     await check_there(args.pool, url)
     async with Node(args.pool, url.credentials.text, observers=()) as node:
         parked = node.parked
         wanted: dict[str, Any] = {}
         if hasattr(args, "prefix"):
             wanted = {
-                "handler": args.handler,
-                "prefix": args.prefix,
-                "cause": args.cause,
+                "handler": args.handler or "",
+                "prefix": args.prefix or "",
+                "cause": args.cause or "",
                 "older_than_s": args.older_than,
                 "newer_than_s": args.newer_than,
             }
@@ -101,7 +129,8 @@ async def _run(
                 job = await parked.show(args.key, args.id)
                 return _Said({"job": _facts(job)}, _lines(job))
             case "edit":
-                await parked.edit(args.key, args.id, *given[0], **given[1])
+                assert edited is not None, "it was read before"
+                await _edit(parked, args, edited)
                 return _Said({}, ["its arguments are these from now on"])
             case "replay" if args.all:
                 many = await parked.replay_all(**wanted, rate=args.rate, dry_run=args.dry_run)

@@ -3,6 +3,10 @@
     loading --ready--> file written, READY=1 --reloading--> RELOADING=1 --ready--> READY=1
     ... --leaving--> file removed, STOPPING=1
 
+The file holds our pid, in a line.  What is removed, or written over, holds such a line or nothing:
+somebody else's file, a link or a device may be there by a slip of the hand.  Who leaves removes its
+own line alone: in a deploy that overlaps, the file may be its successor's by then.
+
 The protocol is that of sd_notify(3): one datagram to the socket that NOTIFY_SOCKET names.  Where
 nobody listens, nothing is said, and nothing fails: to be ready is not to be asked about it.
 """
@@ -10,7 +14,9 @@ nobody listens, nothing is said, and nothing fails: to be ready is not to be ask
 from __future__ import annotations
 
 import os
+import re
 import socket
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +27,9 @@ import attrs
 from pool.errors import ConfigError, shown
 
 _MICROSECONDS: Final = 1_000_000
+_LINE: Final = re.compile(rb"[0-9]+\n")  # all that a file of ours holds
+_LINE_BYTES_MAX: Final = 32
+_NOT_OURS: Final = "something else is there, not a file that holds a pid, or nothing"
 _BEATS: Final = 3  # of a watchdog's time: two may come late
 
 
@@ -44,9 +53,9 @@ class Readiness:
         path = Path(file) if file else None
         if path is not None:
             try:
-                _part(path).touch()
+                _write(_part(path))
                 _part(path).unlink()
-                path.unlink(missing_ok=True)
+                _clear(path)
             except (OSError, ValueError) as error:
                 raise _refused(path, error) from None
         is_ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
@@ -68,9 +77,10 @@ class Readiness:
         if self.file is not None:
             part = _part(self.file)
             try:
-                part.write_text(f"{os.getpid()}\n", "utf-8")
+                _write(part)
+                _held(self.file)
                 part.replace(self.file)  # there at once as a whole, or not
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise _refused(self.file, error) from None
         self._notify(f"READY=1\nSTATUS={status}")
 
@@ -113,6 +123,41 @@ def _part(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 
+def _held(path: Path) -> str | None:
+    """Return which pid a file of ours holds, maybe none; None: there is no file.
+
+    Raises:
+        OSError, ValueError: It cannot be read, or is none of ours.
+    """
+    try:
+        is_file = stat.S_ISREG(path.lstat().st_mode)
+        # Looked at by its name alone it may be a link or a pipe by now.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) if is_file else None
+    except FileNotFoundError:
+        return None
+    if fd is None:
+        raise ValueError(_NOT_OURS)
+    with os.fdopen(fd, "rb") as file:
+        text = file.read(_LINE_BYTES_MAX + 1)
+    if text and not _LINE.fullmatch(text):
+        raise ValueError(_NOT_OURS)
+    return text.decode().rstrip("\n")
+
+
+def _clear(path: Path) -> None:
+    """See to it that no file of ours is there.  Raises as `_held` does."""
+    if _held(path) is not None:
+        path.unlink(missing_ok=True)
+
+
+def _write(path: Path) -> None:
+    """Make a file of ours anew.  Raises as `_held` does."""
+    _clear(path)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # as umask says
+    with os.fdopen(fd, "w", encoding="ascii") as file:
+        file.write(f"{os.getpid()}\n")
+
+
 def _refused(path: Path, error: OSError | ValueError) -> ConfigError:
     why = getattr(error, "strerror", None) or str(error)
     problem = f"{shown(str(path))} cannot be made and removed: {why}"
@@ -121,6 +166,7 @@ def _refused(path: Path, error: OSError | ValueError) -> ConfigError:
 
 def _remove(path: Path) -> None:
     try:
-        path.unlink(missing_ok=True)
-    except OSError:
+        if _held(path) == str(os.getpid()):
+            path.unlink(missing_ok=True)
+    except (OSError, ValueError):
         return  # it is no file of ours, or its directory is gone

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from functools import partial
 from typing import Any
 
 from pool.ops.cli.child import Leash
 from pool.ops.cli.config import gather
+from pool.ops.terminal import write
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,5 +38,4 @@ def _tell(event: str, *, is_json: bool, **facts: Any) -> None:
     else:
         rest = (f"{k}={','.join(v) if isinstance(v, list) else v}" for k, v in facts.items())
         line = f"{event}  {' '.join(rest)}".rstrip()
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    write([line])

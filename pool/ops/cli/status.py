@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from pool.maps.commands import StoredMap
 from pool.names import WORKERS, Control, check_pool
 from pool.ops import inspect
 from pool.ops.inspect import Found, Identity, View
+from pool.ops.terminal import write
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.system import SystemIO
@@ -50,10 +50,9 @@ def run(args: argparse.Namespace) -> int:
     with reachable(args.url) as url:
         status = anyio.run(fetch, args.pool, url)
     if args.json:
-        text = json.dumps({"ok": not status.findings, **attrs.asdict(status)})
+        write([json.dumps({"ok": not status.findings, **attrs.asdict(status)})])
     else:
-        text = "\n".join(_lines(status))
-    sys.stdout.write(f"{text}\n")
+        write(_lines(status))
     return 1 if status.findings else 0
 
 

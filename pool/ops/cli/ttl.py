@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
 
 import anyio
@@ -42,6 +41,7 @@ from pool.names import Control, check_pool
 from pool.ops import inspect
 from pool.ops.cli.status import reachable
 from pool.ops.inspect import Found
+from pool.ops.terminal import write
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
@@ -71,10 +71,9 @@ def run(args: argparse.Namespace) -> int:
     with reachable(args.url) as url:
         changed = anyio.run(_run, args.pool, url, args.seconds)
     if args.json:
-        text = json.dumps({"ok": changed.is_done, **attrs.asdict(changed)})
+        write([json.dumps({"ok": changed.is_done, **attrs.asdict(changed)})])
     else:
-        text = "\n".join(_lines(changed))
-    sys.stdout.write(f"{text}\n")
+        write(_lines(changed))
     return 0 if changed.is_done else 1
 
 

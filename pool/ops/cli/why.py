@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -17,6 +16,7 @@ from pool.names import Control, check_job_id, check_key, check_pool
 from pool.ops import inspect
 from pool.ops.cli.status import reachable
 from pool.ops.keyfacts import read
+from pool.ops.terminal import write
 from pool.ops.why import OwnerTold, Why, span, why
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
@@ -34,8 +34,7 @@ def run(args: argparse.Namespace) -> int:
         check_job_id(args.id)
     with reachable(args.url) as url:
         told = anyio.run(fetch, args.pool, url, args.key, args.id)
-    text = json.dumps(attrs.asdict(told)) if args.json else "\n".join(lines(told))
-    sys.stdout.write(f"{text}\n")
+    write([json.dumps(attrs.asdict(told))] if args.json else lines(told))
     return 1 if told.state in ("unknown", "lost", "unreadable") else 0
 
 

@@ -25,7 +25,9 @@ from pool.ops.cli.readiness import Readiness
 from pool.ops.logs import configure
 from pool.runtime.memory import freeze_memory
 from pool.runtime.observers import log_observer
+from pool.runtime.session import CLOSE_BUDGET_S
 
+_TELLINGS: Final = 4  # calls to Redis one after another, when a worker leaves
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -85,7 +87,8 @@ async def _work(
     async def on_ready() -> None:
         freeze_memory()
         readiness.ready(f"node {node.id}")
-        tell("ready", node=node.id, handlers=handlers)
+        bound = {} if leash is None else {"drain_s": _drain_s(node)}
+        tell("ready", node=node.id, handlers=handlers, **bound)
 
     def on_leaving(why: str) -> None:
         readiness.leaving(why)
@@ -97,6 +100,13 @@ async def _work(
     finally:
         readiness.leaving("ended")
     tell("left", node=node.id)
+
+
+def _drain_s(node: Node) -> float:
+    """Return what a drain takes at most: grace, handlers' ends, what is told, closing twice."""
+    context, settings = node._open_wiring.context, node.settings
+    ends_s = settings.grace_s + context.timing.stop_budget_s
+    return ends_s + _TELLINGS * settings.op_timeout_s + 2 * CLOSE_BUDGET_S
 
 
 @asynccontextmanager

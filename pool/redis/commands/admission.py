@@ -19,7 +19,7 @@ from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False)
 class Admission:
     """One job to accept; `ranked` are places in the call's list of targets, counted from 1.
 
@@ -46,7 +46,7 @@ class Admission:
 
     def go_by(self, policy: str) -> None:
         """Take what its handler says; what is named by an id, or followed, is itself a job."""
-        is_own = more_of(self.more, "digest") or more_of(self.more, "followers")
+        is_own = any(more_of(self.more, name) for name in ("digest", "followers", "batch"))
         is_attaching = policy.startswith(("a", "b")) and is_own
         self.policy = "" if is_attaching else policy
 

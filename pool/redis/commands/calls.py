@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 
@@ -15,9 +15,11 @@ from pool.redis.scripts import Word
 IS_NODE: Final = -1  # in the place of how many keys a worker takes
 
 
-@attrs.frozen
-class Target:
-    """A worker that a key may be granted to."""
+class Target(NamedTuple):
+    """A worker that a key may be granted to.
+
+    A tuple because each job has some, which are looked up: comparing these costs next to nothing.
+    """
 
     id: str
     number: int

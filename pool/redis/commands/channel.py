@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 
 from pool.core.digits import number
+from pool.redis.commands.batches import Stirred, stirred
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
@@ -27,10 +28,13 @@ class ChannelMessage:
     delay_ms: int = 0
     key: str = UNREADABLE
     id: str = UNREADABLE
+    batch: str = ""  # the batch whose member has ended; then it is about no job of the lane
 
     @classmethod
     def parse(cls, name: str, text: bytes) -> ChannelMessage:
         """Return the message; what is none of ours the lane parks that it is for."""
+        if (end := _END.fullmatch(text)) is not None:
+            return cls(name=name, text=text, batch=end[1].decode())
         head = _JOB.match(text)
         if head is None:
             return cls(name=name, text=text)
@@ -43,6 +47,7 @@ class ChannelMessage:
             return cls(name=name, text=text)
 
 
+_END: Final = re.compile(rb"e \d{1,16} \S+ [sfc]\n([!-~]{1,128})", re.ASCII)
 _JOB: Final = re.compile(rb"j (\d{1,16}) [js?] (\d{1,9}) (\d{1,9}) \d+ \d+ \d+\n", re.ASCII)
 
 
@@ -66,11 +71,20 @@ def outgoing_of(reply: Reply) -> OutgoingPage:
     )
 
 
-def apart(reply: Reply) -> str:
-    """Read the reply of `incoming`: empty, or where the lane stands and has done nothing."""
-    word, _, name = reply.decode().partition(" ")
-    if word == "OK" or (word == "APART" and name):
-        return str(name)
+@attrs.frozen
+class StandsElsewhere:
+    """Where the lane stands; it has done nothing."""
+
+    name: str
+
+
+def incoming_of(reply: Reply) -> StandsElsewhere | Stirred:
+    """Read the reply of `incoming`."""
+    word, _, rest = reply.decode().partition(" ")
+    if word == "OK":
+        return stirred(rest)
+    if word == "APART" and rest:
+        return StandsElsewhere(rest)
     raise ValueError("no status of this script")
 
 
@@ -82,9 +96,9 @@ OUTGOING: Final = Script.load(
 )
 INCOMING: Final = Script.load(
     "incoming",
-    keys="lane jobs due payloads handlers parked letters journal *results",
+    keys="lane jobs due payloads handlers parked letters journal *rest",
     args="generation from root expects *items",
-    reads=apart,
+    reads=incoming_of,
 )
 
 
@@ -118,7 +132,9 @@ class ChannelCalls(Calls):
         """Carry out what another lane has for this one."""
         n = self.names
         keys = [n.lane, n.jobs, n.due, n.payloads, n.handlers, n.parked, n.letters, n.journal]
-        keys += (n.result(each.key, each.id) for each in messages)
+        keys += (
+            n.batch(each.batch) if each.batch else n.result(each.key, each.id) for each in messages
+        )
         args: list[Word] = [self.generation, origin, root, expects]
         for each in messages:
             args += (each.name, each.text)

@@ -12,6 +12,7 @@ import attrs
 
 from pool.redis.commands import (
     admission,
+    batches,
     change,
     channel,
     letters,
@@ -22,6 +23,7 @@ from pool.redis.commands import (
     upkeep,
 )
 from pool.redis.commands.admission import AdmissionCalls
+from pool.redis.commands.batches import BatchCalls
 from pool.redis.commands.change import ChangeCalls
 from pool.redis.commands.channel import ChannelCalls
 from pool.redis.commands.letters import LetterCalls
@@ -33,7 +35,18 @@ from pool.redis.scripts import Script
 
 SCRIPTS: Final = tuple(
     script
-    for family in (admission, change, channel, letters, member, opening, recovery, talk, upkeep)
+    for family in (
+        admission,
+        batches,
+        change,
+        channel,
+        letters,
+        member,
+        opening,
+        recovery,
+        talk,
+        upkeep,
+    )
     for script in vars(family).values()
     if isinstance(script, Script)
 )
@@ -42,6 +55,7 @@ SCRIPTS: Final = tuple(
 @attrs.frozen
 class Lane(
     AdmissionCalls,
+    BatchCalls,
     ChangeCalls,
     ChannelCalls,
     LetterCalls,

@@ -208,6 +208,7 @@ READERS: Final[Mapping[str, Reads]] = {
     "XREADGROUP": _read,
     "XTRIM": _count,
     "ZCARD": _count,
+    "ZCOUNT": _count,
     "ZMSCORE": _one_each,
     "ZRANGE": _ranked,
     "ZRANK": _count_or_none,

@@ -56,6 +56,7 @@ class Swept:
     left_ms: int | None  # else: something is left to who holds it until then
     found: list[Overdue]
     outgoing: list[int]  # lanes for which there are messages
+    batches: list[str]
 
 
 @attrs.frozen(kw_only=True)
@@ -141,11 +142,14 @@ _OWNERS: Final[Mapping[bytes, Literal["none", "live", "hung", "gone"]]] = {
 def overdue(reply: Reply) -> Swept:
     """Read the reply of `sweep`."""
     now, following, left, *rest = reply
-    found, outgoing = [], []
+    found, outgoing, batches = [], [], []
     for i in range(0, len(rest), 5):
         index, key, text, owner, options = rest[i : i + 5]
         if index == b"out":
             outgoing.append(number(key))
+            continue
+        if index == b"batch":
+            batches.append(key.decode())
             continue
         found.append(
             Overdue(
@@ -165,6 +169,7 @@ def overdue(reply: Reply) -> Swept:
         left_ms=int(left or 0) or None,
         found=found,
         outgoing=outgoing,
+        batches=batches,
     )
 
 

@@ -34,6 +34,7 @@ class Walked:
     unassigned: int = 0
     waiting: int = 0
     out: int = 0  # messages to lanes, see `lib/channel.lua`
+    batches: int = 0
     changes: str = ""  # see `recount.lua`
     suspects: Sequence[str] = ()  # without a deadline that they should have
     flat: Sequence[bytes] = ()  # key, record, key, record ...
@@ -143,7 +144,7 @@ def walked(reply: Reply) -> Walked:
     if not rest:
         return Walked(now_ms=int(now), held_s=max(1, int(held)) / 1000)
     is_continued, is_from_start, records, cursor, open_at, cleanup_at, astray = rest[:7]
-    unassigned, waiting, out, changes, suspects, found = rest[7:]
+    unassigned, waiting, out, batches, changes, suspects, found = rest[7:]
     return Walked(
         now_ms=int(now),
         is_continued=bool(is_continued),
@@ -156,6 +157,7 @@ def walked(reply: Reply) -> Walked:
         unassigned=typed(unassigned, int),
         waiting=typed(waiting, int),
         out=typed(out, int),
+        batches=typed(batches, int),
         changes=changes.decode(),
         suspects=tuple(name.decode(errors="replace") for name in suspects),
         flat=flat(found),

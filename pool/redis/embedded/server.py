@@ -375,6 +375,12 @@ def _shared_directory(directory: Path) -> Path:
         problem = f"{shown(str(directory))} cannot be made: {error.strerror}"
         raise ConfigError(setting="directory", problem=problem) from error
     check_premises(directory, _NAMES)
+    if not any((directory / name).exists() for name in (_USERS_LOCK, _SERVER_LOCK)):
+        # Nobody has been here: a log or data would be somebody's own, and be written over.
+        for name in _NAMES:
+            if (directory / name).exists():
+                problem = f"{shown(str(directory))} holds {name}, which is not ours: name a new one"
+                raise ConfigError(setting="directory", problem=problem)
     return directory
 
 

@@ -4,6 +4,7 @@ either of them.
 post     from any thread          later     a timer without a task of ours
 waiter   a place for one reply    readable  a socket that is watched from one wait to the next
 strays   cancellations that no scope asked for, which on asyncio come from whoever knows a task
+let_go   of a socket, before it is closed
 spawn    a task that belongs to no group
 """
 
@@ -14,8 +15,8 @@ import math
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from contextvars import copy_context
-from typing import Any, Protocol, TypeAlias, TypeVar
+from contextvars import Context, copy_context
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import anyio
 import attrs
@@ -31,7 +32,13 @@ class Waiter(Protocol):
     """A place for one reply.  A waiter that nobody waits for any more takes it all the same."""
 
     def take(self, reply: Reply) -> None:
-        """Let `wait()` return this; at most once, on the loop's thread."""
+        """Let `wait()` return this, on the loop's thread; what comes second is dropped.
+
+        If it raises, whatever it is, nothing was taken, and it can be called again.
+        """
+
+    def is_taken(self) -> bool:
+        """Whether it has one, or was cancelled."""
 
     def wait(self) -> Awaitable[Reply]:
         """Wait for the reply.  Once, by one task."""
@@ -113,18 +120,45 @@ def _call(fn: Callable[[], object]) -> object:
     return fn()
 
 
-class _AsyncioWaiter:
-    __slots__ = ("_future",)
+class _AsyncioWaiter(asyncio.Future[Reply]):
+    """A future that is done once its task is sure to be woken.
+
+    asyncio's own is done first: if `call_soon` raises then (a deep stack, no memory), its task
+    sleeps for ever, and cannot even be cancelled.
+    """
+
+    __slots__ = ("_context", "_wake")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._future: asyncio.Future[Reply] = loop.create_future()
+        super().__init__(loop=loop)
+        self._wake: Callable[..., object] | None = None  # of the task that waits
+
+    def add_done_callback(
+        self, fn: Callable[[Self], object], /, *, context: Context | None = None
+    ) -> None:
+        self._wake, self._context = fn, context
+
+    def _wake_soon(self) -> None:
+        if self._wake is not None:
+            self.get_loop().call_soon(self._wake, self, context=self._context)
+            self._wake = None
 
     def take(self, reply: Reply) -> None:
-        if not self._future.done():  # it is done when its caller was cancelled
-            self._future.set_result(reply)
+        if not self.done():  # it is done when its caller was cancelled
+            self._wake_soon()
+            self.set_result(reply)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if self.done():
+            return False
+        self._wake_soon()
+        return super().cancel(msg)
+
+    def is_taken(self) -> bool:
+        return self.done()
 
     def wait(self) -> Awaitable[Reply]:
-        return self._future
+        return self
 
 
 class _AsyncioReadable:
@@ -267,10 +301,14 @@ class _TrioWaiter:
         self._is_taken = False
 
     def take(self, reply: Reply) -> None:
-        self._reply, self._is_taken = reply, True
+        if self._is_taken:
+            return
         if self._task is not None:
-            task, self._task = self._task, None
-            self._lowlevel.reschedule(task)
+            self._lowlevel.reschedule(self._task)
+        self._reply, self._is_taken, self._task = reply, True, None
+
+    def is_taken(self) -> bool:
+        return self._is_taken
 
     async def wait(self) -> Reply:
         if not self._is_taken:
@@ -425,6 +463,14 @@ async def unmoved(wait: Callable[[], Coroutine[Any, Any, T]]) -> T:
             await cancels.absorb()
 
 
+def scopes() -> Callable[[], anyio.CancelScope]:
+    """Return what makes cancel scopes of the present event loop.
+
+    `anyio.CancelScope()` looks each time for the loop, and then initialises the scope twice.
+    """
+    return type(anyio.CancelScope())
+
+
 def after_task() -> Callable[[Callable[[], object]], object]:
     """Return what has a function called once the present task has ended, however it did.
 
@@ -435,6 +481,18 @@ def after_task() -> Callable[[Callable[[], object]], object]:
     task = asyncio.current_task()
     assert task is not None
     return lambda fn: task.add_done_callback(lambda _: fn())
+
+
+def let_go(found: socket.socket) -> None:
+    """Forget a socket that was waited for, before it is closed.
+
+    trio keeps what it has watched registered, by its number, for as long as any copy of it is open.
+    """
+    with suppress(sniffio.AsyncLibraryNotFoundError, RuntimeError):  # the loop has ended
+        if sniffio.current_async_library() == "trio":
+            import trio
+
+            trio.lowlevel.notify_closing(found)
 
 
 def is_cancellation(error: BaseException) -> bool:

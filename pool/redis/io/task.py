@@ -151,8 +151,7 @@ class _Bell:
     def ring(self) -> None:
         self._is_rung = True
         if self._waiter is not None:
-            waiter, self._waiter = self._waiter, None
-            waiter.take(None)
+            self._waiter.take(None)
 
     async def wait(self) -> None:
         if not self._is_rung:

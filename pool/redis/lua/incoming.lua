@@ -9,22 +9,25 @@ KEYS[5] handlers   hash    names ever registered -> options
 KEYS[6] parked     zset    (job id, key) -> when it was parked
 KEYS[7] letters    hash    (job id, key) -> dead letter
 KEYS[8] journal    stream  abnormal edges
-KEYS[...] results          result:ID KEY per item
+KEYS[...] rest             result:ID KEY, or batch:ID, per item
 ARGV[1] generation  str
 ARGV[2] from        str   lane A
 ARGV[3] root        str   name of the message before the first
 ARGV[4] expects     str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[...] items           name, what it says each
 
-Uses     lane, expected, record, batch, lapse, queue
-Returns  OK | APART <name> (that is the last one from A that was carried out, and not among these: nothing is done)
+Uses     lane, expected, record, batch, lapse, queue, (out), (channel), (members), (settle)
+Returns  OK[ <1 if there are messages to lanes now, else 0>[ <waiters> <batch>]...] (of batches of which something has ended) |
+         APART <name> (that is the last one from A that was carried out, and not among these: nothing is done)
 Errors   POOLDATALOST <lane>
 Cost     O(items); 12 commands each, 9 a call
 Why Lua  what a message causes, and that it was carried out, are one step.
 
     j DELAY KIND #KEY #ID #HANDLER #MORE #PAYLOAD\n KEY ID HANDLER MORE PAYLOAD     a job to accept
+    e INDEX NONCE WORD\n BATCH                                                     how a member of a batch has ended
 ]]
 local JOB = '^j (%d+) ([js?]) (%d+) (%d+) (%d+) (%d+) (%d+)\n()'
+local END = '^e (%d+) (%S+) ([sfc])\n(.+)$'
 
 redis.call('HLEN', jobs)
 redis.call('ZCARD', due)
@@ -94,13 +97,23 @@ local function accept(text, result)
   tally('delayed', 1)
 end
 
-local k = 9 + (first - 5) / 2
+local k, has_ends = 9 + (first - 5) / 2, false
 for a = first, #ARGV, 2 do
-  accept(ARGV[a + 1], KEYS[k])
+  local index, nonce, word, id = string.match(ARGV[a + 1], END)
+  if index then
+    local b = read_batch(KEYS[k], id)
+    if b and b.nonce == nonce then -- else it is that of before, or forgotten
+      end_member(b, tonumber(index), word)
+    end
+    has_ends = true
+  else
+    accept(ARGV[a + 1], KEYS[k])
+  end
   k = k + 1
 end
+local told = has_ends and close_batches() or ''
 if first <= #ARGV then
   redis.call('HSET', payloads, '\v' .. from, ARGV[#ARGV - 1])
 end
 close_lane()
-return 'OK'
+return 'OK' .. told

@@ -6,7 +6,7 @@ KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    field `sweeper` -> holder|until|through: by when all that was due has been listed
 KEYS[4] jobs       hash    key -> record
 KEYS[5] pending    zset    key -> by when its start must be acknowledged
-KEYS[6] due        zset    k:KEY, o:LANE -> when
+KEYS[6] due        zset    k:KEY, o:LANE, b:BATCH -> when
 KEYS[7] handlers   hash    name -> options
 KEYS[8] thawed     zset    identity that came back from a freeze -> until when that is known
 KEYS[9] open       hash    id -> number|takes|seq[|down]
@@ -21,7 +21,7 @@ Returns  server ms, earliest deadline left (ms; -1: none), empty: we hold the lo
          something that was listed before is still overdue (ms; 0: nothing is), then per overdue key:
          pending|due, key, record without void marks, state of its owner (none | live | hung | gone), options of
          its handler; hung: it has not acknowledged this start, and its event loop hangs.  Or out, a lane, and three
-         that say nothing: there are messages to that lane, see lib/channel
+         that say nothing: there are messages to that lane, see lib/channel; likewise batch and its id, see lib/members
 Errors   POOLDATALOST <lane>
 Cost     O(keys * log n); 4 commands a key
 Why Lua  SetIfNotExists with an expiry on the server's clock; two sweepers would be harmless, but wasteful.
@@ -106,6 +106,10 @@ for _, member in ipairs(due_had) do
     add('due', string.sub(member, 3))
   elseif string.find(member, '^o:%d+$') then
     for _, value in ipairs({ 'out', string.sub(member, 3), '', 'none', '' }) do
+      answers[#answers + 1] = value
+    end
+  elseif string.find(member, '^b:[!-~]+$') then
+    for _, value in ipairs({ 'batch', string.sub(member, 3), '', 'none', '' }) do
       answers[#answers + 1] = value
     end
   end

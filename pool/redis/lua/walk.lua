@@ -21,7 +21,7 @@ Uses     lane
 Returns  server ms, how long another node holds it (ms; 0: it is ours); and if it is ours
          1 if it stood where the caller thinks, else 0; 1 if this slice is a pass's first; number of records; cursors of what comes next in
          `jobs`, `open` and `cleanup` (0: that was the end); records astray in the last pass, or in this one;
-         unassigned; waiting; messages to lanes; what has changed if a key began or ceased to wait since (see recount);
+         unassigned; waiting; messages to lanes; batches; what has changed if a key began or ceased to wait since (see recount);
          identities that a deadline should be there for, and is not; key, record of each
 Errors   POOLDATALOST <lane>
 Cost     O(records + identities); 1 command an identity, 8 a call
@@ -32,7 +32,7 @@ redis.call('HLEN', open)
 redis.call('HLEN', cleanup)
 redis.call('ZCARD', keepalive)
 local records = redis.call('HLEN', jobs)
-local fields = redis.call('HMGET', lane, 'walk', 'astray', 'retried', 'delayed', 'unknown', 'outgoing')
+local fields = redis.call('HMGET', lane, 'walk', 'astray', 'retried', 'delayed', 'unknown', 'outgoing', 'batches')
 local held_by, held_until, stands = string.match(fields[1] or '', '^(.*)|(%d+)|(%d+)$')
 held_until = whole(held_until)
 -- Later than any hold could end means that the clock went back: then it is nobody's.
@@ -79,4 +79,4 @@ for i = 1, #next_cleanup[2], 2 do
 end
 local changes = table.concat({ whole(lane_had[4]), whole(fields[3]), whole(fields[4]), whole(fields[5]) }, '|')
 return { text_of(now), '0', is_continued and 1 or 0, cursor == '0' and 1 or 0, records, slice[1], next_open[1], next_cleanup[1], astray,
-  whole(lane_had[3]), whole(lane_had[4]), whole(fields[6]), changes, suspects, slice[2] }
+  whole(lane_had[3]), whole(lane_had[4]), whole(fields[6]), whole(fields[7]), changes, suspects, slice[2] }

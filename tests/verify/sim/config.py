@@ -95,6 +95,7 @@ SHAPES: Final = {
     "in-time": "many jobs must begin by some time",
     "letters": "dead letters are replayed, by several nodes at once",
     "chains": "jobs have others that follow them, and these have",
+    "batches": "jobs are members of batches, whose makers may die",
     "maps": "programs write, watch and wait for replicated maps",
     "sinks": "programs add events to streams, which readers and sinks read",
 }
@@ -106,6 +107,7 @@ KEEPS_SHARE: Final = 0.4
 IN_TIME_SHARE: Final = 0.3
 LETTERS_SHARE: Final = 0.3
 CHAINS_SHARE: Final = 0.3
+BATCHES_SHARE: Final = 0.25
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()
@@ -158,7 +160,17 @@ class Config:
         edges = tuple(kind for kind in EDGES if dice.random() < share)
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
         # These have dice of their own.
-        mine = {"crowd", "pages", "lines", "keeps", "in-time", "letters", "chains", *PROGRAMS}
+        mine = {
+            "crowd",
+            "pages",
+            "lines",
+            "keeps",
+            "in-time",
+            "letters",
+            "chains",
+            "batches",
+            *PROGRAMS,
+        }
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
@@ -188,6 +200,8 @@ class Config:
             shapes = (*shapes, "letters")
         if random.Random(f"chains/{seed}").random() < CHAINS_SHARE:
             shapes = (*shapes, "chains")
+        if random.Random(f"batches/{seed}").random() < BATCHES_SHARE:
+            shapes = (*shapes, "batches")
         lanes = config.lanes
         if LANES & {*faults}:
             shapes = (*(name for name in shapes if name != "apart"), "apart")

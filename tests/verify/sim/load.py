@@ -18,6 +18,7 @@ from pool.errors import (
     StoreLost,
     StoreUnavailable,
 )
+from tests.verify.sim.batched import Members
 from tests.verify.sim.chains import Chains
 from tests.verify.sim.config import ATTEMPTS_MAX, Config, Plan, digest
 from tests.verify.sim.fleet import Boot, Op, SimFleet
@@ -30,6 +31,8 @@ _RESULT_S: Final = 40.0
 _STOP_S: Final = 10.0
 _LAST_S: Final = (0.0, 0.0, 0.001, 0.003, 0.01, 0.1, 1.0)  # after a node was told to leave
 _MESSAGES_MAX: Final = 25
+_BATCHES: Final = 3
+_GO_ON_S: Final = 6.0  # then another node goes on with a batch, whatever became of its maker
 _REPLAYS: Final = 6  # rounds of them
 _LETTERS: Final = 10  # of each round
 _EXPIRES_S: Final = (0.01, 0.05, 0.3, 0.3, 1.0, 3.0)  # limits on when a job must begin
@@ -82,6 +85,8 @@ class Load:
         self._lines = world.dice("lines")
         self._chains = Chains(world.dice("chains"), config.keys, self._chain_plan)
         self._late = world.dice("late")
+        self._begun: set[str] = set()  # batches that somebody makes
+        self._nonces: dict[str, str] = {}  # of these
         fleet.last_calls = self._last_calls
 
     def plan(self) -> None:
@@ -99,6 +104,12 @@ class Load:
         for number in range(_REPLAYS if "letters" in config.shapes else 0):
             dice = self._world.dice(f"letters/{number}")
             self._world.at(dice.uniform(1.0, config.chaos_s), self._replay, dice)
+        for number in range(_BATCHES if "batches" in config.shapes else 0):
+            dice = self._world.dice(f"batch/{number}")
+            members = self._members(f"batch{number}", dice)
+            at_s = dice.uniform(0.1, config.chaos_s)
+            self._world.at(at_s, self._batch, members, dice)
+            self._world.at(at_s + _GO_ON_S, self._batch, members, dice, 1)
         for number in range(2 if "poison" in config.shapes else 0):
             dice = self._world.dice(f"poison/{number}")
             at_s = dice.uniform(0.1, config.chaos_s / 2)
@@ -158,6 +169,33 @@ class Load:
 
         for _ in range(dice.choice((1, 1, 2))):
             self._ask(dice, ask, lambda: None)
+
+    def _members(self, name: str, dice: random.Random) -> Members:
+        """Draw a batch; some of its keys are others', so that some members are refused."""
+        count, chunks = 0, []
+        for _ in range(dice.choice((1, 2, 3))):
+            chunk = []
+            for _ in range(dice.choice((1, 2, 6))):
+                key = f"k{dice.randrange(self._config.keys)}"
+                if dice.random() < 0.7:
+                    key = f"{name}.{count}"
+                chunk.append(
+                    (key, f"{name.replace('batch', 't800')}.{count}", self._chain_plan(dice))
+                )
+                count += 1
+            chunks.append(chunk)
+        then = (f"k{dice.randrange(self._config.keys)}", f"{name.replace('batch', 't700')}.0")
+        least = dice.choice((0, count // 2, count))
+        return Members(name=name, chunks=chunks, then=(*then, self._chain_plan(dice)), least=least)
+
+    def _batch(self, members: Members, dice: random.Random, again: int = 0) -> None:
+        async def ask(boot: Boot, node: Node) -> None:
+            if again and members.name not in self._begun:
+                return  # nobody was there to make it
+            self._begun.add(members.name)
+            await members.make(boot, node, self._nonces, is_first=not again)
+
+        self._ask(dice, ask, lambda: self._batch(members, dice, again))
 
     def _jobs(self, dice: random.Random) -> None:
         config = self._config

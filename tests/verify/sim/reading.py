@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 import attrs
 
+from pool.core.batches import Head
 from pool.core.options import Options
 from pool.core.record import Outcome, Record
 from pool.names import Control, Names, lane_of
@@ -123,6 +124,23 @@ def outgoing(keyspace: Keyspace) -> list[str]:
     ]
 
 
+def batches(keyspace: Keyspace) -> dict[str, dict[str, Any]]:
+    """Return the batches that are there."""
+    found = {}
+    for key, fields in keyspace.keys.items():
+        _, is_batch, batch_id = key.partition(b":batch:")
+        if is_batch and isinstance(fields, dict) and b"head" in fields:
+            head = Head.parse(fields[b"head"])
+            parts = sorted((int(n[2:]), text) for n, text in fields.items() if n[:2] == b"w:")
+            found[batch_id.decode()] = {
+                "nonce": head.nonce,
+                "state": head.state,
+                "letters": b"".join(text for _, text in parts).decode(),
+                "counts": [head.succeeded, head.failed, head.cancelled, head.missing],
+            }
+    return found
+
+
 def lane_in(name: bytes) -> str:
     """Return the lane of a key's name: one identity has a lease in each by itself."""
     return name.partition(b"}")[0].rpartition(b":")[2].decode()
@@ -211,5 +229,6 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         "marks": marks,
         "unknown": [],
         "out": outgoing(keyspace),
+        "batches": batches(keyspace),
         "workers": sorted(name[1:].decode() for name in workers if name.startswith(b"=w")),
     }

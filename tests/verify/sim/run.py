@@ -136,6 +136,9 @@ class Simulation:
             return False
         if reading.outgoing(keyspace):
             return False
+        states = {batch["state"] for batch in reading.batches(keyspace).values()}
+        if not states <= {"done", "failed", "cancelled"}:
+            return False
         found = reading.records(keyspace, POOL, self.config.lanes)
         if any(record is None or record.kind == "job" for record in found.values()):
             return False

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -23,6 +24,7 @@ from pool.maps import commands
 from pool.names import lane_of
 from pool.redis.commands.member import RENEW
 from pool.redis.commands.upkeep import RECONCILE
+from tests.verify.sim.batched import Members
 from tests.verify.sim.config import Config, Plan, digest
 from tests.verify.sim.faults import Fuse
 from tests.verify.sim.fleet import Boot
@@ -410,6 +412,57 @@ def _then(on_set: Any, end: Callable[[], None]) -> Any:
     return stored
 
 
+def _batch(stage: Stage, by: str, to: str, *, goes_on: bool = False, open_s: float = 5.0) -> None:
+    """Have a node make a batch whose members others run, and maybe another one go on with it."""
+    load = stage.simulation.load
+
+    def begin() -> None:
+        name = "batch9"
+        tokens = [f"t8009.{number}" for number in range(5)]
+        keys = [stage.key_of(to) for _ in tokens]
+        plans = [{**_PLAIN, "fails": int(n == 1), "how": "park"} for n in range(len(tokens))]
+        calls = list(zip(keys, tokens, plans, strict=True))
+        then = (stage.key_of(OTHER), "t7009.0", _PLAIN)
+        members = Members(
+            name=name, chunks=[calls[:2], calls[2:]], then=then, least=3, open_s=open_s
+        )
+        stage.do(by, lambda boot, node: members.make(boot, node, load._nonces, is_first=True))
+        if goes_on:
+            other = partial(members.make, nonces=load._nonces, is_first=False)
+            stage.simulation.world.after(2.0, stage.do, OTHER, other)
+
+    stage.at(0.0, begin)
+
+
+def _make_a_batch(stage: Stage) -> None:
+    _batch(stage, ACTOR, OTHER)
+
+
+def _go_on_with_a_batch(stage: Stage) -> None:
+    _batch(stage, ACTOR, OTHER, goes_on=True)
+
+
+def _be_members(stage: Stage) -> None:
+    """Have the actor end members, and carry that to the batch."""
+    _batch(stage, OTHER, ACTOR)
+
+
+def _tend(stage: Stage) -> None:
+    """Have the actor find out that its maker has left a batch, and what is missing."""
+
+    def end() -> None:
+        stage.simulation.world.after(0.0, stage.crash, OTHER, 6.0)
+
+    _batch(stage, OTHER, ACTOR, open_s=1.5)
+    stage.at(0.03, end)
+
+
+BATCHES: Final[dict[str, Scene]] = {
+    "make a batch": _make_a_batch,
+    "go on with a batch": _go_on_with_a_batch,
+    "be members": _be_members,
+    "tend a batch": _tend,
+}
 CHAINS: Final[dict[str, Scene]] = {
     "lead": _lead,
     "lead otherwise": _lead_otherwise,
@@ -450,6 +503,7 @@ SCENES: Final[dict[str, Scene]] = {
     "join": _join,
     **LINES,
     **CHAINS,
+    **BATCHES,
 }
 _IDLE: Final = (RENEW, RECONCILE, commands.PROBE, commands.PAGE)
 _IDLE_SHAS: Final = frozenset(script.sha.encode() for script in _IDLE)

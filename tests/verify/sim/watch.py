@@ -219,7 +219,7 @@ class Watch:
                 self.remade.add(made)
                 self.key_of[made] = key
                 self._store("replayed", key=key, job=made, extra={"of": letter})
-        elif script is INCOMING and reply == b"OK":
+        elif script is INCOMING and isinstance(reply, bytes) and reply[:2] == b"OK":
             self._on_incoming(args)
         elif script is NOTIFY and isinstance(reply, bytes) and reply[:3] == b"OK ":
             # Who asked again may be told of the message that is there: each is told once.
@@ -247,6 +247,8 @@ class Watch:
     def _on_incoming(self, args: Sequence[bytes]) -> None:
         """Write that jobs were accepted which follow others; each once, as others' dispatches."""
         for text in args[5::2]:
+            if text[:2] == b"e ":
+                continue  # a member of a batch has ended: see `batching.py`
             facts = carried(text)
             if facts["job"] not in self.token_of:
                 self.key_of.setdefault(facts["job"], facts["key"])

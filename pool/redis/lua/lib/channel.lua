@@ -2,7 +2,7 @@
 channel: what a step in this lane is to cause in a lane, this one too, is written here in that very step.
 
 Needs  lane, record, batch, out; keys due, payloads.
-Gives  release(pair, r, word, detail, body, more_text): whether something is to be carried over.
+Gives  release(pair, r, word, detail, body, more_text): whether something is to be carried over; tell_batch(member, word).
 
 No script touches two lanes.  What is for lane B stands in A's `payloads`, under names that no key can be, as keys
 hold no control characters: so no script has a key more for it.
@@ -71,9 +71,21 @@ local function reason_of(word, detail, body)
   return '"' .. string.gsub(text, '[\\"]', '\\%0') .. '"'
 end
 
+-- Of a member of a batch, see members: how it has ended.
+local function tell_batch(member, word)
+  local index, to, nonce, id = string.match(member, '^(%d+)/(%d+)/([^/]+)/(.+)$')
+  if index then
+    send_out(to, 'e ' .. index .. ' ' .. nonce .. ' ' .. word .. '\n' .. id)
+  end
+end
+
 -- How it ended, as `finish` has it; more_text: of further followers.
 -- What is parked, and nobody follows that, keeps those who will follow its replay.
 local function release(pair, r, word, detail, body, more_text)
+  local member = more_of(r[MORE], 'b')
+  if member then
+    tell_batch(member, word == 'done' and 's' or word == 'parked' and 'f' or 'c')
+  end
   local value = word == 'done' and body or reason_of(word, detail, body)
   local has_text = more_of(r[MORE], 'f')
   local text = (has_text and redis.call('HGET', payloads, '\f' .. pair) or '') .. more_text
@@ -107,5 +119,5 @@ local function release(pair, r, word, detail, body, more_text)
   if #names > 0 then
     r[MORE] = with_more(r[MORE], 'f', table.concat(names, ';'))
   end
-  return #names > 0
+  return #names > 0 or member ~= nil
 end

@@ -123,7 +123,7 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   end
   local is_queued = r[STATE] == 'Q'
   local pair = is_queued and string.sub(key, 2) or pair_of(r[ID], key)
-  local has_next = (followers or more_of(r[MORE], 'f'))
+  local has_next = (followers or (r[MORE] ~= '' and string.find(',' .. r[MORE], ',[bf]')))
     and release(pair, r, word, detail, body, followers or '')
   local history = history_of(r, has_begun)
   local text = table.concat({ word, r[EPOCH], r[OWNER], r[ATTEMPT], text_of(now) .. ',' .. history,

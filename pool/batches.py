@@ -1,0 +1,15 @@
+"""Many jobs as one: what `Node.batch()` and `Node.batches` return."""
+
+from __future__ import annotations
+
+from pool.jobs.client.batch import (
+    Batch,
+    Batches,
+    BatchRef,
+    BatchStatus,
+    Member,
+    Members,
+    Refused,
+)
+
+__all__ = ["Batch", "BatchRef", "BatchStatus", "Batches", "Member", "Members", "Refused"]

@@ -1,0 +1,474 @@
+"""The facts that `doctor` judges: a pool's lanes, members and server, in bounded pages.
+
+    config, workers --> each lane: counters, heads of its indexes, members, claims
+                    --> a walk over its records, a slice at a time (all, or as many as asked for)
+                    --> the servers that hold them
+
+Nothing is written, and no index is made for it.  No command looks at more than SLICE of what grows
+without a bound, so none holds the server for more than a millisecond or two; how many records were
+looked at is told.  The moments differ: what moves meanwhile may be told of once too often, so what
+seems out of place is read again at the end, and told of if it still is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import anyio
+import attrs
+
+from pool.core import walk
+from pool.core.options import Options
+from pool.core.record import Record
+from pool.errors import AuthError, PoolError, StoreFault, again
+from pool.jobs.roster import WorkerEntry
+from pool.names import Control, Names
+from pool.ops.inspect import Found, all_of, fields_of, pairs, whole
+from pool.ops.keyfacts import KeyOwner, fleet, owners
+from pool.redis.commands.opening import generation_of_pool
+from pool.redis.commands.reply import read
+from pool.redis.io.system import Reply
+from pool.redis.pipeline import Pipeline
+from pool.redis.scripts import Word
+
+SLICE: Final = 500  # records, or members of an index, looked at by one command
+RECORDS_MAX: Final = 20_000  # looked at, of all lanes, unless all are asked for
+MEMBERS_MAX: Final = 2_000  # nodes and workers of a lane, those whose leases end first
+HANDLERS_MAX: Final = 500
+HEADS: Final = 20  # of each index that is late, or waits: the first are named
+KEPT_MAX: Final = 20_000  # records of a lane that are not plain, which are kept to be judged
+INBOXES_MAX: Final = 500
+RECENT_MS: Final = 3_600_000  # of dead letters: what is new
+_TOGETHER: Final = 100  # members asked for in one round trip
+_NOT: Final = (None, 0)  # what ZMSCORE and SMISMEMBER say of what is not there
+
+
+@attrs.frozen(kw_only=True)
+class Queue:
+    """What waits unassigned for one handler."""
+
+    handler: str
+    count: int
+    oldest_ms: float  # pool time of acceptance
+    keys: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Late:
+    """What of one index is late by more than the slack."""
+
+    count: int = 0
+    oldest_ms: float = 0.0  # how late the latest of all is
+    keys: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class LaneFacts:
+    """A lane at `now_ms` of pool time."""
+
+    number: int
+    now_ms: int
+    ttl_ms: int
+    is_lost: bool = False
+    is_quiet: bool = False  # nobody is fenced: an outage, or a step of the clock, was just now
+    counters: Mapping[str, int] = attrs.field(factory=dict)
+    jobs: int = 0
+    late_starts: Late = attrs.field(factory=Late)  # in `pending`
+    late_due: Late = attrs.field(factory=Late)  # in `due`
+    late_out: Mapping[int, float] = attrs.field(factory=dict)  # lane -> ms, messages not carried
+    queues: tuple[Queue, ...] = ()
+    handlers: Mapping[str, Options] = attrs.field(factory=dict)
+    members: tuple[KeyOwner, ...] = ()  # nodes and workers
+    late_claims: tuple[tuple[str, float], ...] = ()  # fenced, and nobody goes on: name, ms
+    parked: int = 0
+    parked_recently: int = 0  # within RECENT_MS
+    parked_last: tuple[str, ...] = ()  # `ID KEY` of the newest
+    records: tuple[tuple[str, Record], ...] = ()  # by name in `jobs`, those that are not plain
+    starts: Mapping[str, Record] = attrs.field(factory=dict)  # of late starts
+    unreadable: tuple[str, ...] = ()
+    astray: tuple[str, ...] = ()  # names of records that no index leads to
+    inboxes: Mapping[str, int] = attrs.field(factory=dict)
+    looked: int = 0
+    unread: tuple[str, ...] = ()
+
+    @property
+    def slack_ms(self) -> int:
+        """By how much something may be late before that means something."""
+        return max(1000, self.ttl_ms)
+
+
+@attrs.frozen(kw_only=True)
+class ServerFacts:
+    """What a server says of itself; a section that its user may not read is None."""
+
+    of: str  # what it holds of the pool: the beginning of those keys
+    name: str
+    version: str
+    memory: Mapping[str, str] | None = None
+    persistence: Mapping[str, str] | None = None
+    replication: Mapping[str, str] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class PoolFacts:
+    """A pool, as far as it was looked at."""
+
+    pool: str
+    pool_ttl_ms: int
+    lanes: tuple[LaneFacts, ...]
+    workers: Mapping[str, WorkerEntry]
+    servers: tuple[ServerFacts, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def looked(self) -> int:
+        """How many records were looked at."""
+        return sum(lane.looked for lane in self.lanes)
+
+    @property
+    def jobs(self) -> int:
+        """How many there are."""
+        return sum(lane.jobs for lane in self.lanes)
+
+
+async def gather(
+    pipeline: Pipeline, found: Found, *, records_max: int | None = RECORDS_MAX
+) -> PoolFacts:
+    """Look at a pool; of its records at so many, None: at all.
+
+    Raises:
+        PoolError: The server does not answer, or refuses.
+    """
+    unread = list[str]()
+    workers: dict[str, WorkerEntry] = {}
+    try:
+        workers = {info.id: info for info in await fleet(pipeline, found)}
+    except StoreFault as error:
+        unread.append(f"the map of workers: {error.problem}")
+    each = None if records_max is None else max(SLICE, records_max // found.lanes)
+    lanes: dict[int, LaneFacts] = {}
+
+    async def look(number: int) -> None:
+        try:
+            lanes[number] = await _Reading(pipeline, found, number, workers).lane(each)
+        except PoolError as error:
+            if found.lanes == 1:
+                raise
+            unread.append(f"lane {number}: {error}")
+
+    for first in range(0, found.lanes, 8):  # so that few slices are under way at a time
+        async with anyio.create_task_group() as tasks:
+            for number in range(first, min(first + 8, found.lanes)):
+                tasks.start_soon(look, number)
+    prefixes = [Control(found.pool).prefix, *(Names(found.pool, n).prefix for n in sorted(lanes))]
+    places = {pipeline.at(prefix): prefix for prefix in reversed(prefixes)}
+    return PoolFacts(
+        pool=found.pool,
+        pool_ttl_ms=round(found.ttl_s * 1000),
+        lanes=tuple(lanes[number] for number in sorted(lanes)),
+        workers=workers,
+        servers=tuple([await server_of(*each) for each in places.items()]),
+        unread=tuple(unread),
+    )
+
+
+async def server_of(pipeline: Pipeline, prefix: str) -> ServerFacts:
+    """Read what a server says of itself, as far as its user may."""
+    replies = await pipeline.replies_to(
+        [("INFO", "memory"), ("INFO", "persistence"), ("INFO", "replication")]
+    )
+    told = [sections(reply) if isinstance(reply, bytes) else None for reply in replies]
+    for reply in replies:
+        if isinstance(reply, PoolError) and not isinstance(reply, AuthError | StoreFault):
+            raise again(reply)
+    server = pipeline.server
+    return ServerFacts(
+        of=prefix,
+        name=server.name if server else "",
+        version=server.version if server else "",
+        memory=told[0],
+        persistence=told[1],
+        replication=told[2],
+    )
+
+
+def sections(text: bytes) -> dict[str, str]:
+    """Return the facts of a recorded INFO."""
+    return dict(re.findall(r"^(\w+):([^\r\n]*)", text.decode(errors="replace"), re.MULTILINE))
+
+
+# --- one lane ---------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class _Reading:
+    """One lane as it is read."""
+
+    _all: Pipeline
+    _found: Found
+    _number: int
+    _workers: dict[str, WorkerEntry]
+    _names: Names = attrs.field(init=False)
+    _pipeline: Pipeline = attrs.field(init=False)
+    _unread: list[str] = attrs.field(init=False, factory=list)
+    _now_ms: int = attrs.field(init=False, default=0)
+
+    def __attrs_post_init__(self) -> None:
+        self._names = Names(self._found.pool, self._number)
+        self._pipeline = self._all.at(self._names.prefix)
+
+    async def lane(self, records_max: int | None) -> LaneFacts:
+        n = self._names
+        now_ms, flat, jobs, parked = await self._ask(
+            ("TIME",), ("HGETALL", n.lane), ("HLEN", n.jobs), ("ZCARD", n.parked)
+        )
+        told = pairs(flat)
+        self._now_ms = now_ms + whole(told.get("offset", b"0"))
+        ttl_ms = whole(told.get("ttl", b"0")) or round(self._found.ttl_s * 1000)
+        facts = LaneFacts(
+            number=self._number,
+            now_ms=self._now_ms,
+            ttl_ms=ttl_ms,
+            is_lost=generation_of_pool(told.get("incarnation", b"").decode(errors="replace"))
+            != self._found.generation,
+            is_quiet=whole(told.get("quiet", b"0")) > self._now_ms,
+            counters={name: whole(value) for name, value in told.items()},
+            jobs=jobs,
+            parked=parked,
+        )
+        members = await self._members()
+        facts = attrs.evolve(
+            facts,
+            members=members,
+            late_claims=await self._claims(members, facts.slack_ms),
+            **await self._heads(facts.slack_ms),
+            **await self._letters(parked),
+        )
+        facts = attrs.evolve(facts, **await self._walk(facts, records_max))
+        starts = await fields_of(self._pipeline, self._unread, n.jobs, facts.late_starts.keys)
+        parsed = {
+            key: record
+            for key, text in zip(facts.late_starts.keys, starts, strict=True)
+            if text is not None and (record := Record.parse(text)) is not None
+        }
+        return attrs.evolve(facts, starts=parsed, unread=tuple(self._unread))
+
+    async def _ask(self, *commands: tuple[Word, ...]) -> list[Reply]:
+        replies: list[Reply] = await all_of(self._pipeline, self._unread, commands)
+        return replies
+
+    async def _members(self) -> tuple[KeyOwner, ...]:
+        [flat] = await self._ask(("ZRANGE", self._names.keepalive, 0, MEMBERS_MAX - 1))
+        names = [name.decode(errors="replace") for name in flat]
+        found = list[KeyOwner]()
+        for at in range(0, len(names), _TOGETHER):
+            some = names[at : at + _TOGETHER]
+            found += await owners(
+                self._pipeline, self._unread, self._names, some, self._workers, self._now_ms
+            )
+        return tuple(each for each in found if each.claim != "done")  # that is only remembered
+
+    async def _claims(
+        self, members: Sequence[KeyOwner], slack_ms: int
+    ) -> tuple[tuple[str, float], ...]:
+        """Return who was fenced, and by when its reaper should have gone on."""
+        late = [
+            (each.name, -1000 * each.lease_s)
+            for each in members
+            if each.claim and each.lease_s is not None and -1000 * each.lease_s > slack_ms
+        ]
+        known, cursor = {each.name for each in members}, "0"
+        while len(late) < MEMBERS_MAX:  # whose place in `keepalive` is gone
+            [reply] = await self._ask(
+                ("HSCAN", self._names.cleanup, cursor, "COUNT", SLICE),
+            )
+            cursor, flat = reply or ("0", [])
+            for name, claim in pairs(flat).items():
+                if claim != b"done" and name != "sweeper" and name not in known:
+                    scores = await self._ask(("ZMSCORE", self._names.keepalive, name))
+                    if scores[0] and scores[0][0] is None:
+                        late.append((name, 0.0))
+            if not cursor.strip("0"):
+                break
+        return tuple(late)
+
+    async def _heads(self, slack_ms: int) -> dict[str, Any]:
+        """Read what is late in `pending` and `due`, and what waits for each handler."""
+        n, until = self._names, self._now_ms - slack_ms
+        starts, start_count, due, due_count, names = await self._ask(
+            ("ZRANGE", n.pending, 0, HEADS - 1, "WITHSCORES"),
+            ("ZCOUNT", n.pending, "-inf", until),
+            ("ZRANGE", n.due, 0, SLICE - 1, "WITHSCORES"),
+            ("ZCOUNT", n.due, "-inf", until),
+            ("HKEYS", n.handlers),
+        )
+        outs = {
+            whole(member[2:]): self._now_ms - float(score)
+            for member, score in zip(due[::2], due[1::2], strict=True)
+            if member[:2] == b"o:"
+        }
+        kept = [
+            (member, score)
+            for member, score in zip(due[::2], due[1::2], strict=True)
+            if member[:2] == b"k:"
+        ]
+        late_due = [word for pair in kept[:HEADS] for word in (pair[0][2:], pair[1])]
+        handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]
+        texts = await fields_of(self._pipeline, self._unread, n.handlers, handlers)
+        return {
+            "late_starts": self._late(starts, start_count, slack_ms),
+            "late_due": self._late(late_due, due_count, slack_ms),
+            "late_out": {to: late_ms for to, late_ms in outs.items() if late_ms > slack_ms},
+            "handlers": {
+                name: Options.parse(text or b"") for name, text in zip(handlers, texts, strict=True)
+            },
+            "queues": await self._queues(handlers),
+        }
+
+    def _late(self, flat: Sequence[bytes], count: int, slack_ms: int) -> Late:
+        late = [
+            (key, self._now_ms - float(score))
+            for key, score in zip(flat[::2], flat[1::2], strict=True)
+        ]
+        late = [(key, late_ms) for key, late_ms in late if late_ms > slack_ms]
+        keys = tuple(key.decode(errors="surrogateescape") for key, _ in late)
+        oldest_ms = max((late_ms for _, late_ms in late), default=0.0)
+        # Beyond those that were looked at there may be members of another kind.
+        count = count if len(keys) >= HEADS else len(keys)
+        return Late(count=count, oldest_ms=oldest_ms, keys=keys)
+
+    async def _queues(self, handlers: Sequence[str]) -> tuple[Queue, ...]:
+        names = [self._names.unassigned(handler) for handler in handlers]
+        found = list[Queue]()
+        for at in range(0, len(names), _TOGETHER):
+            some = names[at : at + _TOGETHER]
+            counts = await self._ask(*(("ZCARD", name) for name in some))
+            waiting = [i for i, count in enumerate(counts) if count]
+            heads = await self._ask(
+                *(("ZRANGE", some[i], 0, HEADS - 1, "WITHSCORES") for i in waiting)
+            )
+            for i, head in zip(waiting, heads, strict=True):
+                found.append(
+                    Queue(
+                        handler=handlers[at + i],
+                        count=int(str(counts[i])),
+                        oldest_ms=float(head[1]) / 1000 if head else self._now_ms,
+                        keys=tuple(key.decode(errors="surrogateescape") for key in head[::2]),
+                    )
+                )
+        return tuple(found)
+
+    async def _letters(self, parked: int) -> dict[str, Any]:
+        if not parked:
+            return {}
+        n = self._names
+        recently, last = await self._ask(
+            ("ZCOUNT", n.parked, self._now_ms - RECENT_MS, "+inf"),
+            ("ZRANGE", n.parked, -HEADS, -1),
+        )
+        names = tuple(name.decode(errors="surrogateescape") for name in reversed(last))
+        return {"parked_recently": recently, "parked_last": names}
+
+    # --- the walk ---
+
+    async def _walk(self, facts: LaneFacts, records_max: int | None) -> dict[str, Any]:
+        """Walk over the records, keep those that are not plain, and look where each should stand.
+
+        What seems out of place, or cannot be read, is read again when the walk has ended.
+        """
+        standing = {each.name: each.standing for each in facts.members}
+        cursor, looked, kept = "0", 0, dict[str, Record]()
+        odd, spoilt = dict[bytes, bytes](), dict[bytes, bytes]()
+        while True:
+            [reply] = await self._ask(("HSCAN", self._names.jobs, cursor, "COUNT", SLICE))
+            cursor, flat = reply or ("0", [])
+            names: list[bytes] = flat[::2]
+            texts: list[bytes] = flat[1::2]
+            looked += len(names)
+            parsed = list(map(read, names, texts))
+            for name, text, record in zip(names, texts, parsed, strict=True):
+                if record is None:
+                    spoilt[name] = text
+                elif len(kept) < KEPT_MAX and not _is_plain(record, facts, standing):
+                    kept[name.decode()] = record
+            for name in await self._missing(names, parsed):
+                odd[name] = texts[names.index(name)]
+            if not cursor.strip("0") or (records_max is not None and looked >= records_max):
+                break
+        messages = [key for key, record in kept.items() if "i" in record.flags][:INBOXES_MAX]
+        lengths = await self._ask(*(("LLEN", self._names.inbox(key)) for key in messages))
+        return {
+            "records": tuple(kept.items()),
+            "unreadable": await self._still(spoilt),
+            "astray": await self._still(odd),
+            "inboxes": dict(zip(messages, lengths, strict=True)),
+            "looked": looked,
+        }
+
+    async def _still(self, seen: Mapping[bytes, bytes]) -> tuple[str, ...]:
+        """Return those of which the record is the same as before, and no index has it by now."""
+        found = list[str]()
+        items = list(seen.items())
+        for at in range(0, len(items), SLICE):
+            names = [name for name, _ in items[at : at + SLICE]]
+            texts = await fields_of(self._pipeline, self._unread, self._names.jobs, names)
+            same = [
+                name
+                for name, text, (_, before) in zip(names, texts, items[at:], strict=False)
+                if text == before
+            ]
+            parsed = [read(name, seen[name]) for name in same]
+            missing = set(await self._missing(same, parsed))
+            found += [
+                name.decode(errors="surrogateescape")
+                for name, record in zip(same, parsed, strict=True)
+                if record is None or name in missing
+            ]
+        return tuple(found)
+
+    async def _missing(
+        self, names: Sequence[bytes], records: Sequence[Record | None]
+    ) -> list[bytes]:
+        """Return the names of the records that an index lacks which should have them."""
+        n = self._names
+        wanted: dict[tuple[str, str], list[bytes]] = {}
+        for name, record in zip(names, records, strict=True):
+            if record is None:
+                continue
+            for index in walk.indexes(record):
+                match index:
+                    case "pending":
+                        head = ("ZMSCORE", n.pending)
+                    case "owned":
+                        head = ("SMISMEMBER", n.owned(record.owner))
+                    case "unassigned":
+                        head = ("ZMSCORE", n.unassigned(record.handler))
+                    case _:
+                        head = ("ZMSCORE", n.due)
+                wanted.setdefault(head, []).append(b"k:" + name if head[1] == n.due else name)
+        commands: list[tuple[Word, ...]] = [(*head, *each) for head, each in wanted.items()]
+        replies = await self._ask(*commands)
+        found = dict[bytes, None]()
+        for (head, members), reply in zip(wanted.items(), replies, strict=True):
+            if not isinstance(reply, list) or len(reply) != len(members):
+                continue  # of another type, which has been noted
+            for member, had in zip(members, reply, strict=True):
+                if had in _NOT:
+                    found[member[2:] if head[1] == n.due else member] = None
+        return list(found)
+
+
+def _is_plain(record: Record, facts: LaneFacts, standing: Mapping[str, str]) -> bool:
+    """Say whether no rule can have anything to say of a record by itself."""
+    if record.state == "queued" or record.intent or record.marks.deaths or record.attempt > 1:
+        return False
+    if record.error or set(record.flags) & set("ihn"):
+        return False
+    if record.owner and standing.get(record.owner, "gone") != "live":
+        return False
+    options = facts.handlers.get(record.handler)
+    if options is None and len(facts.handlers) < HANDLERS_MAX:
+        return False  # nobody ever registered it
+    return record.state != "running" or options is None or options.limit_s is None

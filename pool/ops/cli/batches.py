@@ -1,0 +1,93 @@
+"""`pool batches`: batches, as `node.batches` has them.
+
+It joins the pool as a client for as long as it works.  In a terminal, waiting draws a bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import anyio
+import attrs
+
+from pool.core.batches import ENDS
+from pool.jobs.client.batch import BatchStatus
+from pool.jobs.node import Node
+from pool.names import check_batch, check_pool
+from pool.ops.cli.parked import check_there
+from pool.ops.cli.status import reachable
+from pool.redis.url import Url
+
+_BAR: Final = 30  # characters
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `pool batches`: 0, or 1 if a batch that was waited for is not done."""
+    check_pool(args.pool)
+    if args.verb != "list":
+        check_batch(args.id)
+    with reachable(args.url) as url:
+        facts, lines, code = anyio.run(_run, args, url)
+    text = json.dumps({"ok": code == 0, **facts}) if args.json else "\n".join(lines)
+    sys.stdout.write(f"{text}\n")
+    return code
+
+
+async def _run(args: argparse.Namespace, url: Url) -> tuple[dict[str, Any], list[str], int]:
+    await check_there(args.pool, url)
+    async with Node(args.pool, url.credentials.text, observers=()) as node:
+        if args.verb == "list":
+            found = await node.batches.list(newest=args.newest)
+            lines = [*map(_line, found), f"{len(found)} batches"]
+            return {"batches": list(map(attrs.asdict, found))}, lines, 0
+        ref = node.batches.get(args.id)
+        if args.verb == "cancel":
+            await ref.cancel(args.cause)
+        if not args.wait:
+            status = await ref.status()
+            return {"batch": attrs.asdict(status)}, _lines(status), 0
+        is_seen = sys.stderr.isatty() and not args.json
+        status = await ref.wait(on_progress=_draw if is_seen else None)
+        if is_seen:
+            sys.stderr.write("\n")
+        return {"batch": attrs.asdict(status)}, _lines(status), int(status.state != "done")
+
+
+def _draw(status: BatchStatus) -> None:
+    sys.stderr.write(f"\r{bar(status)}\x1b[K")
+    sys.stderr.flush()
+
+
+def bar(status: BatchStatus) -> str:
+    """Return how far a batch is, as a line of text."""
+    share = status.ended / status.expected if status.expected else float(status.is_settled)
+    done = int(share * _BAR)
+    ends = ", ".join(f"{count} {end}" for end, count in _ends(status).items() if count)
+    told = f"[{'#' * done}{'.' * (_BAR - done)}] {status.ended}/{status.expected}"
+    return f"{told} {ends}".rstrip()
+
+
+def _ends(status: BatchStatus) -> dict[str, int]:
+    return {end: getattr(status, end) for end in ENDS.values()}
+
+
+def _when(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _line(status: BatchStatus) -> str:
+    return f"{_when(status.created_ms)}  {status.id}  {status.state}  {bar(status)}"
+
+
+def _lines(status: BatchStatus) -> list[str]:
+    lines = [_line(status), f"{status.waiting} waiting, {status.running} running"]
+    if status.success_min is not None:
+        lines.append(f"{status.success_min} must succeed")
+    if status.cause:
+        lines.append(f"cause: {status.cause}")
+    lines += [f"released {key!r} {job_id}" for key, job_id in status.released]
+    return lines

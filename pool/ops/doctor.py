@@ -1,0 +1,974 @@
+"""What is wrong with a pool: every place where work can pile up or stop is a row of one table.
+
+    facts (`checkup`) --each row of RULES--> spots --> findings, the worst first
+
+Pure.  A rule says what it looks at, from when on that is a finding, how bad it is, and what to do;
+of each spot it names how many, for how long, some keys, and where.  A new kind of state is a row
+more.  docs/how-to/at-three-in-the-morning.md has a section for each.
+
+`fix` names what mends it by the scripts that nodes run anyway: `recover` is what any node does, so
+a client that joins for a while does it; `ttl` is the change of TTL, run again.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Literal, TypeAlias, get_args
+
+import attrs
+
+from pool.core.record import Progress, Record, more_of
+from pool.names import QUEUED, key_of, split_pair
+from pool.ops.checkup import HANDLERS_MAX, LaneFacts, Late, PoolFacts, ServerFacts
+from pool.ops.keyfacts import KeyOwner
+from pool.ops.why import span
+
+VERSION: Final = 1  # of the JSON: raised when a field goes or means something else
+KEYS_TOLD: Final = 5
+WHERE_TOLD: Final = 5
+# What waits for longer is a finding: so long a fleet may take to come up, or to be replaced.
+PATIENCE_S: Final = 60.0
+ATTEMPTS: Final = 3  # of one job, from which on it fails in a loop
+SUSPECTED: Final = 2  # deaths of workers
+INBOX: Final = 100  # messages of one job that are not handled
+MEMORY_SHARE: Final = 0.8  # of its limit
+QUEUED_S: Final = 600.0  # behind the live job of a key
+BACKUP_S: Final = 86_400.0  # since the last snapshot, where there is no log
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+Fix: TypeAlias = Literal["", "recover", "ttl"]
+_RECOVER: Final = "pool doctor --fix --yes"
+
+
+@attrs.frozen(kw_only=True)
+class Spot:
+    """One place where a rule holds."""
+
+    says: str
+    count: int = 1
+    oldest_s: float | None = None
+    keys: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    command: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Finding:
+    """What a rule has found, and what to do about it; `where` are workers, nodes, or lanes.
+
+    `severity` is error (work stands still, or may be lost), warning (it will, or goes slowly) or
+    note (worth knowing; alone it is no reason for another exit code).
+    """
+
+    rule: str
+    severity: Severity
+    says: str
+    count: int
+    oldest_s: float | None
+    keys: tuple[str, ...]
+    where: tuple[str, ...]
+    advice: str
+    command: str
+    fix: Fix
+
+
+@attrs.frozen
+class Rule:
+    """A row of the table."""
+
+    name: str
+    severity: Severity
+    looks_at: str
+    threshold: str
+    advice: str
+    find: Callable[[PoolFacts], Iterable[Spot]]
+    fix: Fix = ""
+
+
+def examine(facts: PoolFacts) -> list[Finding]:
+    """Return what is wrong, the worst first; what is alike stands together."""
+    found = [
+        Finding(
+            rule=rule.name,
+            severity=rule.severity,
+            says=spot.says,
+            count=spot.count,
+            oldest_s=None if spot.oldest_s is None else round(spot.oldest_s, 3),
+            keys=spot.keys[:KEYS_TOLD],
+            where=spot.where[:WHERE_TOLD],
+            advice=rule.advice,
+            command=spot.command or (_RECOVER if rule.fix == "recover" else ""),
+            fix=rule.fix,
+        )
+        for rule in RULES
+        for spot in rule.find(facts)
+    ]
+    return sorted(found, key=lambda each: get_args(Severity).index(each.severity))
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+def _lane(lane: LaneFacts) -> tuple[str, ...]:
+    return (f"lane {lane.number}",)
+
+
+def _place(member: KeyOwner) -> str:
+    info = member.info
+    if info is None or not info.host:
+        return member.name
+    label = f"{info.label} " if info.label else ""
+    return f"{label}{member.name} (pid {info.pid} on {info.host})"
+
+
+def _kill(member: KeyOwner) -> str:
+    info = member.info
+    if info is None or not info.pid:
+        return "pool status"
+    return f"ssh {shlex.quote(info.host)} kill -9 {info.pid}"
+
+
+def _why(names: Sequence[str]) -> str:
+    """Name the command that says more of the first of these."""
+    if not names:
+        return "pool status"
+    first = names[0]
+    if first[:1] != QUEUED:
+        return f"pool why {shlex.quote(first)}"
+    key, job_id = split_pair(first[1:])
+    return f"pool why {shlex.quote(key)} --id {shlex.quote(job_id)}"
+
+
+def _ages_s(lane: LaneFacts, records: Iterable[Record]) -> float:
+    return max((lane.now_ms - each.accepted / 1000 for each in records), default=0.0) / 1000
+
+
+def _members(facts: PoolFacts) -> Iterator[tuple[LaneFacts, KeyOwner]]:
+    for lane in facts.lanes:
+        for member in lane.members:
+            yield lane, member
+
+
+def _is_worker(member: KeyOwner) -> bool:
+    return member.name.startswith("w")
+
+
+def _spot_of(lane: LaneFacts, found: Sequence[tuple[str, Record]], says: str) -> Iterator[Spot]:
+    """Yield one spot for records of a lane, if there are any."""
+    if found:
+        names = [name for name, _ in found]
+        yield Spot(
+            says=f"{len(found)} {says}",
+            count=len(found),
+            oldest_s=_ages_s(lane, (record for _, record in found)),
+            keys=tuple(map(key_of, names)),
+            where=_lane(lane),
+            command=_why(names),
+        )
+
+
+# --- data -------------------------------------------------------------------------------------
+
+
+def _lost(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        if lane.is_lost and (facts.workers or lane.jobs):
+            yield Spot(
+                says=f"lane {lane.number} has no data, or not those of this pool",
+                where=_lane(lane),
+                command="pool status",
+            )
+
+
+def _unread(facts: PoolFacts) -> Iterator[Spot]:
+    for trouble in (*facts.unread, *(each for lane in facts.lanes for each in lane.unread)):
+        yield Spot(says=f"cannot be read: {trouble}", command="pool status")
+
+
+def _unreadable(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        if lane.unreadable:
+            count = len(lane.unreadable)
+            yield Spot(says=f"{count} records cannot be read", count=count, keys=lane.unreadable)
+
+
+def _astray(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        if lane.astray:
+            count = len(lane.astray)
+            yield Spot(
+                says=f"{count} jobs stand where no index leads to them",
+                count=count,
+                keys=tuple(map(key_of, lane.astray)),
+                where=_lane(lane),
+            )
+
+
+def _ttl(facts: PoolFacts) -> Iterator[Spot]:
+    apart = [lane for lane in facts.lanes if not lane.is_lost and lane.ttl_ms != facts.pool_ttl_ms]
+    if apart:
+        ttl_s = facts.pool_ttl_ms / 1000
+        yield Spot(
+            says=f"{len(apart)} lanes do not go by the pool's TTL, {ttl_s:g} s",
+            count=len(apart),
+            where=tuple(f"lane {lane.number}" for lane in apart),
+            command=f"pool ttl {ttl_s:g}",
+        )
+
+
+# --- members ----------------------------------------------------------------------------------
+
+
+def _unreaped(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        slack_s = lane.slack_ms / 1000
+        late = [
+            each
+            for each in lane.members
+            if not each.claim and each.lease_s is not None and each.lease_s < -slack_s
+        ]
+        if late and not lane.is_quiet:
+            owned = sum(each.running + each.pending for each in late)
+            yield Spot(
+                says=f"{len(late)} leases have ended and nobody fenced who had them; they own "
+                f"{owned} jobs",
+                count=len(late),
+                oldest_s=max(-(each.lease_s or 0.0) for each in late),
+                where=tuple(map(_place, late)),
+            )
+
+
+def _claims(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        if lane.late_claims:
+            yield Spot(
+                says=f"{len(lane.late_claims)} dead members are fenced, and nobody goes on to take "
+                "over what they own",
+                count=len(lane.late_claims),
+                oldest_s=max(late_ms for _, late_ms in lane.late_claims) / 1000,
+                where=tuple(name for name, _ in lane.late_claims),
+            )
+
+
+def _hung(facts: PoolFacts) -> Iterator[Spot]:
+    for _, member in _members(facts):
+        if member.standing == "hung" and _is_worker(member):
+            yield Spot(
+                says=f"the event loop of {_place(member)} hangs: of its {member.running} running "
+                "jobs none moves, and it takes no others",
+                count=member.running,
+                where=(_place(member),),
+                command=_kill(member),
+            )
+
+
+def _down(facts: PoolFacts) -> Iterator[Spot]:
+    for _, member in _members(facts):
+        if member.down and member.standing not in ("fenced", "gone", "silent"):
+            mine = [each for each in facts.workers.values() if each.node == _id(member)]
+            where = [f"pid {each.pid} on {each.host}" for each in mine if each.host]
+            yield Spot(
+                says=f"{member.down} parts of node {_id(member)} have crashed and do not run again",
+                count=member.down,
+                where=(member.name, *where),
+                command="pool status",
+            )
+
+
+def _id(member: KeyOwner) -> str:
+    return member.name.rpartition(".")[0]
+
+
+def _nobody(facts: PoolFacts) -> Iterator[Spot]:
+    if facts.jobs and not any(lane.members for lane in facts.lanes):
+        yield Spot(
+            says=f"no node is here, and {facts.jobs} jobs are",
+            count=facts.jobs,
+            command="pool run MODULE",
+        )
+
+
+def _handing_over(facts: PoolFacts) -> Iterator[Spot]:
+    for _, member in _members(facts):
+        if member.standing == "draining" and member.running:
+            yield Spot(
+                says=f"{_place(member)} leaves, and has {member.running} jobs yet",
+                count=member.running,
+                where=(_place(member),),
+            )
+
+
+# --- what waits for a worker ------------------------------------------------------------------
+
+
+def _workers_for(facts: PoolFacts, handler: str) -> list[str]:
+    """Return the ids of those who know a handler and do not leave."""
+    return [
+        each.id
+        for each in facts.workers.values()
+        if handler in each.handlers and not each.is_draining
+    ]
+
+
+def _unknown(facts: PoolFacts) -> Iterator[Spot]:
+    """Their queues cannot be listed: who they are is known as far as the records were walked."""
+    for lane in facts.lanes:
+        left = lane.counters.get("unassigned", 0) - sum(queue.count for queue in lane.queues)
+        if left > 0 and len(lane.handlers) < HANDLERS_MAX:
+            found = [
+                (name, record)
+                for name, record in lane.records
+                if record.state == "unassigned" and record.handler not in lane.handlers
+            ]
+            handlers = sorted({record.handler for _, record in found})[:KEYS_TOLD]
+            named = f" ({', '.join(handlers)})" if handlers else ""
+            yield Spot(
+                says=f"{left} jobs wait for handlers that no node has ever registered{named}",
+                count=left,
+                oldest_s=_ages_s(lane, (record for _, record in found)) if found else None,
+                keys=tuple(name for name, _ in found),
+                where=_lane(lane),
+                command="pool run MODULE",
+            )
+
+
+def _unassigned(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        for queue in lane.queues:
+            if not _workers_for(facts, queue.handler):
+                waited_s = (lane.now_ms - queue.oldest_ms) / 1000
+                yield Spot(
+                    says=f"{queue.count} jobs wait for the handler {queue.handler!r}, which no "
+                    f"worker has; the oldest for {span(waited_s)}",
+                    count=queue.count,
+                    oldest_s=waited_s,
+                    keys=queue.keys,
+                    where=_lane(lane),
+                    command=f"pool run MODULE  # one whose handlers have {queue.handler!r}",
+                )
+
+
+def _backlog(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        standing = {_id(member): member for member in lane.members}
+        for queue in lane.queues:
+            ids = _workers_for(facts, queue.handler)
+            waited_s = (lane.now_ms - queue.oldest_ms) / 1000
+            if not ids or waited_s <= max(PATIENCE_S, 6 * lane.slack_ms / 1000):
+                continue
+            able = [standing[each] for each in ids if each in standing]
+            live = [each for each in able if each.standing == "live"]
+            slots = sum(each.takes or 0 for each in live)
+            yield Spot(
+                says=f"{queue.count} jobs wait for the handler {queue.handler!r}, the oldest for "
+                f"{span(waited_s)}: of {len(ids)} workers that have it {len(live)} take jobs, "
+                f"{slots} at once",
+                count=queue.count,
+                oldest_s=waited_s,
+                keys=queue.keys,
+                where=tuple(f"{_place(each)}: {each.standing}" for each in able),
+                command="pool run MODULE  # further workers" if live else _why(queue.keys),
+            )
+
+
+def _late_starts(standings: tuple[str, ...]) -> Callable[[PoolFacts], Iterator[Spot]]:
+    """Return what finds starts that are late by how their owners stand."""
+
+    def find(facts: PoolFacts) -> Iterator[Spot]:
+        for lane in facts.lanes:
+            standing = {each.name: each for each in lane.members}
+            found: dict[str, list[str]] = defaultdict(list)
+            for key in lane.late_starts.keys:
+                owner = lane.starts[key].owner if key in lane.starts else ""
+                if (standing[owner].standing if owner in standing else "gone") in standings:
+                    found[owner].append(key)
+            for owner, keys in found.items():
+                member = standing.get(owner)
+                word = member.standing if member is not None else "gone"
+                oldest_s = lane.late_starts.oldest_ms / 1000
+                yield Spot(
+                    says=f"{len(keys)} jobs or more were given to {owner or 'nobody'}, which is "
+                    f"{word}, and not begun in time, by up to {span(oldest_s)}",
+                    count=len(keys),
+                    oldest_s=oldest_s,
+                    keys=tuple(keys),
+                    where=(_place(member),) if member is not None else (owner,),
+                    command=_kill(member)
+                    if member is not None and word == "hung"
+                    else _why(keys)
+                    if word in ("live", "closed", "draining")
+                    else "",
+                )
+
+    return find
+
+
+# --- what waits for a time --------------------------------------------------------------------
+
+
+def _due(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        late: Late = lane.late_due
+        if late.count:
+            yield Spot(
+                says=f"{late.count} delays, retries or limits are over and nobody came for them, "
+                f"by up to {span(late.oldest_ms / 1000)}: nobody sweeps",
+                count=late.count,
+                oldest_s=late.oldest_ms / 1000,
+                keys=tuple(map(key_of, late.keys)),
+                where=_lane(lane),
+            )
+
+
+def _channel(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        if lane.late_out:
+            to = ", ".join(map(str, sorted(lane.late_out)))
+            count = max(1, lane.counters.get("outgoing", 0))
+            yield Spot(
+                says=f"{count} messages of lane {lane.number} (followers, say) are not carried to "
+                f"lanes {to}",
+                count=count,
+                oldest_s=max(lane.late_out.values()) / 1000,
+                where=_lane(lane),
+            )
+
+
+def _retries(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        found = [
+            each
+            for each in lane.records
+            if each[1].state == "waiting" and each[1].attempt > 1 and each[1].attempt <= ATTEMPTS
+        ]
+        yield from _spot_of(lane, found, "jobs wait for their next attempt")
+
+
+def _failing(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        by_handler: dict[str, list[tuple[str, Record]]] = defaultdict(list)
+        for name, record in lane.records:
+            if record.attempt > ATTEMPTS:
+                by_handler[record.handler].append((name, record))
+        for handler, found in by_handler.items():
+            most = max(record.attempt for _, record in found)
+            last = next((record.error for _, record in reversed(found) if record.error), "")
+            words = f"jobs of {handler!r} fail again and again, at attempt {most}"
+            yield from _spot_of(lane, found, f"{words}: {last}" if last else words)
+
+
+# --- what runs --------------------------------------------------------------------------------
+
+
+def _past_limit(lane: LaneFacts, record: Record, *, is_progress: bool) -> bool:
+    options = lane.handlers.get(record.handler)
+    if record.state != "running" or options is None or not record.since_ms:
+        return False
+    since_ms, limit_s = record.since_ms, options.timeout_s
+    if is_progress:
+        told = Progress.parse(more_of(record.more, "progress"))
+        since_ms = max(since_ms, told.at_ms if told is not None else 0)
+        limit_s = options.progress_timeout_s
+    return limit_s is not None and since_ms + 1000 * limit_s < lane.now_ms - lane.slack_ms
+
+
+def _too_long(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        found = [x for x in lane.records if _past_limit(lane, x[1], is_progress=False)]
+        yield from _spot_of(lane, found, "jobs run longer than their timeout_s, and do not end")
+
+
+def _no_progress(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        found = [x for x in lane.records if _past_limit(lane, x[1], is_progress=True)]
+        yield from _spot_of(lane, found, "jobs have made no progress for longer than they may")
+
+
+def _stopping(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        standing = {each.name: each for each in lane.members}
+        by_owner: dict[str, list[tuple[str, Record]]] = defaultdict(list)
+        for name, record in lane.records:
+            if record.intent and record.owner:
+                by_owner[record.owner].append((name, record))
+        for owner, found in by_owner.items():
+            place = _place(standing[owner]) if owner in standing else owner
+            says = f"jobs were told to end, and have not: {place} has them"
+            for spot in _spot_of(lane, found, says):
+                yield attrs.evolve(spot, where=(place,))
+
+
+def _suspects(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        found = [each for each in lane.records if each[1].marks.deaths >= SUSPECTED]
+        yield from _spot_of(lane, found, f"jobs were aboard at {SUSPECTED} crashes or more")
+
+
+def _queued(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        found = [
+            each
+            for each in lane.records
+            if each[1].state == "queued" and _ages_s(lane, [each[1]]) > QUEUED_S
+        ]
+        yield from _spot_of(lane, found, f"jobs have stood behind their key's for {span(QUEUED_S)}")
+
+
+def _inboxes(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        full = {key: count for key, count in lane.inboxes.items() if count >= INBOX}
+        if full:
+            keys = sorted(full, key=lambda key: -full[key])
+            yield Spot(
+                says=f"{len(full)} jobs have {INBOX} messages or more that are not handled, "
+                f"the most {full[keys[0]]}",
+                count=sum(full.values()),
+                keys=tuple(keys),
+                where=_lane(lane),
+                command=_why(keys),
+            )
+
+
+def _parked(facts: PoolFacts) -> Iterator[Spot]:
+    total = sum(lane.parked for lane in facts.lanes)
+    if total:
+        recently = sum(lane.parked_recently for lane in facts.lanes)
+        last = [split_pair(job)[0] for lane in facts.lanes for job in lane.parked_last]
+        yield Spot(
+            says=f"{total} dead letters, {recently} of them of the last hour",
+            count=total,
+            keys=tuple(dict.fromkeys(last)),
+            command="pool parked list",
+        )
+
+
+# --- the server -------------------------------------------------------------------------------
+
+
+def _rights(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        told = (server.memory, server.persistence, server.replication)
+        names = ("memory", "persistence", "replication")
+        missing = [name for name, section in zip(names, told, strict=True) if section is None]
+        if missing:
+            yield Spot(
+                says=f"this user may not ask the server for {', '.join(missing)}: nothing is "
+                "known of that",
+                count=len(missing),
+                where=(server.of,),
+                command=f"pool acl {facts.pool}",
+            )
+
+
+def _number(section: object, name: str) -> float | None:
+    text = section.get(name, "") if isinstance(section, dict) else ""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _policy(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        policy = (server.memory or {}).get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            yield Spot(
+                says=f"maxmemory-policy is {policy}: it may evict jobs",
+                where=(server.of,),
+                command="redis-cli CONFIG SET maxmemory-policy noeviction",
+            )
+
+
+def _memory(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        used, most = (_number(server.memory, name) for name in ("used_memory", "maxmemory"))
+        if used is not None and most and used > MEMORY_SHARE * most:
+            yield Spot(
+                says=f"{used / 2**20:.0f} of {most / 2**20:.0f} MiB are used, "
+                f"{100 * used / most:.0f} %: dispatches are refused when it is full",
+                where=(server.of,),
+                command=f"redis-cli CONFIG SET maxmemory {2 * most:.0f}",
+            )
+
+
+def _unlimited(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        if _number(server.memory, "maxmemory") == 0:
+            yield Spot(
+                says="maxmemory is not set: the system kills the server when it is full",
+                where=(server.of,),
+                command="redis-cli CONFIG SET maxmemory 2gb",
+            )
+
+
+def _failed_saves(facts: PoolFacts) -> Iterator[Spot]:
+    names = ("rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status")
+    for server in facts.servers:
+        failed = [each for each in names if (server.persistence or {}).get(each, "ok") != "ok"]
+        if failed:
+            yield Spot(
+                says=f"the server could not write its data: {', '.join(failed)}",
+                count=len(failed),
+                where=(server.of,),
+                command="redis-cli INFO persistence",
+            )
+
+
+def _persistence(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        if (server.persistence or {}).get("aof_enabled") == "0":
+            yield Spot(
+                says="there is no append-only file: what was accepted since the last snapshot is "
+                "lost when the server ends",
+                where=(server.of,),
+                command="redis-cli CONFIG SET appendonly yes",
+            )
+
+
+def _replicas(server: ServerFacts) -> list[dict[str, str]]:
+    told = [text for name, text in (server.replication or {}).items() if name.startswith("slave")]
+    parts = [dict(word.partition("=")[::2] for word in text.split(",")) for text in told]
+    return [each for each in parts if "lag" in each]
+
+
+def _min_replicas(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        if _replicas(server) and "min_slaves_good_slaves" not in (server.replication or {}):
+            yield Spot(
+                says=f"it has {len(_replicas(server))} replicas and min-replicas-to-write is 0: a "
+                "primary that is cut off goes on accepting what will be lost",
+                where=(server.of,),
+                command="redis-cli CONFIG SET min-replicas-to-write 1",
+            )
+
+
+def _lag(facts: PoolFacts) -> Iterator[Spot]:
+    ttl_s = max((lane.ttl_ms for lane in facts.lanes), default=10_000) / 1000
+    for server in facts.servers:
+        late = [
+            each
+            for each in _replicas(server)
+            if each.get("state") != "online" or float(each["lag"] or 0) > ttl_s / 2
+        ]
+        if late:
+            yield Spot(
+                says=f"{len(late)} replicas are behind, by up to "
+                f"{max(float(each['lag'] or 0) for each in late):.0f} s, or not connected",
+                count=len(late),
+                where=tuple(f"{each.get('ip')}:{each.get('port')}" for each in late),
+                command="redis-cli INFO replication",
+            )
+
+
+# --- the table --------------------------------------------------------------------------------
+
+RULES: Final = (
+    Rule(
+        "data-lost",
+        "error",
+        "the generation in each lane",
+        "it is not the pool's",
+        "Find out what the server lost (a restart without a file, a FLUSHALL, a failover). Nodes "
+        "that are there join anew by themselves; dispatch again what is missing.",
+        _lost,
+    ),
+    Rule(
+        "cannot-be-read",
+        "error",
+        "each key that is looked at",
+        "it is of another type, or its lane does not answer",
+        "Somebody else writes under the pool's names, or a server is away. Give the pool a user of "
+        "its own (`pool acl`), and delete the foreign key.",
+        _unread,
+    ),
+    Rule(
+        "unreadable-records",
+        "error",
+        "records, walked over",
+        "one that cannot be parsed, twice",
+        "Nodes park such a record as malformed on their next walk.",
+        _unreadable,
+        "recover",
+    ),
+    Rule(
+        "astray",
+        "error",
+        "records beside the indexes in which they should stand",
+        "one that an index lacks, twice",
+        "Nodes put it back on their next walk. If more come, somebody deletes keys by hand.",
+        _astray,
+        "recover",
+    ),
+    Rule(
+        "ttl-apart",
+        "warning",
+        "the TTL of each lane beside the pool's",
+        "they differ",
+        "A change of TTL did not reach all lanes: run it again.",
+        _ttl,
+        "ttl",
+    ),
+    Rule(
+        "nobody-here",
+        "error",
+        "members",
+        "none, and there are jobs",
+        "Start a worker. What waits is taken up by the first that joins.",
+        _nobody,
+    ),
+    Rule(
+        "dead-not-reaped",
+        "error",
+        "leases",
+        "over for longer than a TTL, not fenced, and no quiet period",
+        "A node that can reach this lane takes over; if nodes are there, look at their logs for "
+        "`actor.crashed` and `store.troubled`.",
+        _unreaped,
+        "recover",
+    ),
+    Rule(
+        "claim-held",
+        "error",
+        "the cleanup map",
+        "a fenced member whose reaper is late by more than a TTL",
+        "Who took over has died, or cannot go on. Any node that joins succeeds it.",
+        _claims,
+        "recover",
+    ),
+    Rule(
+        "loop-hangs",
+        "error",
+        "what each worker says with its renewals",
+        "its event loop hangs",
+        "A handler blocks the loop (the log has its stack, `loop.hung`). If it does not end, end "
+        "that process: what it ran begins elsewhere. Then move the blocking call into "
+        "`job.run_blocking()`.",
+        _hung,
+    ),
+    Rule(
+        "parts-down",
+        "error",
+        "what each node says with its renewals",
+        "parts that crashed and do not run again yet",
+        "Its log has the cause, `actor.crashed`. A node that cannot go on ends by itself; restart "
+        "one that does not.",
+        _down,
+    ),
+    Rule(
+        "no-such-handler",
+        "error",
+        "the number of unassigned jobs beside the queues of registered handlers",
+        "more than these hold",
+        "A name was mistyped, or its worker was never started: start one that has it, or stop "
+        "these jobs.",
+        _unknown,
+    ),
+    Rule(
+        "no-worker",
+        "error",
+        "the queue of each handler, and the map of workers",
+        "jobs, and no worker that has the handler and does not leave",
+        "Start a worker that has it.",
+        _unassigned,
+    ),
+    Rule(
+        "backlog",
+        "warning",
+        "the queue of each handler",
+        "its head has waited for over 60 s, and six TTLs",
+        "There are too few free slots: add workers or capacity, or find out why those that are "
+        "there take nothing.",
+        _backlog,
+    ),
+    Rule(
+        "start-late",
+        "warning",
+        "starts that were not acknowledged",
+        "late by more than a TTL, at a worker that lives",
+        "Its loop is late, or its line is slow: look at that process.",
+        _late_starts(("live", "closed", "draining")),
+    ),
+    Rule(
+        "start-at-hung",
+        "error",
+        "starts that were not acknowledged",
+        "late by more than a TTL, at a worker that hangs",
+        "Nodes take them back by themselves; end that process if it does not come back.",
+        _late_starts(("hung",)),
+    ),
+    Rule(
+        "start-at-dead",
+        "error",
+        "starts that were not acknowledged",
+        "late by more than a TTL, at a worker that is dead or unknown",
+        "Nobody sweeps: a node that joins does.",
+        _late_starts(("silent", "fenced", "gone")),
+        "recover",
+    ),
+    Rule(
+        "due-late",
+        "error",
+        "deadlines: delays, retries, limits",
+        "late by more than a TTL",
+        "Nobody sweeps: a node that joins does.",
+        _due,
+        "recover",
+    ),
+    Rule(
+        "not-carried",
+        "error",
+        "messages between lanes: followers",
+        "late by more than a TTL",
+        "Nobody sweeps that lane, or the other one is away: a node that reaches both carries them.",
+        _channel,
+        "recover",
+    ),
+    Rule(
+        "too-long",
+        "error",
+        "running jobs whose handler has a timeout_s",
+        "over it by more than a TTL",
+        "The handler does not end when it is cancelled, or its process is frozen.",
+        _too_long,
+    ),
+    Rule(
+        "no-progress",
+        "error",
+        "running jobs whose handler has a progress_timeout_s",
+        "over it by more than a TTL",
+        "The handler does not end when it is cancelled, or its process is frozen.",
+        _no_progress,
+    ),
+    Rule(
+        "stopping",
+        "warning",
+        "running jobs that were told to end",
+        "any",
+        "Look once more: a handler may take a quarter of the TTL. One that swallows cancellation "
+        "ends with its process only.",
+        _stopping,
+    ),
+    Rule(
+        "failing",
+        "warning",
+        "jobs by attempt",
+        "beyond the third",
+        "Read its last traceback, mend the handler, or stop the job.",
+        _failing,
+    ),
+    Rule(
+        "suspects",
+        "warning",
+        "crash marks",
+        "two deaths or more: whoever was there at one has a mark for a while",
+        "A worker died while it ran these: look at how, in its log and the system's (out of "
+        "memory?). Who is suspected too often is parked as poison.",
+        _suspects,
+    ),
+    Rule(
+        "queued-long",
+        "warning",
+        "jobs behind the live one of their key",
+        "for longer than 10 min",
+        "The live job of that key does not end: see why.",
+        _queued,
+    ),
+    Rule(
+        "inbox",
+        "warning",
+        "unhandled messages of a job",
+        "100 or more",
+        "Its handler does not read them, or does not keep up.",
+        _inboxes,
+    ),
+    Rule(
+        "parked",
+        "warning",
+        "dead letters",
+        "any",
+        "Look at them; replay or discard each. They go by themselves after `parked_ttl_s`.",
+        _parked,
+    ),
+    Rule(
+        "retrying",
+        "note",
+        "jobs that wait for their second or third attempt",
+        "any",
+        "Nothing needs to be done, unless they become more.",
+        _retries,
+    ),
+    Rule(
+        "handing-over",
+        "note",
+        "workers that leave",
+        "they have running jobs yet",
+        "Nothing needs to be done: it lasts `grace_s` at most.",
+        _handing_over,
+    ),
+    Rule(
+        "server-evicts",
+        "error",
+        "the server's maxmemory-policy",
+        "any but noeviction",
+        "Set it, in its configuration file too.",
+        _policy,
+    ),
+    Rule(
+        "server-memory",
+        "error",
+        "the server's memory beside its limit",
+        "over 80 %",
+        "Find out what fills it (a backlog, results, dead letters), or give it more.",
+        _memory,
+    ),
+    Rule(
+        "server-no-limit",
+        "note",
+        "the server's maxmemory",
+        "not set",
+        "Set it, so that a full server refuses instead of being killed.",
+        _unlimited,
+    ),
+    Rule(
+        "server-cannot-save",
+        "error",
+        "how the server's last writes of its data ended",
+        "any but ok",
+        "Its disk is full, or it may not fork: see its log.",
+        _failed_saves,
+    ),
+    Rule(
+        "server-no-log",
+        "note",
+        "the server's append-only file",
+        "not there",
+        "Decide what `accepted` is to survive; see the page about durability.",
+        _persistence,
+    ),
+    Rule(
+        "server-min-replicas",
+        "warning",
+        "replicas, and min-replicas-to-write",
+        "there are some, and it is 0",
+        "Set it, and min-replicas-max-lag below half of the TTL.",
+        _min_replicas,
+    ),
+    Rule(
+        "server-lag",
+        "warning",
+        "replicas",
+        "behind by more than half of the TTL, or not connected",
+        "What they lack is lost in a failover: look at that replica and its line.",
+        _lag,
+    ),
+    Rule(
+        "rights",
+        "note",
+        "what this user may ask the server for",
+        "a section of INFO is refused",
+        "Give the user the rules that `pool acl` prints.",
+        _rights,
+    ),
+)

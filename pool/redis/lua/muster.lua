@@ -1,0 +1,49 @@
+--[[
+muster: tell how members of batches are; one that was never accepted, or is lost, never begins any more.
+
+KEYS[1] lane       hash    counters
+KEYS[2] jobs       hash    key -> record
+KEYS[3] letters    hash    (job id, key) -> dead letter
+KEYS[4] kept       zset    (length, job id, key) of some jobs -> until when their answers are remembered
+KEYS[...] results          result:ID KEY per item
+ARGV[1] generation  str
+ARGV[2] known_ms    int   > 0; for how long what never came is refused
+ARGV[3] expects     str   pool time that the caller expects; 0: it knows none; see lib/expected
+ARGV[...] items           key, job id each
+
+Uses     lane, expected, keep
+Returns  per item: its state, P R W U Q; or how it has ended: s f c; or m: neither a job nor an outcome is there
+Errors   POOLDATALOST <lane>
+Cost     O(items); 4 commands each, 6 a call
+Why Lua  it may be dispatched at this moment: then either it is there, or it is refused.
+
+What is refused stands where the outcome would, as dispatch leaves it.
+]]
+redis.call('HLEN', letters)
+redis.call('HDEL', lane, '\n') -- frees, so that a full server lets the rest pass
+local WORDS = { done = 's', parked = 'f', cancelled = 'c' }
+local answers = {}
+for a = 4, #ARGV, 2 do
+  local key, id, result = ARGV[a], ARGV[a + 1], KEYS[5 + (a - 4) / 2]
+  local pair = pair_of(id, key)
+  local text = redis.call('HGET', jobs, key)
+  local its = text and string.match(text, '^[^|]*|[^|]*|([^|]+)|')
+  if its ~= id then
+    text = redis.call('HGET', jobs, '\t' .. pair) -- as lib/queue.lua names one that is queued
+  end
+  if text then
+    answers[#answers + 1] = string.match(text, '^[PRWUQ]') or 'W' -- who comes to it parks what cannot be read
+  else
+    local outcome = redis.pcall('GET', result) -- as a call it would raise on another type
+    local word = type(outcome) == 'string' and string.match(outcome, '^%l+')
+    if redis.call('HEXISTS', letters, pair) == 1 then
+      word = 'parked'
+    elseif not outcome then
+      remember(result, pair, 'refused\nENDED', text_of(known_ms))
+    end
+    answers[#answers + 1] = WORDS[word] or 'm'
+  end
+end
+close_kept()
+close_lane()
+return answers

@@ -1,0 +1,371 @@
+"""Batches: members that are counted once, whoever dies; what follows them; what is told of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import attrs
+import pytest
+
+from pool import Call, Cancel, Follower, Handlers, Job, Node, Park
+from pool.batches import BatchStatus, Member
+from pool.errors import (
+    BatchDiffers,
+    BatchFailed,
+    BatchSealed,
+    BatchTooLarge,
+    InvalidKey,
+    InvalidOption,
+    JobExists,
+    JobParked,
+    NoSuchBatch,
+    NoSuchJob,
+    NotRunning,
+    StoreUnavailable,
+    UnknownHandler,
+)
+from pool.jobs.client.batch import NOTED, Batch
+from pool.jobs.client.dispatcher import Dispatcher
+from pool.names import Names, lane_of
+from tests.nodes import PATIENCE_S, Diary
+
+if TYPE_CHECKING:
+    from tests.nodes import Fleet
+
+pytestmark = pytest.mark.anyio
+LANES = 4
+
+
+@pytest.fixture(params=[1, LANES], ids=["one lane", "four lanes"])
+def lanes(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number
+
+
+@pytest.fixture
+def diary() -> Diary:
+    return Diary()
+
+
+@attrs.define
+class Gate:
+    """Where handlers stand until they are let go on."""
+
+    event: anyio.Event = attrs.field(factory=anyio.Event)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def handlers(diary: Diary, gate: Gate) -> Handlers:
+    made = Handlers()
+
+    @made.job("report", attempts_max=1)
+    async def report(job: Job, number: int) -> int:
+        if number % 7 == 3:
+            raise Park("no data")
+        if number % 7 == 5:
+            raise Cancel("not today")
+        return 2 * number
+
+    @made.job("note")
+    async def note(job: Job, *words: Any) -> None:
+        diary.note("note", job.key, *words)
+
+    @made.job("stand")
+    async def stand(job: Job) -> None:
+        diary.note("stands", job.key)
+        await gate.event.wait()
+
+    @made.job("fan-out", attempts_max=5, backoff_s=0.001)
+    async def fan_out(job: Job, parts: int, fails: int) -> None:
+        """Add half of the parts, and fail the first times."""
+        async with job.node.batch(f"of-{job.id}", then=Follower("note", "all", job.key)) as batch:
+            await batch.add("report", [Call(f"{job.key}-{n}", 0) for n in range(parts // 2)])
+            if job.attempt <= fails:
+                raise ValueError("half-way")
+            await batch.add("report", [Call(f"{job.key}-{n}", 0) for n in range(parts // 2, parts)])
+
+    return made
+
+
+def counts(status: BatchStatus) -> tuple[int, ...]:
+    return (
+        *(status.expected, status.waiting, status.running),
+        *(status.succeeded, status.failed, status.cancelled, status.missing),
+    )
+
+
+# --- what becomes of it -------------------------------------------------------------------------
+
+
+async def test_it_settles_when_all_have_ended_and_what_follows_runs(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """G-01, G-04: across lanes, more members than one call takes."""
+    node = await fleet.node(handlers, lanes=lanes)
+    then = Follower("note", "then").options(takes_result=True)
+    async with node.batch("b", then=then, otherwise=Follower("note", "otherwise")) as batch:
+        assert await batch.add("report", [Call(f"k{n}", 0) for n in range(NOTED + 52)]) == []
+        assert batch.added == NOTED + 52
+    status = await batch.ref.result(PATIENCE_S)
+    assert (counts(status), status.state) == ((NOTED + 52, 0, 0, NOTED + 52, 0, 0, 0), "done")
+    await diary.until(len)
+    [(_, key, told)] = diary.entries
+    assert (key, told["expected"], told["succeeded"]) == ("then", NOTED + 52, NOTED + 52)
+    assert status.released[0][0] == "then"
+    assert 0 < status.created_ms <= status.sealed_ms <= status.settled_ms
+
+
+async def test_each_member_is_told_with_its_result_as_it_ends(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    """From another node, which looks before anything has ended; and again afterwards."""
+    node, client = await fleet.node(handlers, lanes=lanes), await fleet.node(lanes=lanes)
+    found: dict[int, Member[Any]] = {}
+    told: list[BatchStatus] = []
+
+    async def read() -> None:
+        async for member in client.batches.get("b").members(handlers["report"]):
+            assert member.index not in found
+            found[member.index] = member
+
+    async with anyio.create_task_group() as tasks, node.batch("b", success_min=60) as batch:
+        tasks.start_soon(read)
+        assert await batch.add("report", (Call(f"k{n}", n) for n in range(70))) == []
+    status = await client.batches.get("b").wait(PATIENCE_S, on_progress=told.append)
+    assert (counts(status), status.state) == ((70, 0, 0, 50, 10, 10, 0), "failed")
+    assert told[-1] == status == (await client.batches.list())[0]
+    assert sorted(found) == list(range(70))
+    for index, member in found.items():
+        assert (member.key, member.is_batch) == (f"k{index}", False)
+        if member.end == "succeeded":
+            assert member.result() == 2 * index
+    with pytest.raises(JobParked):
+        found[3].result()
+    again = [member.index async for member in client.batches.get("b").members(passed=60)]
+    assert again == list(found)[60:], "in the order in which they ended"
+    with pytest.raises(BatchFailed) as failed:
+        await client.batches.get("b").result()
+    assert (failed.value.succeeded, failed.value.failed) == (50, 10)
+
+
+async def test_those_that_run_are_counted_and_all_are_cancelled(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes, capacity=8)
+    async with node.batch("b", otherwise=Follower("note", "otherwise")) as batch:
+        await batch.add("stand", [f"k{n}" for n in range(40)])
+        await diary.counts(8)
+        await fleet.until(lambda: _runs(batch, 8))
+        status = await batch.ref.status()
+        assert (counts(status), status.state) == ((40, 32, 8, 0, 0, 0, 0), "open")
+        with pytest.raises(TimeoutError, match="0 of 40 have ended"):
+            await batch.ref.wait(0.01)
+        await batch.ref.cancel("enough")
+        with pytest.raises(BatchSealed):
+            await batch.add("stand", ["more"])
+    status = await batch.ref.wait(PATIENCE_S)
+    assert (counts(status), status.state) == ((40, 0, 0, 0, 0, 40, 0), "cancelled")
+    assert status.cause == "enough"
+    await diary.has("note", "otherwise")
+    await batch.ref.cancel("again")
+    assert (await batch.ref.status()).cause == "enough"
+
+
+async def _runs(batch: Batch, number: int) -> bool:
+    return (await batch.ref.status()).running == number
+
+
+# --- who makes it may go ------------------------------------------------------------------------
+
+
+async def test_one_that_its_maker_has_left_settles_with_true_counts(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    """Two were noted, and never dispatched: they are missing, and never run."""
+    node = await fleet.node(handlers, lanes=lanes)
+    batch = node.batch("b", open_s=1.0)
+    await batch.__aenter__()
+    await batch.add("report", [Call(f"k{n}", 0) for n in range(5)])
+    await batch._note(["never1", "never2"])
+    batch._added += 2
+    status = await batch.ref.wait(PATIENCE_S)
+    assert (counts(status), status.state) == ((7, 0, 0, 5, 0, 0, 2), "failed")
+    missing = [each async for each in batch.ref.members() if each.end == "missing"]
+    assert sorted(each.key for each in missing) == ["never1", "never2"]
+    with pytest.raises(NoSuchJob):
+        missing[0].result()
+    with pytest.raises(BatchSealed):
+        await batch.add("report", [Call("late", 0)])
+
+
+async def test_a_handler_that_makes_one_may_fail_half_way(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """Each attempt adds the same members: none of them runs twice."""
+    node = await fleet.node(handlers, lanes=lanes)
+    ref = await node.dispatch("fan-out", "f", 10, 2)
+    await ref.result(PATIENCE_S)
+    batch = node.batches.get(f"of-{ref.job_id}")
+    assert counts(await batch.result(PATIENCE_S)) == (10, 0, 0, 10, 0, 0, 0)
+    await diary.has("note", "all", "f")
+    assert diary.entries.count(("note", "all", "f")) == 1
+
+
+async def test_who_enters_again_goes_on(fleet: Fleet, handlers: Handlers, lanes: int) -> None:
+    node, other = await fleet.node(handlers, lanes=lanes), await fleet.node(lanes=lanes)
+    calls = [Call(f"k{n}", 0) for n in range(20)]
+    await (await node.batch("b").__aenter__()).add("report", calls[:10])
+    with pytest.raises(BatchDiffers) as differs:
+        await (await other.batch("b").__aenter__()).add("report", [calls[0], calls[2]])
+    assert differs.value.index == 1
+    async with other.batch("b") as batch:
+        await batch.add("report", calls)
+    async with node.batch("b") as batch:
+        await batch.add("report", calls)
+        with pytest.raises(BatchSealed):
+            await batch.add("report", [Call("more", 0)])
+    assert counts(await batch.ref.result(PATIENCE_S)) == (20, 0, 0, 20, 0, 0, 0)
+    with pytest.raises(BatchSealed):
+        await batch.seal()
+
+
+async def test_members_of_lost_data_are_missing(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    """A lane loses its data: the batch, in another lane, is told when it is looked after."""
+    node = await fleet.node(handlers, lanes=LANES)
+    there = next(n for n in map("b{}".format, range(99)) if lane_of(n, LANES) == 0)
+    key = next(n for n in map("k{}".format, range(99)) if lane_of(n, LANES) == 1)
+    async with node.batch(there) as batch:
+        await batch.add("stand", [key])
+        await diary.has("stands", key)
+    fleet.is_audited = False  # of the handler whose record is gone
+    fleet.client.hdel(Names(fleet.pool, 1).jobs, key)
+    fleet.client.zadd(Names(fleet.pool, 0).due, {f"b:{there}": 1})
+    status = await batch.ref.wait(PATIENCE_S)
+    assert counts(status) == (1, 0, 0, 0, 0, 0, 1)
+
+
+# --- within others ------------------------------------------------------------------------------
+
+
+async def test_batches_within_a_batch(fleet: Fleet, handlers: Handlers, lanes: int) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    async with node.batch("outer") as outer:
+        await outer.add("report", [Call(f"k{n}", 0) for n in range(5)])
+        for number in range(4):
+            async with node.batch(f"inner{number}", within=outer) as inner:
+                await inner.add("report", [Call(f"i{number}.{n}", number) for n in range(3)])
+    status = await outer.ref.wait(PATIENCE_S)
+    assert (counts(status), status.state) == ((9, 0, 0, 8, 1, 0, 0), "failed")
+    inner_ends = {m.key: m.end async for m in outer.ref.members() if m.is_batch}
+    assert inner_ends == {f"inner{n}": "failed" if n == 3 else "succeeded" for n in range(4)}
+
+
+async def test_cancelling_reaches_batches_within(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    async with node.batch("outer") as outer, node.batch("inner", within=outer) as inner:
+        await inner.add("stand", ["a", "b"])
+        await diary.counts(2)
+    await outer.ref.cancel("all of it")
+    assert counts(await outer.ref.wait(PATIENCE_S)) == (1, 0, 0, 0, 0, 1, 0)
+    assert counts(await inner.ref.wait(PATIENCE_S)) == (2, 0, 0, 0, 0, 2, 0)
+
+
+# --- what cannot be -----------------------------------------------------------------------------
+
+
+async def test_what_is_refused_is_named_and_counts_as_missing(
+    fleet: Fleet, handlers: Handlers, diary: Diary, gate: Gate, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    await node.dispatch("stand", "busy")
+    async with node.batch("b") as batch:
+        refused = await batch.add("report", [Call("k", 0), Call("busy", 0)])
+        refused += await batch.add("nobody", ["u"])
+    assert [(each.index, each.key, type(each.error)) for each in refused] == [
+        (1, "busy", JobExists),
+        (2, "u", UnknownHandler),
+    ]
+    assert counts(await batch.ref.wait(PATIENCE_S)) == (3, 0, 0, 1, 0, 0, 2)
+    gate.event.set()
+
+
+async def test_a_full_pool_is_waited_for(
+    fleet: Fleet, handlers: Handlers, diary: Diary, gate: Gate
+) -> None:
+    node = await fleet.node(handlers, lanes=1, capacity=4, queued_jobs_max=10)
+    async with node.batch("b") as batch, anyio.create_task_group() as tasks:
+
+        async def let_go() -> None:
+            await diary.counts(4)
+            gate.event.set()
+
+        tasks.start_soon(let_go)
+        assert await batch.add("stand", [f"k{n}" for n in range(100)]) == []
+    assert counts(await batch.ref.result(PATIENCE_S)) == (100, 0, 0, 100, 0, 0, 0)
+
+
+async def test_bad_members_are_refused_before_any_is_noted(
+    fleet: Fleet, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node(handlers, lanes=1)
+    async with node.batch("b") as batch:
+        with pytest.raises(InvalidKey):
+            await batch.add("report", [Call("k", 0), Call("", 0)])
+        with pytest.raises(InvalidOption):
+            await batch.add("report", [Call("k", 0), 3])  # type: ignore[list-item]
+        assert (await batch.ref.status()).expected == batch.added == 0
+        monkeypatch.setattr("pool.redis.commands.batches.MEMBERS_MAX", 2)
+        with pytest.raises(BatchTooLarge):
+            await batch.add("report", [Call(f"k{n}", 0) for n in range(3)])
+        assert (await batch.ref.status()).expected == 0
+    for id_ in ("", "a b", "a,b", "a|b", "x" * 129):
+        with pytest.raises(InvalidOption):
+            node.batch(id_)
+    with pytest.raises(NotRunning):
+        await node.batch("new").add("report", [])
+    gone = node.batches.get("never")
+    for call in (gone.status, gone.wait, gone.result, gone.cancel):
+        with pytest.raises(NoSuchBatch):
+            await call()
+    with pytest.raises(NoSuchBatch):
+        await anext(gone.members())
+
+
+async def test_members_that_got_no_answer_are_added_again(
+    fleet: Fleet, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node(handlers, lanes=1)
+    admit = Dispatcher.admit
+
+    def lost(self: Dispatcher, *args: Any, **options: Any) -> Any:
+        taken = admit(self, *args, **options)
+        for pending in taken:
+            pending.resolve(StoreUnavailable(problem="lost", maybe_done=True))
+        return taken
+
+    async with node.batch("b") as batch:
+        monkeypatch.setattr(Dispatcher, "admit", lost)
+        with pytest.raises(StoreUnavailable):
+            await batch.add("report", [Call("k", 0)])
+        assert batch.added == 0
+        monkeypatch.setattr(Dispatcher, "admit", admit)
+        assert await batch.add("report", [Call("k", 0)]) == []
+    assert counts(await batch.ref.result(PATIENCE_S)) == (1, 0, 0, 1, 0, 0, 0)
+
+
+async def test_a_job_of_a_batch_says_so_to_nobody_else(fleet: Fleet, handlers: Handlers) -> None:
+    """An ordinary job beside: it has nothing of a batch, and costs what it did."""
+    node: Node = await fleet.node(handlers, lanes=1)
+    ref = await node.dispatch("report", "k", 1)
+    assert await ref.result(PATIENCE_S) == 2
+    assert int(fleet.client.hget(fleet.names.lane, "outgoing") or 0) == 0

@@ -1,0 +1,144 @@
+"""What closes behind a handler is its job's own work: nothing cuts it but what cuts the handler."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pool import Depends, Handlers, Job, Node
+from pool.errors import JobCancelled, JobExists, JobParked
+from pool.events import ActorCrashed
+
+if TYPE_CHECKING:
+    from tests.nodes import Diary, Fleet
+
+pytestmark = pytest.mark.anyio
+
+
+def storing(diary: Diary, *, is_endless: bool = False, **options: Any) -> Handlers:
+    """Return handlers that commit at their end, for twice the stop budget."""
+    handlers = Handlers(attempts_max=1, **options)
+
+    async def commits(job: Job) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            diary.note("commits")
+            try:
+                await anyio.sleep(3600 if is_endless else job._host.timing().stop_budget_s * 2)
+                diary.note("committed")
+            except anyio.get_cancelled_exc_class():
+                diary.note("cut")
+                raise
+
+    @handlers.job("stores")
+    async def stores(job: Job, *, tx: None = Depends(commits)) -> str:
+        return "stored"
+
+    @handlers.job("fails")
+    async def fails(job: Job, *, tx: None = Depends(commits)) -> str:
+        raise LookupError("no such item")
+
+    return handlers
+
+
+async def test_a_commit_is_waited_for(fleet: Fleet, diary: Diary) -> None:
+    """Longer than the stop budget: nobody has asked the handler to end."""
+    node = await fleet.node(storing(diary), lease_ttl_s=2.0)
+    assert await (await node.dispatch("stores", "k")).result(timeout_s=30) == "stored"
+    assert diary.entries == ["commits", "committed"]
+    with pytest.raises(JobParked, match="no such item"):
+        await (await node.dispatch("fails", "k")).result(timeout_s=30)
+    assert diary.entries[2:] == ["commits", "committed"]
+
+
+@pytest.mark.parametrize("why", ["stop", "timeout", "leave"])
+async def test_a_commit_that_is_cut_is_no_success(fleet: Fleet, diary: Diary, why: str) -> None:
+    limit_s = 0.3 if why == "timeout" else None
+    handlers = storing(diary, is_endless=True, timeout_s=limit_s)
+    node = await fleet.node(handlers, lease_ttl_s=2.0)
+    ref = await node.dispatch("stores", "k")
+    await diary.has("commits")
+    if why == "stop":
+        await ref.stop()
+        with pytest.raises(JobCancelled):
+            await ref.result(timeout_s=30)
+    elif why == "timeout":
+        with pytest.raises(JobParked, match="timed out"):
+            await ref.result(timeout_s=30)
+    else:
+        client = await fleet.node(lease_ttl_s=2.0)
+        await fleet.leave(node)
+        with pytest.raises(JobExists):  # it is there still
+            await client.dispatch("stores", "k")
+        await client.stop("k")
+    assert diary.entries == ["commits", "cut"]
+
+
+async def test_a_stop_finds_it_shielded(fleet: Fleet, diary: Diary) -> None:
+    """For the stop budget: what ends within that has ended, and counts."""
+    handlers = Handlers()
+
+    async def commits(job: Job) -> AsyncIterator[None]:
+        yield
+        diary.note("commits")
+        while not job._stop_cause:  # noqa: ASYNC110 - nobody tells
+            await anyio.sleep(0.01)
+        await anyio.sleep(0.01)
+        diary.note("committed")
+
+    @handlers.job("stores")
+    async def stores(job: Job, *, tx: None = Depends(commits)) -> str:
+        return "stored"
+
+    node = await fleet.node(handlers, lease_ttl_s=60.0)
+    ref = await node.dispatch(stores, "k")
+    await diary.has("commits")
+    await ref.stop()
+    assert await ref.result(timeout_s=30) == "stored"
+    assert diary.entries == ["commits", "committed"]
+
+
+async def test_the_end_of_a_lifespan_that_is_cut_is_told(fleet: Fleet) -> None:
+    @asynccontextmanager
+    async def lifespan(node: Node) -> AsyncIterator[None]:
+        yield
+        await anyio.sleep(3600)
+
+    handlers = Handlers(lifespan=lifespan)
+
+    @handlers.job("any")
+    async def never(job: Job) -> None: ...
+
+    await fleet.leave(await fleet.node(handlers, grace_s=0.1))
+    told = fleet.all_seen(ActorCrashed)[-1]
+    assert (told.actor, told.error) == (
+        "lifespan",
+        "its end took longer than grace_s, 0.1 s, and was cut short",
+    )
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, LookupError])
+async def test_what_a_lifespan_raises_at_its_start_comes_out_of_the_block(
+    fleet: Fleet, kind: type[BaseException]
+) -> None:
+    @asynccontextmanager
+    async def lifespan(node: Node) -> AsyncIterator[None]:
+        if node.state != "closed":
+            raise kind(5)
+        yield
+
+    handlers = Handlers(lifespan=lifespan)
+
+    @handlers.job("any")
+    async def never(job: Job) -> None: ...
+
+    node = Node(fleet.pool, fleet.url, handlers=handlers, settings=fleet.settings)
+    with pytest.raises(kind) as raised:
+        await node.__aenter__()
+    assert type(raised.value) is kind
+    assert node.state == "closed"

@@ -1,0 +1,329 @@
+"""What a class of another library would not bring over whole is refused where it is sent."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import typing
+from collections.abc import Callable
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from pool import Handlers, Job
+from pool.errors import ConfigError, PayloadEncodingError, WrongArguments
+from pool.jobs.handlers import Handler
+from pool.jobs.typed.contract import CodecName, Encoding, result_of
+from pool.jobs.typed.proof import check
+from pool.jobs.typed.shapes import Wrong
+
+CODECS = ("json", "msgspec")
+
+
+class Payment(BaseModel):
+    amount: int
+
+
+class Card(Payment):
+    number: str
+
+
+class Order(BaseModel):
+    payment: Payment
+    others: list[Payment] = []
+    by_name: dict[str, Payment] = {}
+
+
+class Login(BaseModel):
+    user: str
+    password: SecretStr
+
+
+class Excluded(BaseModel):
+    kept: int
+    dropped: int = Field(default=0, exclude=True)
+
+
+class Private(BaseModel):
+    kept: int
+    _hidden: int = 0
+
+
+class OneWay(BaseModel):
+    at: date
+
+    @pydantic.field_serializer("at")
+    def _shown(self, at: date) -> str:
+        return at.strftime("%d/%m/%Y")
+
+
+class Counts(BaseModel):
+    n: int
+
+    @pydantic.field_validator("n")
+    @classmethod
+    def _one_more(cls, n: int) -> int:
+        return n + 1
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    n: int
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+    due: date
+    id: UUID
+    tags: set[str]
+    point: tuple[int, ...]
+
+
+class Aliased(BaseModel):
+    model_config = ConfigDict(serialize_by_alias=True)
+    first: int = Field(alias="FIRST")
+
+
+class Revealed(BaseModel):
+    password: SecretStr
+
+    @pydantic.field_serializer("password")
+    def _text(self, password: SecretStr) -> str:
+        return password.get_secret_value()
+
+
+@pydantic.dataclasses.dataclass
+class Point:
+    x: int
+    y: float = 0.0
+
+
+class Item(msgspec.Struct):
+    n: int
+
+
+class Rare(Item):
+    colour: str = "blue"
+
+
+class Box(msgspec.Struct):
+    item: Item
+
+
+@dataclasses.dataclass
+class Plain:
+    n: int
+
+
+@dataclasses.dataclass
+class Sub(Plain):
+    more: int = 0
+
+
+def hidden() -> Private:
+    value = Private(kept=1)
+    value._hidden = 9
+    return value
+
+
+def registered(hint: Any, codec: Any) -> Handler[..., Any]:
+    async def takes(job: Job, x: Any) -> Any:
+        return x
+
+    takes.__annotations__ = {"job": Job, "x": hint, "return": hint}
+    return Handlers().job("takes", codec=codec)(takes)
+
+
+ARRIVES: list[tuple[Any, Any]] = [
+    (Strict, Strict(due=date(2026, 1, 1), id=UUID(int=1), tags={"a"}, point=(1, 2))),
+    (Aliased, Aliased(FIRST=1)),
+    (Annotated[Aliased, Field(description="with a mark")], Aliased(FIRST=1)),
+    (Order, Order(payment=Payment(amount=1), others=[Payment(amount=2)])),
+    (Revealed, Revealed(password=SecretStr("hunter2"))),
+    (Excluded, Excluded(kept=1)),
+    (Private, Private(kept=1)),
+    (Open, Open(n=1, more=[1, {"a": None}])),  # type: ignore[call-arg]
+    (Point, Point(1, 2.5)),
+    (Box, Box(Item(1))),
+    (Plain, Plain(1)),
+    (Any, {"a": [1, 2.5, None, True, "x"], "b": {}}),
+    (Any, [(1, 2), [3]]),
+]
+
+REFUSED: list[tuple[Any, Any, str, str]] = [
+    (Login, Login(user="u", password=SecretStr("hunter2")), ".password", "another SecretStr"),
+    (
+        Order,
+        Order(payment=Card(amount=1, number="4")),
+        ".payment",
+        "is Card, and would arrive as P",
+    ),
+    (
+        Order,
+        Order(payment=Payment(amount=1), others=[Card(amount=1, number="4")]),
+        ".others[0]",
+        "is Card, and",
+    ),
+    (
+        Order,
+        Order(payment=Payment(amount=1), by_name={"a": Card(amount=1, number="4")}),
+        ".by_name['a']",
+        "is Card, and",
+    ),
+    (Payment, Card(amount=1, number="4"), "", "is Card"),
+    (Payment, {"amount": 1}, "", "is dict"),
+    (Payment, Payment.model_construct(), "", "refused by pydantic"),
+    (Payment, Payment.model_construct(amount="x"), "", "refused by pydantic"),
+    (Excluded, Excluded(kept=1, dropped=5), ".dropped", "would arrive as another int"),
+    (Private, hidden(), "._hidden", "would arrive as another int"),
+    (OneWay, OneWay(at=date(2026, 1, 2)), "", "refused by pydantic"),
+    (Counts, Counts(n=1), ".n", "would arrive as another int"),
+    (Open, Open(n=1, at=date(2026, 1, 1)), ".at", "is date, and would arrive as str"),  # type: ignore[call-arg]
+    (Item, Rare(1), "", "is Rare"),
+    (Box, Box(Rare(1)), ".item", "is Rare, and would arrive as Item"),
+    (Plain, Sub(1), "", "is Sub"),
+    (Plain, {"n": 1}, "", "is dict"),
+]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(("hint", "value"), ARRIVES, ids=lambda each: str(each)[:40])
+def test_what_survives_arrives(hint: Any, value: Any, codec: str) -> None:
+    handler = registered(hint, codec)
+    [back], _ = handler._arguments.decode("h", handler._arguments.encode("h", (value,), {}))
+    result = handler._result
+    for each in (back, value if result is None else result.decode(result.encode(value))):
+        check(value, each)
+        if hint is not Any:
+            assert type(each) is type(value)
+            assert each == value
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(("hint", "value", "at", "why"), REFUSED, ids=range(len(REFUSED)))
+def test_what_does_not_is_refused_where_it_is_sent(
+    hint: Any, value: Any, at: str, why: str, codec: str
+) -> None:
+    """As an argument by its caller, as a result where it is returned; secrets are not told."""
+    handler = registered(hint, codec)
+    with pytest.raises(WrongArguments) as refused:
+        handler._arguments.encode("h", (value,), {})
+    assert handler._result is not None
+    with pytest.raises(PayloadEncodingError) as unusable:
+        handler._result.encode(value)
+    for problem in (refused.value.problem, f"{unusable.value.path} {unusable.value.problem}"):
+        assert why in problem
+        assert at in problem
+        assert "hunter2" not in problem
+
+
+@pytest.mark.parametrize("value", [{1}, date(2026, 1, 1), Item(1), {"a": [UUID(int=1)]}])
+def test_where_nothing_is_said_msgspec_sends_what_arrives_as_it_is(value: Any) -> None:
+    handler = registered(Any, "msgspec")
+    with pytest.raises(WrongArguments, match="would arrive as"):
+        handler._arguments.encode("h", (value,), {})
+
+
+class Local:
+    """Neither library knows it."""
+
+
+@pytest.mark.parametrize("hint", [Local, list[Local], dict[str, Local | None], Callable[[], int]])
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_nobody_can_send_is_refused_at_registration(hint: Any, codec: CodecName) -> None:
+    with pytest.raises(ConfigError, match="nothing can be given for its x"):
+        registered(hint, codec)
+
+    def returns(job: Job) -> None: ...
+
+    returns.__annotations__["return"] = hint
+    with pytest.raises(ConfigError, match="it returns what nobody can be sent"):
+        Handlers().job("returns", codec=codec)(returns)
+
+    def keeps(job: Job, x: Any = None) -> None: ...
+
+    keeps.__annotations__["x"] = hint
+    Handlers().job("keeps", codec=codec)(keeps)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text("abc", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab"), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("hint", ["missing", Any, "NotThere", typing.NoReturn, object])
+@given(value=JSON)
+def test_a_result_of_which_nothing_is_said_is_any(hint: Any, value: Any) -> None:
+    def returns(job: Job): ...  # type: ignore[no-untyped-def]
+
+    if hint != "missing":
+        returns.__annotations__["return"] = hint
+    result = result_of("h", returns, Encoding("msgspec"))
+    assert result is not None
+    assert result.decode(result.encode(value)) == value
+
+
+class Word(str):
+    __slots__ = ()
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "back"),
+    [
+        (Word("a"), "a"),
+        (Colour.RED, "red"),
+        (True, 1.0),
+        (1, 1.0),
+        ((1, [2]), [1, [2]]),
+        (float("nan"), float("nan")),
+        ({"a": Decimal(1)}, {"a": Decimal("1.0")}),
+        ({1, 2}, {2, 1}),
+        (timedelta(1), timedelta(1)),
+    ],
+    ids=str,
+)
+def test_what_goes_as_its_base_is_the_same(value: Any, back: Any) -> None:
+    check(value, back)
+
+
+@pytest.mark.parametrize(
+    ("value", "back"),
+    [
+        (1, True),
+        ("1", 1),
+        ([1], (1,)),
+        ({1}, frozenset({1})),
+        ([1, True], [True, 1]),
+        ({"a": 1}, {"a": 1, "b": 2}),
+        ({"a": 1}, {"b": 1}),
+        ({1: 1}, {"1": 1}),
+        ([Plain(1)], [Sub(1)]),
+        ({Plain}, {Sub}),
+    ],
+    ids=str,
+)
+def test_what_differs_is_found(value: Any, back: Any) -> None:
+    with pytest.raises(Wrong):
+        check(value, back)
+
+
+def test_what_leads_back_to_itself_ends() -> None:
+    mine: list[Any] = [1]
+    mine.append(mine)
+    other: list[Any] = [1]
+    other.append(other)
+    check(mine, other)

@@ -1,0 +1,410 @@
+"""`pool doctor`: each row of its table by itself, what it reads, and its exit codes.
+
+A planted pool with many troubles at once is in tests/ops/test_doctor_planted.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import attrs
+import pytest
+
+from pool import Handlers, Job
+from pool.core.marks import Marks
+from pool.core.options import Options
+from pool.ops import inspect
+from pool.ops.checkup import (
+    SLICE,
+    LaneFacts,
+    Late,
+    PoolFacts,
+    Queue,
+    ServerFacts,
+    gather,
+    sections,
+)
+from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
+from pool.ops.cli.doctor import diagnose, lines
+from pool.ops.doctor import RULES, Finding, examine
+from pool.redis.url import Url
+from tests.ops.facts import MARKED, NOW_MS, TTL_MS, owner, record, worker
+
+if TYPE_CHECKING:
+    from tests.nodes import Fleet
+
+# What servers said, as they were recorded: valkey 9.1, and redis 7.2 with a replica.
+MEMORY = b"# Memory\r\nused_memory:1000000\r\nmaxmemory:4000000\r\nmaxmemory_policy:noeviction\r\n"
+PERSISTENCE = (
+    b"# Persistence\r\nloading:0\r\nrdb_last_bgsave_status:ok\r\naof_enabled:1\r\n"
+    b"aof_last_bgrewrite_status:ok\r\naof_last_write_status:ok\r\n"
+)
+REPLICATION = (
+    b"# Replication\r\nrole:master\r\nconnected_slaves:1\r\nmin_slaves_good_slaves:1\r\n"
+    b"slave0:ip=10.0.0.2,port=6379,state=online,offset=14,lag=1\r\nmaster_repl_offset:14\r\n"
+)
+
+
+def server(
+    memory: bytes = MEMORY, persistence: bytes = PERSISTENCE, replication: bytes = REPLICATION
+) -> ServerFacts:
+    return ServerFacts(
+        of="pool:{p}:",
+        name="redis",
+        version="7.2.4",
+        memory=sections(memory),
+        persistence=sections(persistence),
+        replication=sections(replication),
+    )
+
+
+def facts(*records: Any, **changes: Any) -> PoolFacts:
+    """Return a sound pool, but for what is changed: fields of the pool, of its lane or server."""
+    lane: dict[str, Any] = {"number": 0, "now_ms": NOW_MS, "ttl_ms": TTL_MS, "jobs": 3}
+    lane |= {"handlers": {"h": Options()}, "members": (owner(),), "looked": 3}
+    lane |= {"records": tuple((f"k{i}", each) for i, each in enumerate(records))}
+    given: dict[str, Any] = {"pool": "p", "pool_ttl_ms": TTL_MS, "workers": {"wA": worker()}}
+    given |= {"servers": (server(),)}
+    names = {each.name for each in attrs.fields(LaneFacts)}
+    lane |= {name: changes.pop(name) for name in names & changes.keys()}
+    return PoolFacts(lanes=(LaneFacts(**lane),), **{**given, **changes})
+
+
+def queue(handler: str, waited_s: float) -> tuple[Queue, ...]:
+    return (Queue(handler=handler, count=7, oldest_ms=NOW_MS - 1000 * waited_s, keys=("a", "b")),)
+
+
+def late(**owner_changes: Any) -> dict[str, Any]:
+    return {
+        "late_starts": Late(count=1, oldest_ms=20_000.0, keys=("k",)),
+        "starts": {"k": record("pending")},
+        "members": (owner(**owner_changes),),
+    }
+
+
+LONG = Options(timeout_s=1.0, progress_timeout_s=1.0)
+OLD = {"since_ms": NOW_MS - 60_000, "accepted": (NOW_MS - 900_000) * 1000}
+NODE = owner("n1.1", info=None, down=2, takes=10**9)
+
+ROWS: list[tuple[str, PoolFacts, str, str]] = [
+    ("data-lost", facts(is_lost=True), "lane 0 has no data", "pool status"),
+    ("cannot-be-read", facts(unread=("WRONGTYPE",)), "WRONGTYPE", "pool status"),
+    ("unreadable-records", facts(unreadable=("k",)), "1 records cannot be read", "--fix --yes"),
+    ("astray", facts(astray=("k", "l")), "2 jobs stand where", "--fix --yes"),
+    ("ttl-apart", facts(pool_ttl_ms=5_000), "the pool's TTL, 5 s", "pool ttl 5"),
+    ("nobody-here", facts(members=(), workers={}), "and 3 jobs are", "pool run"),
+    (
+        "dead-not-reaped",
+        facts(members=(owner(lease_s=-11.0),)),
+        "they own 2 jobs",
+        "pool doctor --fix --yes",
+    ),
+    ("claim-held", facts(late_claims=(("wX.1", 20_000.0),)), "1 dead members", "--fix --yes"),
+    ("loop-hangs", facts(members=(owner(takes=None),)), "(pid 41 on alpha) hangs", "kill -9 41"),
+    ("parts-down", facts(members=(NODE,)), "2 parts of node n1", "pool status"),
+    ("no-such-handler", facts(counters={"unassigned": 2}), "2 jobs wait", "pool run"),
+    (
+        "no-such-handler",
+        facts(record("unassigned", handler="typo"), counters={"unassigned": 1}),
+        "registered (typo)",
+        "pool run",
+    ),
+    ("no-worker", facts(queues=queue("x", 5)), "'x', which no worker has", "pool run"),
+    ("backlog", facts(queues=queue("h", 70)), "of 1 workers that have it 1 take jobs, 4", "run"),
+    (
+        "backlog",
+        facts(queues=queue("h", 70), members=(owner(takes=0),)),
+        "0 take jobs",
+        "pool why a",
+    ),
+    ("start-late", facts(**late()), "wA.1, which is live", "pool why k"),
+    ("start-late", facts(**late(takes=0)), "which is closed", "pool why k"),
+    ("start-at-hung", facts(**late(takes=None)), "which is hung", "kill -9 41"),
+    ("start-at-dead", facts(**late(claim="x|1|1|0")), "which is fenced", "--fix --yes"),
+    ("due-late", facts(late_due=Late(count=9, oldest_ms=20_000.0, keys=("k",))), "9", "--fix"),
+    ("not-carried", facts(late_out={3: 20_000.0}, counters={"outgoing": 4}), "4 mess", "--fix"),
+    ("too-long", facts(record("running", **OLD), handlers={"h": LONG}), "timeout_s", "pool why k0"),
+    ("no-progress", facts(record("running", **OLD), handlers={"h": LONG}), "progress", "why k0"),
+    (
+        "stopping",
+        facts(record("running", intent="sno")),
+        "told to end, and have not: wA.1",
+        "pool why k0",
+    ),
+    (
+        "failing",
+        facts(record("waiting", attempt=4, error="ValueError: no")),
+        "'h' fail again and again, at attempt 4: ValueError: no",
+        "pool why k0",
+    ),
+    ("suspects", facts(record("running", marks=MARKED)), "1 jobs were aboard", "pool why k0"),
+    ("queued-long", facts(record("queued", **OLD)), "stood behind", "pool why k0"),
+    ("inbox", facts(inboxes={"k": 120, "l": 3}), "1 jobs have 100 messages", "pool why k"),
+    ("parked", facts(parked=5, parked_recently=2, parked_last=("i k",)), "5 dead", "parked list"),
+    ("retrying", facts(record("waiting", attempt=2)), "1 jobs wait", "pool why k0"),
+    ("handing-over", facts(members=(owner(info=worker(is_draining=True)),)), "leaves", ""),
+    (
+        "server-evicts",
+        facts(servers=(server(MEMORY.replace(b"noeviction", b"allkeys-lru")),)),
+        "allkeys-lru",
+        "maxmemory-policy noeviction",
+    ),
+    (
+        "server-memory",
+        facts(servers=(server(MEMORY.replace(b"y:1000000", b"y:3300000")),)),
+        "3 of 4 MiB are used, 82 %",
+        "CONFIG SET maxmemory 8000000",
+    ),
+    (
+        "server-no-limit",
+        facts(servers=(server(MEMORY.replace(b"maxmemory:4000000", b"maxmemory:0")),)),
+        "maxmemory is not set",
+        "CONFIG SET maxmemory",
+    ),
+    (
+        "server-cannot-save",
+        facts(servers=(server(persistence=PERSISTENCE.replace(b"status:ok", b"status:err", 1)),)),
+        "rdb_last_bgsave_status",
+        "INFO persistence",
+    ),
+    (
+        "server-no-log",
+        facts(servers=(server(persistence=PERSISTENCE.replace(b"enabled:1", b"enabled:0")),)),
+        "no append-only file",
+        "appendonly yes",
+    ),
+    (
+        "server-min-replicas",
+        facts(servers=(server(replication=REPLICATION.replace(b"min_slaves", b"no_slaves")),)),
+        "1 replicas",
+        "min-replicas-to-write 1",
+    ),
+    (
+        "server-lag",
+        facts(servers=(server(replication=REPLICATION.replace(b"lag=1", b"lag=6")),)),
+        "by up to 6 s",
+        "INFO replication",
+    ),
+    (
+        "rights",
+        facts(servers=(attrs.evolve(server(), persistence=None),)),
+        "for persistence",
+        "pool acl p",
+    ),
+]
+
+
+def of_rule(found: list[Finding], rule: str) -> list[Finding]:
+    return [each for each in found if each.rule == rule]
+
+
+@pytest.mark.parametrize(("rule", "given", "words", "command"), ROWS)
+def test_each_row_finds_its_trouble_and_names_what_mends_it(
+    rule: str, given: PoolFacts, words: str, command: str
+) -> None:
+    [finding] = of_rule(examine(given), rule)
+    assert words in finding.says
+    assert command in finding.command
+    assert finding.advice
+    assert finding.count > 0
+    json.dumps(attrs.asdict(finding))
+
+
+def test_every_row_has_been_seen_and_each_has_a_name_of_its_own() -> None:
+    names = [rule.name for rule in RULES]
+    assert sorted(set(names)) == sorted(names)
+    assert sorted({row[0] for row in ROWS}) == sorted(names)
+
+
+def test_of_a_sound_pool_nothing_is_found() -> None:
+    assert examine(facts(record("running"), record("unassigned"))) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        facts(members=(owner(lease_s=-9.0),)),  # within a TTL
+        facts(members=(owner(lease_s=-11.0),), is_quiet=True),
+        facts(queues=queue("h", 50)),
+        facts(record("running", since_ms=NOW_MS - 2_000), handlers={"h": LONG}),
+        facts(record("queued", accepted=(NOW_MS - 599_000) * 1000)),
+        facts(record("running", marks=Marks(("wX.1",)))),
+        facts(inboxes={"k": 99}),
+        facts(servers=(server(MEMORY.replace(b"y:1000000", b"y:3200000")),)),
+        facts(servers=(server(replication=REPLICATION.replace(b"lag=1", b"lag=5")),)),
+        facts(servers=(server(replication=b"role:master\r\nconnected_slaves:0\r\n"),)),
+    ],
+)
+def test_up_to_its_threshold_nothing_is_found(given: PoolFacts) -> None:
+    assert examine(given) == []
+
+
+def test_the_worst_comes_first() -> None:
+    given = facts(record("waiting", attempt=2), parked=1, is_lost=True)
+    assert [each.severity for each in examine(given)] == ["error", "warning", "note"]
+
+
+# --- what it reads -------------------------------------------------------------------------------
+
+handlers = Handlers()
+
+
+@handlers.job("stay")
+async def stay(job: Job) -> None:
+    await anyio.sleep_forever()
+
+
+async def found(fleet: Fleet, **more: Any) -> dict[str, Finding]:
+    told = await diagnose(fleet.pool, Url.parse(fleet.url), **more)
+    return {each.rule: each for each in told.findings if each.severity != "note"}
+
+
+@pytest.mark.anyio
+async def test_a_pool_at_work_is_well_and_all_its_jobs_are_looked_at(fleet: Fleet) -> None:
+    node = await fleet.node(handlers, capacity=2)
+    ref = await node.dispatch(stay, "k")
+    await ref.started(timeout_s=30)
+    await node.options(if_exists="queue").dispatch(stay, "k")
+    await node.options(delay_s=600.0).dispatch(stay, "later")
+    told = await diagnose(fleet.pool, Url.parse(fleet.url))
+    assert (told.is_well, told.looked, told.jobs, told.workers) == (True, 3, 3, 1)
+    assert told.pool in next(lines(told))
+    await node.stop_all(timeout_s=30)
+
+
+@pytest.mark.anyio
+async def test_what_an_index_lost_and_what_cannot_be_read_is_found_and_put_right(
+    fleet: Fleet,
+) -> None:
+    """G-05, told before a walk comes by; mended by being a node, and by nothing else."""
+    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    await node.options(delay_s=600.0).dispatch(stay, "lost")
+    await fleet.leave(node)
+    fleet.client.zrem(fleet.names.due, "k:lost")
+    fleet.client.hset(fleet.names.jobs, "spoilt", "no record")
+    told = await found(fleet)
+    assert (told["astray"].keys, told["unreadable-records"].keys) == (("lost",), ("spoilt",))
+    dry = await diagnose(fleet.pool, Url.parse(fleet.url), is_fix=True)
+    assert dry.is_dry
+    assert "would mend" in "\n".join(lines(dry))
+    assert fleet.client.zscore(fleet.names.due, "k:lost") is None
+    mended = await diagnose(fleet.pool, Url.parse(fleet.url), is_fix=True, is_sure=True)
+    assert {each.rule for each in mended.mended} == {"astray", "unreadable-records"}
+    assert fleet.client.zscore(fleet.names.due, "k:lost") is not None
+    assert set(await found(fleet)) == {"parked", "nobody-here"}  # the spoilt one is a letter now
+
+
+@pytest.mark.anyio
+async def test_a_lane_by_itself_is_told_of_and_the_others_are_looked_at(fleet: Fleet) -> None:
+    node = await fleet.node(handlers, lanes=3, lease_ttl_s=1.0)
+    await node.options(delay_s=600.0).dispatch(stay, "k")
+    fleet.client.hset(fleet.names.lane, "ttl", 7000)
+    told = await diagnose(fleet.pool, Url.parse(fleet.url))
+    [apart] = of_rule(told.findings, "ttl-apart")
+    assert (apart.where, apart.command, told.lanes) == (("lane 0",), "pool ttl 1", 3)
+    told = await diagnose(fleet.pool, Url.parse(fleet.url), is_fix=True, is_sure=True)
+    assert [each.rule for each in told.mended] == ["ttl-apart"]
+    await node.stop_all(timeout_s=30)
+
+
+@pytest.mark.anyio
+async def test_no_command_looks_at_more_than_a_page(fleet: Fleet, redis_url: str) -> None:
+    """So that a pool of a million jobs is looked at as gently as one of a thousand."""
+    fleet.is_audited = False
+    node = await fleet.node(handlers)
+    await node.options(delay_s=600.0).dispatch(stay, "k")
+    names, text = fleet.names, str(fleet.client.hget(fleet.names.jobs, "k"), "ascii")  # type: ignore[arg-type]
+    keys = [f"k{i}" for i in range(1499)]
+    fleet.client.zadd(names.due, {f"k:{key}": 1e15 for key in keys})
+    fleet.client.hset(names.jobs, mapping=dict.fromkeys(keys, text))
+    asked: list[tuple[Any, ...]] = []
+
+    class Spy:
+        def __init__(self, pipeline: Any) -> None:
+            self._pipeline = pipeline
+            self.server = pipeline.server
+
+        def at(self, _: str) -> Spy:
+            return self
+
+        async def replies_to(self, commands: Any) -> Any:
+            commands = list(commands)
+            asked.extend(commands)
+            return await self._pipeline.replies_to(commands)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._pipeline, name)
+
+    wiring = fleet.wiring(node)
+    pipeline: Any = Spy(wiring.context.pipeline)
+    pool = await inspect.find(wiring.context.pipeline, fleet.pool)
+    assert pool is not None
+    told = await gather(pipeline, pool, records_max=1000)
+    assert told.jobs == 1500
+    assert 1000 <= told.looked < 1500
+    told = await gather(pipeline, pool, records_max=None)
+    assert told.looked >= 1500
+    for command in asked:
+        match command:
+            case ("HSCAN", _, _, "COUNT", count):
+                assert count <= SLICE
+            case ("ZRANGE", _, first, last, *_):
+                assert 0 <= last - first < 2_000
+            case ("HGETALL", name):
+                assert name == fleet.names.lane
+            case ("ZMSCORE" | "HMGET" | "SMISMEMBER", _, *members):
+                assert len(members) <= 2 * SLICE
+            case (word, *_):
+                assert word in (
+                    *("TIME", "HLEN", "ZCARD", "SCARD", "XLEN", "LLEN", "ZCOUNT", "HKEYS", "INFO"),
+                )
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_the_command_exits_by_what_it_found(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--pool", fleet.pool, "--url", fleet.url]
+
+    async def run(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = await anyio.to_thread.run_sync(main, ["doctor", *words])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    assert (await run(*where))[0] == USAGE  # no node has ever joined
+    node = await fleet.node(handlers)
+    code, said = await run(*where, "--json")
+    told = json.loads(said)
+    assert (code, told["ok"], told["v"]) == (OK, True, 1)
+    await node.options(allow_unknown=True).dispatch("typo", "k")
+    code, said = await run(*where)
+    assert code == FINDING
+    assert "no-such-handler" in said
+    assert "(typo)" in said
+    code, said = await run(*where, "--fix")
+    assert "nothing that --fix could mend" in said
+    assert (await run(*where, "--yes"))[0] == USAGE
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code, said = await run("--pool", fleet.pool, "--url", f"redis://127.0.0.1:{port}")
+    assert code == UNREACHABLE
+    await node.stop("k", timeout_s=30)
+
+
+def test_the_runbook_has_a_section_for_each_finding_in_the_order_of_the_table() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/at-three-in-the-morning.md").read_text("utf-8")
+    sections_told = re.findall(r"^### (\S+)$", page, re.MULTILINE)
+    assert sections_told == [rule.name for rule in RULES]
+    for each in re.split(r"^### \S+$", page, flags=re.MULTILINE)[1:]:
+        assert len(each.split()) > 8

@@ -1,0 +1,177 @@
+"""What users write is printed so that no terminal obeys it, and no line of ours can be forged."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import attrs
+import pytest
+
+from pool.errors import JobParked
+from pool.jobs.handlers import Handlers
+from pool.jobs.job import Job
+from pool.jobs.node import Node
+from pool.ops.cli import main
+from pool.ops.cli.parked import _line as letter_line
+from pool.ops.cli.parked import _lines as letter_lines
+from pool.ops.cli.status import PoolStatus
+from pool.ops.cli.status import _lines as status_lines
+from pool.ops.terminal import plain, write
+from tests.ops.commands import ROOT, WAIT_S, running
+
+EVIL = "\x1b[31mred\x1b[0m\r\n! all is lost\x07\u202e\x9b2J\udc80"
+
+
+def is_printable(text: str) -> bool:
+    """Whether no terminal would obey it: a traceback may have its own lines."""
+    return all(line.isprintable() for line in text.removesuffix("\n").split("\n"))
+
+
+def is_safe(text: str) -> bool:
+    """Whether it is printable, and no line begins as the evil one would."""
+    return is_printable(text) and not re.search(r"^! all is lost", text, re.MULTILINE)
+
+
+def test_nothing_else_in_the_command_line_writes() -> None:
+    """So one place makes it safe."""
+    found = []
+    for path in sorted((ROOT / "pool" / "ops").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            is_write = isinstance(node, ast.Attribute) and node.attr in ("write", "writelines")
+            if (is_write and "sys.std" in ast.unparse(node)) or ast.unparse(node) == "print":
+                found.append(path.name)
+    assert found == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_what_is_written_is_lines_in_any_encoding(encoding: str) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding)
+    write([EVIL, "straße 東京"], stream)
+    said = raw.getvalue().decode(encoding)
+    assert said.count("\n") == 2
+    assert is_safe(said)
+    assert r"\x1b[31mred\x1b[0m\r\n! all is lost\x07\u202e\x9b2J\udc80" in said
+    assert plain("straße 東京\t|") == "straße 東京\t|"
+
+
+def evil(kind: str) -> Any:
+    """Return something evil of an annotated type."""
+    match kind.replace(" | None", ""):
+        case "str":
+            return EVIL
+        case "int" | "float" | "bool":
+            return 1
+        case text if "dict[str, int]" in text:
+            return {EVIL: 1}
+        case text if "dict" in text:
+            return {EVIL: EVIL, "args": EVIL}
+        case _:
+            return [EVIL]
+
+
+def test_each_field_of_a_status_is_safe(capsys: pytest.CaptureFixture[str]) -> None:
+    given = {field.name: evil(str(field.type)) for field in attrs.fields(PoolStatus)}
+    names = ("id", "label", "version", "host", "running", "pending", "capacity")
+    worker: dict[str, Any] = dict.fromkeys(names, EVIL)
+    worker |= {"handlers": [EVIL], "lease_s": 1.0, "pid": 1, "draining": True}
+    given["nodes"] = [{"id": EVIL, "lease_s": 1.0, "workers": [worker]}]
+    given["oldest_pending"] = {"key": EVIL, "handler": EVIL, "state": EVIL, "owner": EVIL}
+    given["oldest_pending"]["age_s"] = 1.0
+    write(status_lines(PoolStatus(**given)))
+    said = capsys.readouterr().out
+    assert said.count(r"\x1b[31mred") > 8
+    assert is_safe(said)
+
+
+@pytest.mark.anyio
+async def test_what_a_job_raises_is_safe_in_each_command(
+    pool_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers = Handlers()
+
+    @handlers.job("fails", attempts_max=1)
+    async def fails(job: Job, /, *args: str, **kwargs: str) -> None:
+        raise type(f"Evil{EVIL[:8]}", (ValueError,), {})(EVIL)
+
+    where = ["--pool", pool_name, "--url", pool_url]
+
+    async def told(*words: str) -> tuple[str, str]:
+        capsys.readouterr()
+        await anyio.to_thread.run_sync(main, [*words, *where])
+        said = capsys.readouterr()
+        assert is_safe(said.out), words
+        assert is_safe(said.err), words
+        return said
+
+    async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
+        ref = await node.dispatch("fails", "k", "\x1b[31m", x="\x1b[31m")
+        with pytest.raises(JobParked):
+            await ref.result(timeout_s=WAIT_S)
+        named = ("k", ref.job_id)
+        assert (await told("parked", "show", *named))[0].count(r"\x1b[31m") >= 4
+        assert "[31mred" in (await told("parked", "list"))[0]
+        letter = await node.parked.show(*named)
+        for each in (
+            (),
+            ("status",),
+            ("why", "k"),
+            ("parked", "show", EVIL[:-1], EVIL[:-1]),
+            ("parked", "edit", *named, "--args", f'["{EVIL[:5]}"'),
+            ("parked", "list", "--cursor", EVIL[:-1]),
+            ("parked", "discard", "--all", "--prefix", EVIL[:-1]),
+            ("explain", EVIL[:-1]),
+            ("check", EVIL[:-1]),
+            (EVIL[:-1],),
+        ):
+            await told(*each)
+        bad: dict[str, Any] = {
+            field.name: EVIL
+            for field in attrs.fields(type(letter))
+            if isinstance(getattr(letter, field.name), str)
+        }
+        whole = attrs.evolve(letter, **bad, args=None)
+        write([*letter_lines(whole), letter_line(whole)])
+        said = capsys.readouterr().out
+        assert is_safe(said)
+
+
+@pytest.mark.anyio
+async def test_log_lines_and_a_modules_own_failure_are_safe(
+    pool_url: str, pool_name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "evil.py").write_text(
+        f"from pool import Handlers\nhandlers = Handlers()\nEVIL = {EVIL!r}\n"
+        '@handlers.job("fails", attempts_max=1)\n'
+        "async def fails(job):\n    raise ValueError(EVIL)\n"
+        "def observe(event):\n    raise RuntimeError(EVIL)\n"
+    )
+    (tmp_path / "worse.py").write_text(f"raise ValueError({EVIL!r})\n")
+    where = ["--pool", pool_name, "--url", pool_url]
+    words = ["run", "evil", "--observer", "evil:observe", "--log-format", "console", *where]
+    async with (
+        Node(pool_name, pool_url, observers=()) as node,
+        running(*words, cwd=tmp_path) as worker,
+    ):
+        await worker.line()
+        with pytest.raises(JobParked):
+            await (await node.dispatch("fails", "k")).result(WAIT_S)
+        worker.process.terminate()
+        log = (await worker.end())[1]
+        assert r"\x1b[31mred" in log
+        assert is_printable(log)
+    for words in (["run", "worse", *where], ["check", "worse"], ["check", "worse", "--json"]):
+        async with running(*words, cwd=tmp_path) as failing:
+            _, log = await failing.end()
+            assert is_printable(log)
+            if words[0] == "check":
+                out = await failing.process.stdout.receive() if failing.process.stdout else b""
+                assert is_printable(out.decode())
+                assert words[-1] != "--json" or not json.loads(out)["ok"]
