@@ -243,6 +243,7 @@ class PlanKeeper:
     comparing: Comparing
     _had: set[str] | None = None  # keys that may have a live job of the plan's; None: walk
     _walk_s: float = 0.0  # when to walk again
+    _is_troubled: bool = False  # the store failed the last turn
     _late_s: float = 0.0  # until then calls of a former owner may come
     _turn: PlanTurn = attrs.field(factory=PlanTurn)
     _asked: list[_Asked] = attrs.field(factory=list)
@@ -267,7 +268,7 @@ class PlanKeeper:
                 await job.save(pack_turn(self._turn))
                 for each in asked:
                     each.done.set()
-                is_whole = not self._turn.stopping
+                is_whole = not (self._turn.stopping or self._is_troubled)
                 with anyio.move_on_after(every_s if is_whole else min(every_s, SOON_S)):
                     if not self._asked:
                         self._bell = anyio.Event()
@@ -288,7 +289,7 @@ class PlanKeeper:
 
     async def _take_turn(self, start_soon: Callable[..., Any], asked: Sequence[_Asked]) -> PlanTurn:
         """Take one turn; return how it went, whatever became of it."""
-        context, before = self._context, self._turn
+        context, before, self._is_troubled = self._context, self._turn, False
         began_s = context.io.clock()
         done = (*before.asked, *(each.id for each in asked))[-ASKED_MAX:]
         base = PlanTurn(number=before.number + 1, epoch=self.comparing.job.epoch, asked=done)
@@ -299,7 +300,8 @@ class PlanKeeper:
         except NotRunning:
             raise
         except PoolError as error:
-            if not isinstance(error, PlanRefused):
+            self._is_troubled = not isinstance(error, PlanRefused)
+            if self._is_troubled:
                 self._had = None  # what was done of it is not known
             turn = attrs.evolve(base, problem=one_line(str(error), PROBLEM_CHARS_MAX))
         state, now_s = context.lane_of(self.comparing.job.key), context.io.clock()
