@@ -136,7 +136,7 @@ def instance(name: str, given: object, kind: type[T], *, refuse: Refuse = option
 
 def plain_function(name: str, given: object, *, refuse: Refuse = option) -> Any:
     """Take what can be called and answers at once: a coroutine would never run."""
-    if not callable(given) or is_async(given):
+    if not callable(given) or is_async(given) or getattr(type(given), "is_for_workers", False):
         raise refuse(name, given, "a plain function")
     return given
 

@@ -519,8 +519,8 @@ class IdempotencyConflict(RefusedError):
     It answers for the job that it was given to first, as long as that lives or is remembered, and
     is never another one's. `handler` and `digest` (of handler and encoded arguments; behind a
     hyphen of what follows, if anything) are this dispatch's, `known_handler` and `known_digest`
-    those of the job that stands; `differs` says which of the three is not the same, or `id`: that
-    job was given none, and nobody can ask for it by the one that was made for it. It says that two
+    those of the job that stands. `differs` is handler, arguments or followers; or id, where that
+    job was given none: nobody asks for it by the one that was made for it. It says that two
     callers, or two versions of one, make different jobs under one name: put what tells them apart
     into the key.
     """
@@ -534,7 +534,7 @@ class IdempotencyConflict(RefusedError):
     digest: str
     known_handler: str
     known_digest: str
-    differs: str  # handler, arguments, followers or id
+    differs: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-# Frames that a call of ours may need, observers that log included; the most seen is about 60.
+# Frames that a call of ours may need.  Those measured took 16; observers, codecs, and what is
+# imported when it is first used come on top.
 HEADROOM: Final = 200
 
 # Python 3.12 and later: None where the stack is not so deep, at a fraction of what an error costs.

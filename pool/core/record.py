@@ -158,7 +158,7 @@ FIELDS: Final = {
 _RECORD: Final = re.compile(rf"({')[|]('.join(FIELDS.values())})(?:[|]|\Z)", re.ASCII)
 
 
-@attrs.define(kw_only=True)
+@attrs.define
 class Start:
     """What a worker's stream says of a job that was granted to it.
 
@@ -185,18 +185,18 @@ class Start:
                 fields["m"].decode().split("|")[:8]
             )
             epoch = number(entry_id.partition("-")[0])
-            return cls(
-                key=fields["k"].decode(),
-                id=job_id,
-                handler=handler,
-                kind=KINDS[kind],
-                epoch=epoch,
-                attempt=max(1, number(attempt)),
-                flags=flags,
-                marks=Marks.parse(marks_text(marks)) if marks else NO_MARKS,
-                accepted=number(accepted) if accepted else epoch,
-                payload=fields.get("p"),
-                more=more,
+            return cls(  # by position: there is one for each job
+                fields["k"].decode(),
+                job_id,
+                handler,
+                KINDS[kind],
+                epoch,
+                max(1, number(attempt)),
+                flags,
+                Marks.parse(marks_text(marks)) if marks else NO_MARKS,
+                number(accepted) if accepted else epoch,
+                fields.get("p"),
+                more,
             )
         except (KeyError, ValueError):  # UnicodeDecodeError is a ValueError
             return None

@@ -47,7 +47,7 @@ import anyio.to_thread
 import attrs
 
 from pool import checks
-from pool.errors import ConfigError, shown
+from pool.errors import ConfigError, WrongArguments, shown
 from pool.jobs.blocking import NO_BLOCKING, Blocking
 from pool.jobs.closing import closed
 from pool.jobs.job import Job
@@ -133,6 +133,13 @@ class Plan:
     def _(self) -> bool:
         return any("plain" in maker.kind for maker in self.makers.values())
 
+    def has(self, fn: Function) -> bool:
+        """Say whether something of it is made by this function, or by what stands for it."""
+        if fn is not self.lifespan:
+            return fn in self.makers
+        needs = (each for maker in self.makers.values() for each in maker.needs.values())
+        return fn in (*self.gives.values(), *needs)
+
 
 def plan_of(
     name: str, fn: Function, lifespan: Function | None, overrides: Mapping[Function, Function]
@@ -166,7 +173,7 @@ class _Making:
         if wanted in self.makers or (wanted is self.lifespan and fn is wanted):
             return
         if wanted in path or len(path) >= DEPTH_MAX:
-            way = " -> ".join(_name(each) for each in (*path, wanted))
+            way = " -> ".join(map(self._step, (*path, wanted)))
             raise _refused(self.name, f"its dependencies need each other: {way}")
         needs, jobs = dict[str, Function](), list[str]()
         for parameter, found in needs_of(self.name, fn):
@@ -180,6 +187,28 @@ class _Making:
                 must = "annotate it as Job, or let it depend on something"
                 raise _refused(self.name, f"{what}: {must}")
         self.makers[wanted] = _maker(fn, needs, tuple(jobs))
+
+    def _step(self, wanted: Function) -> str:
+        by = self.overrides.get(wanted)
+        return _name(wanted) if by is None else f"{_name(wanted)} (in its place {_name(by)})"
+
+
+def check_given(
+    name: str, fn: Function, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Look whether a direct call gives what would be made for it on a node.
+
+    Raises:
+        WrongArguments: It does not.
+    """
+    try:
+        given = signature_of(fn).bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # the call itself will tell
+        return
+    for each, wanted in plan.gives.items():
+        if each not in given and each not in given.get("kwargs", ()):
+            problem = f"called directly it gets nothing made: give {each}=, for {_name(wanted)}"
+            raise WrongArguments(handler=name, problem=problem)
 
 
 def _maker(fn: Function, needs: Mapping[str, Function], jobs: tuple[str, ...]) -> Maker:

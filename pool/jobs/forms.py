@@ -99,6 +99,9 @@ def object_function(name: str, runner: object) -> Function:
     """Return the function that is called for an object, which all its jobs share."""
     methods = {each: getattr(runner, each, None) for each in _METHODS}
     start = methods["start"]
+    if issubclass(type(runner), type):
+        must = "is a class: give an object of it, or apply service() to it for one each"
+        raise refused(name, f"{shown(runner)} {must}")
     for each in ("start", "stop"):
         if not callable(methods[each]):
             raise refused(name, f"{shown(runner)} has no {each}()")

@@ -20,6 +20,7 @@ from types import FunctionType
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Concatenate,
     Final,
     Generic,
@@ -41,7 +42,7 @@ from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy
 from pool.core.plans import handler_of, plan_and_version
 from pool.errors import ConfigError, DuplicateHandler, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
-from pool.jobs.depends import Plan, plan_of, signature_of
+from pool.jobs.depends import Plan, check_given, plan_of, signature_of
 from pool.jobs.forms import Result, Runner, Said, function_of, object_function, refused
 from pool.jobs.job import Job
 from pool.jobs.producing import EVERY_MAX_S, EVERY_MIN_S, F, Producer, check_plan
@@ -108,7 +109,16 @@ class Handler(Generic[P, R]):
     _hooks: Mapping[Happening, tuple[Hook, ...]] = attrs.field(repr=False, factory=dict)
     _log_jobs: Literal["debug", "info"] | None = attrs.field(repr=False, default=None)
 
+    is_for_workers: ClassVar[bool] = True  # nobody else calls it, such as with an event
+
     def __call__(self, job: Job, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function itself.
+
+        Raises:
+            WrongArguments: What it depends on was not given: nothing is made for it here.
+        """
+        if self._plan is not None:
+            check_given(self.name, self.fn, self._plan, (job, *args), kwargs)
         return self.fn(job, *args, **kwargs)
 
 
@@ -460,11 +470,16 @@ class Handlers:
         For attempts that begin within it.  It may depend on what it likes.
 
         Raises:
-            ConfigError: It cannot be called, or needs what nobody gives it.
+            ConfigError: It cannot be called, or needs what nobody gives it, or no handler here
+                depends on what it should replace.
         """
         for name, given in (("dependency", dependency), ("by", by)):
             if not callable(given):
                 raise checks.setting(name, given, "a function")
+        plans = (handler._plan for handler in self._by_name.values())
+        if not any(plan is not None and plan.has(dependency) for plan in plans):
+            must = "something that a handler here depends on"
+            raise checks.setting("dependency", dependency, must)
         return self._overriding(dependency, by)
 
     @contextmanager

@@ -210,6 +210,7 @@ class Job:
     def state(self) -> Any:
         """What was saved last or handed over, or what was assigned here since; None: nothing.
 
+        Each look returns a new copy: what is changed in it counts once it is assigned, or saved.
         Assign to it what the next owner shall find: it is encoded at once (strict JSON or bytes, or
         as `Handlers.job(state=...)` says; at most `Settings.state_bytes_max`) and sent with the
         hand-off.  A crash or a failed attempt loses what was assigned since the last one; see

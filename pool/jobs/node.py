@@ -43,7 +43,7 @@ from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
 from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.plan_ref import PlanRef, plans, see_to
 from pool.jobs.client.plans import compared, keep_plan
-from pool.jobs.client.ref import JobRef, Status, status_of, wait_stopped
+from pool.jobs.client.ref import JobRef, Status, status_of, stopped
 from pool.jobs.client.stopping import StopMany, StopReport
 from pool.jobs.context import Context
 from pool.jobs.followers import Follower, Packer, count_of, several
@@ -282,8 +282,7 @@ class Node(Dispatching):
         check_key(key)
         checks.text("cause", cause)
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
-        job_id = await client.request_stop(key, "", cause)
-        await wait_stopped(JobRef[Any](key, job_id, "", client), timeout_s)
+        await stopped(JobRef[Any](key, "", "", client), cause, timeout_s)
 
     async def stop_all(
         self,

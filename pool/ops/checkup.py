@@ -77,6 +77,7 @@ class LaneFacts:
     jobs: int = 0
     late_starts: Late = attrs.field(factory=Late)  # in `pending`
     late_due: Late = attrs.field(factory=Late)  # in `due`
+    late_batches: Late = attrs.field(factory=Late)  # likewise; its keys are their ids
     late_out: Mapping[int, float] = attrs.field(factory=dict)  # lane -> ms, messages not carried
     queues: tuple[Queue, ...] = ()
     handlers: Mapping[str, Options] = attrs.field(factory=dict)
@@ -309,17 +310,21 @@ class _Reading:
             for member, score in zip(due[::2], due[1::2], strict=True)
             if member[:2] == b"o:"
         }
-        kept = [
-            (member, score)
-            for member, score in zip(due[::2], due[1::2], strict=True)
-            if member[:2] == b"k:"
-        ]
-        late_due = [word for pair in kept[:HEADS] for word in (pair[0][2:], pair[1])]
+
+        def first(kind: bytes) -> list[bytes]:
+            found = [
+                (member[2:], score)
+                for member, score in zip(due[::2], due[1::2], strict=True)
+                if member[:2] == kind
+            ]
+            return [word for pair in found[:HEADS] for word in pair]
+
         handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]
         texts = await fields_of(self._pipeline, self._unread, n.handlers, handlers)
         return {
             "late_starts": self._late(starts, start_count, slack_ms),
-            "late_due": self._late(late_due, due_count, slack_ms),
+            "late_due": self._late(first(b"k:"), due_count, slack_ms),
+            "late_batches": self._late(first(b"b:"), HEADS, slack_ms),
             "late_out": {to: late_ms for to, late_ms in outs.items() if late_ms > slack_ms},
             "handlers": {
                 name: Options.parse(text or b"") for name, text in zip(handlers, texts, strict=True)

@@ -436,6 +436,20 @@ def _channel(facts: PoolFacts) -> Iterator[Spot]:
             )
 
 
+def _batches(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        late = lane.late_batches
+        if late.count:
+            yield Spot(
+                says=f"{late.count} batches wait for somebody to seal them, to look for members "
+                f"that were lost, or to forget them, by up to {span(late.oldest_ms / 1000)}",
+                count=late.count,
+                oldest_s=late.oldest_ms / 1000,
+                keys=late.keys,
+                where=_lane(lane),
+            )
+
+
 def _retries(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         found = [
@@ -823,6 +837,15 @@ RULES: Final = (
         "late by more than a TTL",
         "Nobody sweeps that lane, or the other one is away: a node that reaches both carries them.",
         _channel,
+        "recover",
+    ),
+    Rule(
+        "batch-late",
+        "error",
+        "deadlines of batches",
+        "late by more than a TTL",
+        "Nobody sweeps: a node that joins does. `pool batches` shows how far each is.",
+        _batches,
         "recover",
     ),
     Rule(

@@ -101,6 +101,7 @@ class Why:
     line: tuple[InLine, ...] = ()
     line_length: int = 0
     followers: tuple[str, ...] = ()
+    batch: str = ""  # the id of the one that it is a member of
     if_owner_died: str = ""
     would_go_to: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -175,6 +176,7 @@ def _of_live(facts: KeyFacts, record: Record, common: dict[str, Any]) -> Why:
         line=tuple(_in_line(facts, *each) for each in facts.line),
         line_length=facts.line_length,
         followers=tuple(_follower(each) for each in facts.followers),
+        batch=_batch(record.more),
         if_owner_died=_if_owner_died(facts, record),
         would_go_to=_would_go_to(facts),
         **common,
@@ -195,9 +197,15 @@ def _of_ended(facts: KeyFacts, common: dict[str, Any]) -> Why:
         error=ended.error if ended.word == "parked" else "",
         crashes=ended.halves / 2,
         followers=tuple(f"{job_id} of {key!r}" for key, job_id in released(ended.more)),
+        batch=_batch(ended.more),
         line_length=facts.line_length,
         **common,
     )
+
+
+def _batch(more: str) -> str:
+    """Return the id of a member's batch, which stands behind its index, lane and nonce."""
+    return more_of(more, "batch").split("/", 3)[-1]
 
 
 def _owner(owner: KeyOwner) -> OwnerTold:

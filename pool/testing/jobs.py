@@ -18,6 +18,7 @@ from pool.jobs.handlers import Handler
 from pool.jobs.job import Host, Inbox, Job
 from pool.jobs.keeper import Keeper
 from pool.jobs.node import Node
+from pool.names import check_key
 from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import Edge, SaveEdge, StepEdge
 from pool.redis.commands.talk import InboxPage
@@ -54,8 +55,10 @@ def make_job(
         notifications: Messages that wait in its inbox; behind them it waits for ever.
 
     Raises:
+        InvalidKey: No job can have this key.
         PayloadEncodingError: The state, a result or a message cannot be encoded.
     """
+    check_key(key)
     state_as = handler._state if isinstance(handler, Handler) else None
     encode = encode_value if state_as is None else state_as.encode
     messages = [(n, encode_value(each)) for n, each in enumerate(notifications, start=1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import signal
@@ -27,6 +28,7 @@ from pool.errors import (
     JobParked,
     NoSuchJob,
     NotRunning,
+    NotStarted,
     PayloadTooLarge,
     StoreUnavailable,
     WrongLoop,
@@ -299,6 +301,49 @@ async def test_a_call_that_is_given_up_may_be_done(fleet: Fleet) -> None:
                 except StoreUnavailable:
                     continue
             await aside(client.close)  # the proxy is on this loop
+
+
+async def test_the_limit_of_a_stop_bounds_it_also_while_the_server_hangs(fleet: Fleet) -> None:
+    """Whether it was asked for is not known then, nor said; nor whether a job has begun."""
+    await fleet.node(made())
+    async with fault_proxy(fleet.url) as proxy:
+        with Client(fleet.pool, proxy.url, settings=PATIENT, observers=()) as client:
+            ref = await aside(client.dispatch, "listen", "k")
+            proxy.go_silent()
+            for stop in (ref.stop, partial(client.stop, "k")):
+                with pytest.raises(StoreUnavailable, match=r"no answer within 0\.1 s") as unknown:
+                    await aside(partial(stop, timeout_s=0.1))
+                assert unknown.value.maybe_done
+            with pytest.raises(NotStarted, match="was not seen to begin") as unseen:
+                await aside(client.job("k", ref.job_id).started, 0.1)
+            assert unseen.value.why == "its store has not answered"
+            await proxy.heal()
+            await aside(client.close)
+
+
+def test_a_reference_is_compared_and_neither_it_nor_a_client_is_copied(pool_name: str) -> None:
+    """Whoever passes one on is told how."""
+    client = Client(pool_name, "redis://nowhere.invalid", observers=())
+    other = Client(pool_name, "redis://nowhere.invalid", observers=())
+
+    def ref(of: Client, job_id: str = "1") -> Ref[Any]:
+        return Ref(of._portals, JobRef(key="k", job_id=job_id, handler="", client=None), None)  # type: ignore[arg-type]
+
+    assert len({ref(client), ref(client), ref(client, "2"), ref(other)}) == 3
+    assert ref(client) == ref(client.options(delay_s=1))
+    assert ref(client) != "1"
+    for copied in (copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"see Client\.job"):
+            copied(ref(client))
+        with pytest.raises(TypeError, match="make one in each process"):
+            copied(client)
+
+
+def test_a_closed_client_tells_what_can_be_done(pool_name: str) -> None:
+    client = Client(pool_name, "redis://nowhere.invalid", observers=())
+    client.close()
+    with pytest.raises(NotRunning, match=r"a pool\.sync\.Client before close\(\)"):
+        client.status("k")
 
 
 def test_a_server_that_comes_late_is_joined_by_a_later_call(

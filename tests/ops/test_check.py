@@ -147,6 +147,7 @@ def test_as_json_with_their_options(check: Check) -> None:
         (["chk_jobs:resize"], "it is of type Handler, not Handlers"),
         (["chk_jobs:hndlers"], "chk_jobs has no hndlers; there is chk_jobs:handlers and"),
         (["chk_jobs", "--observer", "chk_feeds:late"], "is not a plain function"),
+        (["chk_jobs", "--observer", "chk_jobs:resize"], "is not a plain function"),
         (["chk_jobs", "--observer", "chk_feeds:cnt"], "chk_feeds has no cnt; is it count?"),
         (["chk_jobs", "--observer", "chk_feeds"], "it is not of the form module:attribute"),
         (["chk_jobs", "--capacity", "0"], "--capacity: 0 is not a whole number"),

@@ -185,6 +185,13 @@ def test_what_is_wrong_with_the_file_is_named_with_its_line(
     assert found[-1].startswith(str(file)[:30]) or "lanes" in said
 
 
+def test_a_file_may_begin_as_some_editors_begin_it(tmp_path: Path) -> None:
+    """With a byte order mark."""
+    file = tmp_path / "pool.toml"
+    file.write_text("capacity = 3\n", "utf-8-sig")
+    assert told(file).values["capacity"] == 3
+
+
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"label = '\xff'\n")
     (tmp_path / "large").write_bytes(b"#" * (FILE_BYTES_MAX + 1))
@@ -205,6 +212,11 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     [
         ({"POOL_CAPCITY": "7"}, "POOL_CAPCITY: there is no such variable; is it POOL_CAPACITY?"),
         ({"POOL_CAPACITY": "many"}, "POOL_CAPACITY: 'many' is not a whole number from 1 to 10,0"),
+        ({"POOL_CAPACITY": "5e1"}, "POOL_CAPACITY: '5e1' is not a whole number from 1 to 10,0"),
+        ({"POOL_CAPACITY": "1_0"}, "POOL_CAPACITY: '1_0' is not a whole number from 1 to 10,0"),
+        ({"POOL_CAPACITY": "\u0661"}, "is not a whole number from 1 to 10,000 jobs"),
+        ({"POOL_GRACE_S": "1_0"}, "POOL_GRACE_S: '1_0' is not a number from 0 to 86,400 s"),
+        ({"POOL_GRACE_S": "\u0661"}, "is not a number from 0 to 86,400 s"),
         ({"POOL_GRACE_S": "-1"}, "POOL_GRACE_S: -1 is not a number from 0 to 86,400 s"),
         ({"POOL_LOOP": "curio"}, "POOL_LOOP: 'curio' is not one of asyncio, trio"),
     ],
@@ -267,6 +279,12 @@ def test_a_password_of_the_file_is_never_repeated(tmp_path: Path) -> None:
         (["run", "jobs", "--capcity", "3"], "is it --capacity?"),
         (["run", "jobs", "--capcity=3"], "is it --capacity?"),
         (["run", "jobs", "--grace-s", "1", "feeds"], "several modules stand side by side"),
+        (["run", "jobs", "--cap", "3"], "is it --capacity?"),
+        (
+            ["parked", "show", "-lead", "5ed"],
+            "what begins with - and is no option stands behind --",
+        ),
+        (["run", "jobs", "-lead"], "what begins with - and is no option stands behind --"),
         (["status", "--ulr", "x"], "is it --url?"),
         (["run", "jobs", "--zzzz"], "unrecognized arguments: --zzzz\n"),
     ],

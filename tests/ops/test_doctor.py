@@ -129,6 +129,7 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
     ("start-at-dead", facts(**late(claim="x|1|1|0")), "which is fenced", "--fix --yes"),
     ("due-late", facts(late_due=Late(count=9, oldest_ms=20_000.0, keys=("k",))), "9", "--fix"),
     ("not-carried", facts(late_out={3: 20_000.0}, counters={"outgoing": 4}), "4 mess", "--fix"),
+    ("batch-late", facts(late_batches=Late(count=2, oldest_ms=20_000.0)), "2 batches", "--fix"),
     ("too-long", facts(record("running", **OLD), handlers={"h": LONG}), "timeout_s", "pool why k0"),
     ("no-progress", facts(record("running", **OLD), handlers={"h": LONG}), "progress", "why k0"),
     (
@@ -319,10 +320,11 @@ async def test_no_command_looks_at_more_than_a_page(fleet: Fleet, redis_url: str
     fleet.is_audited = False
     node = await fleet.node(handlers)
     await node.options(delay_s=600.0).dispatch(stay, "k")
-    names, text = fleet.names, str(fleet.client.hget(fleet.names.jobs, "k"), "ascii")  # type: ignore[arg-type]
+    names = fleet.names
+    text: Any = fleet.client.hget(names.jobs, "k")
     keys = [f"k{i}" for i in range(1499)]
     fleet.client.zadd(names.due, {f"k:{key}": 1e15 for key in keys})
-    fleet.client.hset(names.jobs, mapping=dict.fromkeys(keys, text))
+    fleet.client.hset(names.jobs, mapping={key: text for key in keys})  # noqa: C420 - its type
     asked: list[tuple[Any, ...]] = []
 
     class Spy:

@@ -162,7 +162,7 @@ def _plant_data(client: redis.Redis, pool: str, keys: dict[str, str]) -> None:
     """Do to the data what a hand does, or a defect."""
     n = Names(pool, 0)
     client.zrem(n.due, f"k:{keys['lost']}")
-    client.zadd(n.due, {f"k:{keys['due']}": 1000.0, "o:1": 1000.0})
+    client.zadd(n.due, {f"k:{keys['due']}": 1000.0, "o:1": 1000.0, "b:ghost": 1000.0})
     client.hset(Names(pool, lane_of("spoilt", LANES)).jobs, "spoilt", "no record")
     client.hset(Names(pool, 1).lane, "ttl", "9000")
     client.set(n.unassigned("other"), "somebody else's")
@@ -216,6 +216,7 @@ async def test_all_of_it_is_found_and_mended_by_following_the_advice(
             "astray": {keys["lost"]},
             "due-late": {keys["due"]},
             "not-carried": set(),
+            "batch-late": {"ghost"},
             "unreadable-records": {"spoilt"},
             "cannot-be-read": set(),
             "ttl-apart": set(),

@@ -180,6 +180,13 @@ def test_every_row_of_the_table_has_been_seen() -> None:
     assert [each.name for each in CASES if each.name not in {row[0] for row in ROWS}] == ["unnamed"]
 
 
+def test_a_member_of_a_batch_says_of_which() -> None:
+    told = why(facts(record("running", more="b3/0/77/night-1")))
+    assert told.batch == "night-1"
+    assert any(line.split() == ["batch", "night-1"] for line in lines(told))
+    assert why(facts(record("running"))).batch == ""
+
+
 def test_what_would_become_of_it_is_what_would_be_decided() -> None:
     def told(**changes: Any) -> str:
         trial = changes.pop("trial", "")

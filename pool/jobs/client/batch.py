@@ -40,6 +40,7 @@ from pool.errors import (
     BatchFailed,
     BatchSealed,
     BatchTooLarge,
+    MiddlewareFailed,
     NoSuchBatch,
     NoSuchJob,
     NotRunning,
@@ -53,7 +54,7 @@ from pool.errors import (
 )
 from pool.jobs.around import Outgoing, dispatch_through
 from pool.jobs.client.dispatch import Call, _checked
-from pool.jobs.client.dispatcher import Accepted
+from pool.jobs.client.dispatcher import Accepted, Pending
 from pool.jobs.client.job_client import Admitting, DispatchOptions, JobClient
 from pool.jobs.client.ref import JobRef
 from pool.jobs.client.waiters import ASK_AGAIN_S
@@ -74,6 +75,7 @@ from pool.redis.commands.batches import (
 )
 from pool.redis.commands.talk import Missing, More
 from pool.redis.scripts import ScriptCall
+from pool.runtime.exceptions import told
 
 if TYPE_CHECKING:
     from pool.jobs.context import LaneState
@@ -699,13 +701,13 @@ class Batch:
         """Dispatch those that are left, a slice ahead; wait for room as long as it takes."""
         dispatcher, pause_s = self._client.dispatcher, FULL_S
         while left:
-            under_way = list[tuple[int, Any]]()
+            under_way = list[tuple[int, Pending]]()
             for i in range(0, len(left) + SLICE, SLICE):
                 some = left[i : i + SLICE]
                 admitted = dispatcher.admit([items[n] for n in some], is_bounded=False)
                 await anyio.lowlevel.checkpoint()
                 for n, pending in under_way:
-                    answers[n] = await pending.waiter.wait()
+                    answers[n] = await pending.wait()
                 under_way = list(zip(some, admitted, strict=True))
             before, left = left, [n for n in left if isinstance(answers[n], PoolFull)]
             if left:
@@ -738,6 +740,10 @@ class Batch:
             ref = await dispatch_through(admitting.around, outgoing, send)
         except PoolError as error:
             return error.with_traceback(None)
+        except Exception as error:  # noqa: BLE001 - of the middleware
+            failed = MiddlewareFailed(key=call.key, problem=told(error))
+            failed.__cause__ = error.with_traceback(None)
+            return failed
         return Accepted(ref.key, ref.job_id, ref.handler, None)
 
     async def _tell_missing(self, indexes: Sequence[int]) -> None:

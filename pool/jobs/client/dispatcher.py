@@ -25,9 +25,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -199,7 +200,8 @@ class Dispatcher(Actor[Message]):
     inbox_max: int = 65_536
     context: Context
     _load: Load = attrs.field(init=False, factory=Load)
-    _lanes: list[_Lane] = attrs.field(init=False, factory=list)
+    # By number, made as they are asked for.
+    _lanes: dict[int, _Lane] = attrs.field(init=False, factory=partial(defaultdict, _Lane))
     _saturated: dict[str, float] = attrs.field(init=False, factory=dict)  # handler -> until
     _known: set[str] = attrs.field(init=False, factory=set)  # handlers that were registered
 
@@ -225,10 +227,13 @@ class Dispatcher(Actor[Message]):
                 pending.resolve(NotRunning(state="closed"))
             return taken
         lanes = defaultdict[int, list[Pending]](list)
-        for pending in taken:
-            lanes[self.context.lane_of(pending.item.key).number].append(pending)
+        if len(self.context.lanes) == 1:
+            lanes[0] = taken
+        else:
+            for pending in taken:
+                lanes[self.context.lane_of(pending.item.key).number].append(pending)
         for number, some in lanes.items():
-            self._lane(number).queue.extend(some)
+            self._lanes[number].queue.extend(some)
             self.attempt(self._flush, number)
         return taken
 
@@ -236,7 +241,7 @@ class Dispatcher(Actor[Message]):
 
     def begin(self) -> None:
         # What a crash left under way is sent again; the answers to its former calls are too late.
-        for number, lane in enumerate(self._lanes):
+        for number, lane in list(self._lanes.items()):
             flying, lane.flying = [*chain(*lane.flying)], []
             for pending in flying:
                 pending.doubt(lane, self.context.lanes[number].lane.generation)
@@ -247,7 +252,7 @@ class Dispatcher(Actor[Message]):
     def handle(self, message: Message) -> None:
         match message:
             case _Admitted(lane, batch):
-                flying = self._lane(lane).flying
+                flying = self._lanes[lane].flying
                 # Else it is the answer to a call of before a crash.  Forgotten last: a crash now
                 # would have nobody else know of it; by then it may be under way once more.
                 if any(each is batch for each in flying):
@@ -263,7 +268,7 @@ class Dispatcher(Actor[Message]):
         if crash is not None:
             return  # it will be run again
         left = StoreUnavailable(problem="the node left before an answer came", maybe_done=True)
-        for lane in self._lanes:
+        for lane in self._lanes.values():
             for pending in chain(*lane.flying):
                 pending.fail(left)
             for pending in (*lane.queue, *lane.again):
@@ -272,22 +277,17 @@ class Dispatcher(Actor[Message]):
             lane.queue.clear()
             lane.again.clear()
 
-    def _lane(self, number: int) -> _Lane:
-        while len(self._lanes) <= number:
-            self._lanes.append(_Lane())
-        return self._lanes[number]
-
     # --- admissions ---------------------------------------------------------------------------
 
     def _flush(self, number: int) -> None:
-        lane = self._lane(number)
+        lane = self._lanes[number]
         while lane.queue and len(lane.flying) < FLIGHTS_MAX:
-            batch, size_bytes = [lane.queue.popleft()], 0
-            while lane.queue and len(batch) < BATCH_MAX:
-                size_bytes += len(batch[-1].item.payload)
-                if size_bytes + len(lane.queue[0].item.payload) > BATCH_BYTES_MAX:
-                    break
-                batch.append(lane.queue.popleft())
+            queue, batch, size_bytes = lane.queue, list[Pending](), 0
+            while queue and len(batch) < BATCH_MAX:
+                size_bytes += len(queue[0].item.payload)
+                if size_bytes > BATCH_BYTES_MAX and batch:
+                    break  # one alone may be larger
+                batch.append(queue.popleft())
             self._send(number, lane, batch)
         self._watch(number, lane)
 
@@ -304,7 +304,7 @@ class Dispatcher(Actor[Message]):
                 )
 
     def _on_due(self, number: int) -> None:
-        lane, now_s = self._lane(number), self.context.io.clock()
+        lane, now_s = self._lanes[number], self.context.io.clock()
         moved_s = self._moved_s(number)
         for pending in lane.queue:
             pending.go_on(moved_s, self.context.settings.op_timeout_s)
@@ -321,16 +321,21 @@ class Dispatcher(Actor[Message]):
     ) -> None:
         lane.flying.append(batch)  # first: whatever happens now, somebody knows of it
         context, settings = self.context, self.context.settings
-        ranks, items = Ranks(), []
+        ranks, items, same = Ranks(), [], dict[str, tuple[int, ...]]()
         now_s = self.context.io.clock()
         for pending in batch:
             item = pending.item
             if not item.delay_s:
                 is_last = item.unassigned or self._saturated.get(item.handler, 0.0) > now_s
-                limit = TARGETS_MAX if is_last else 1
-                targets = context.targets(item.key, item.handler, lane=number, limit=limit)
-                item.unassigned = is_last or not targets
-                item.ranked = ranks.of(targets)
+                ranked = same.get(item.handler)
+                if ranked is None:
+                    limit = TARGETS_MAX if is_last else 1
+                    targets = context.targets(item.key, item.handler, lane=number, limit=limit)
+                    ranked = ranks.of(targets)
+                    if context.candidates.few(item.handler) is not None:
+                        same[item.handler] = ranked  # nothing to rank: whatever the key is
+                item.unassigned = is_last or not ranked
+                item.ranked = ranked
             items.append(item)
         if lane.owners:
             ranks.of(tuple(lane.owners))  # whose streams are to be looked into, too
@@ -366,12 +371,12 @@ class Dispatcher(Actor[Message]):
     def _on_admitted(self, admitted: _Admitted) -> None:
         number, batch, reply = admitted.lane, admitted.batch, admitted.reply
         if isinstance(reply, StorageFull) and not admitted.only_answered:
-            self._send(number, self._lane(number), batch, only_answer=True)
+            self._send(number, self._lanes[number], batch, only_answer=True)
             return
         if isinstance(reply, PoolError):
             self._on_failed(number, batch, reply, admitted.generation)
             return
-        self._lane(number).failures = 0
+        self._lanes[number].failures = 0
         again = []
         seen = self.context.lanes[number].seen(admitted.asked_s)
         told: list[Admitted] = reply
@@ -396,7 +401,7 @@ class Dispatcher(Actor[Message]):
                 pending.item.id = said.job_id
                 again.append(pending)
             elif isinstance(said, Elsewhere):
-                self._lane(number).owners.add(said.owner)
+                self._lanes[number].owners.add(said.owner)
                 again.append(pending)
             elif admitted.only_answered or said is Said.UNREADABLE:  # nothing of it is remembered
                 is_full = isinstance(said, Full)
@@ -416,7 +421,7 @@ class Dispatcher(Actor[Message]):
         if told[0] is Said.ACCEPTED and not first.allow_unknown and len(self._known) < KNOWN_MAX:
             self._known.add(first.handler)
         if again:
-            self._lane(number).queue.extendleft(reversed(again))
+            self._lanes[number].queue.extendleft(reversed(again))
 
     def _has_known(self, item: Admission) -> bool:
         """Whether its handler is known to have been registered; not if leave was given already."""
@@ -431,7 +436,7 @@ class Dispatcher(Actor[Message]):
         """Try again what can be tried again: an admission carries its id."""
         if isinstance(error, StoreLost):
             error = self._lost(number)
-        now_s, lane = self.context.io.clock(), self._lane(number)
+        now_s, lane = self.context.io.clock(), self._lanes[number]
         lane.failures += 1
         pause_s = refused_delay(lane.failures, DISPATCH_RETRY_S)
         for pending in batch:
@@ -453,7 +458,7 @@ class Dispatcher(Actor[Message]):
 
     def _resume(self, number: int) -> None:
         """Send again what waited for that."""
-        lane = self._lane(number)
+        lane = self._lanes[number]
         again, lane.again = lane.again, []
         if again:  # the first to be late comes first
             lane.queue = deque(sorted((*again, *lane.queue), key=attrgetter("deadline_s")))
@@ -516,8 +521,7 @@ class Dispatcher(Actor[Message]):
 
 
 def _conflict(item: Admission, known_handler: str, known_digest: str) -> IdempotencyConflict:
-    digest = more_of(item.more, "digest")
-    differs: Literal["handler", "arguments", "followers", "id"] = "followers"
+    digest, differs = more_of(item.more, "digest"), "followers"
     if known_handler != item.handler:
         differs = "handler"
     elif known_digest.partition("-")[0] != digest.partition("-")[0]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Final, Generic, Literal, TypeVar
 
+import anyio
 import attrs
 
 from pool import checks
@@ -40,6 +42,7 @@ from pool.names import pair
 R = TypeVar("R")
 
 STAGES_MAX: Final = 10_000  # told at once
+_MOMENT_S: Final = 0.001
 
 
 @attrs.frozen(kw_only=True)
@@ -326,17 +329,17 @@ class JobRef(Generic[R]):
             NotStopped: Its handler has not ended within `timeout_s`.
             JobLost: It was there, and the store has lost it; its handler may go on for a while.
             NoSuchJob: Nothing is known of it (any more).
-            StoreUnavailable: The store does not answer, or the node left meanwhile.
+            StoreUnavailable: The store does not answer, within `timeout_s` either, or the node left
+                meanwhile.
             StoreLost: The pool's data were lost, before it or while it was waited for.
         """
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         checks.text("cause", cause)
         try:
-            await self._client.request_stop(self.key, self.job_id, cause)
+            await stopped(self, cause, timeout_s)
         except NoSuchJob:
             await self._client.look(self.key, self.job_id, self._seen)  # raises if it has not ended
             return
-        await wait_stopped(self, timeout_s)
 
     async def _wait(self, waiting: Waiting, timeout_s: float | None) -> None:
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
@@ -366,11 +369,29 @@ def _expected(text: bytes, depth: int) -> Iterator[Stage]:
         yield from _expected(each.followers, depth + 1)
 
 
-async def wait_stopped(ref: JobRef[Any], timeout_s: float | None) -> None:
-    """Return once a job that was asked to stop has ended; see `JobRef.stop`."""
+async def stopped(ref: JobRef[Any], cause: str, timeout_s: float | None) -> None:
+    """Ask a job, or with no id the live one of its key, to stop; return once it has ended.
+
+    Raises what `JobRef.stop` does, and NoSuchJob.
+    """
+    client, clock = ref._client, ref._client.context.io.clock
+    client.check_open()
+    until_s = clock() + (timeout_s or math.inf)  # with 0 it takes the time of a call
+    with anyio.move_on_after(timeout_s or math.inf) as limit:
+        job_id = await client.request_stop(ref.key, ref.job_id, cause)
+    if limit.cancelled_caught:
+        raise StoreUnavailable(problem=f"no answer within {timeout_s:.3g} s", maybe_done=True)
+    asked = JobRef[Any](ref.key, job_id, ref.handler, client, ref._seen)
+    # Of a limit that is used up a moment is left: 0 would be as long as a call takes.
+    left_s = timeout_s and max(_MOMENT_S, until_s - clock())
+    await wait_stopped(asked, timeout_s, left_s)
+
+
+async def wait_stopped(ref: JobRef[Any], timeout_s: float | None, left_s: float | None) -> None:
+    """Return once a job that was asked to stop has ended, of a limit of which so much is left."""
     waiting = Waiting(ref.key, ref.job_id, ref._seen)
     try:
-        await ref._wait(waiting, timeout_s)
+        await ref._wait(waiting, left_s)
     except TimeoutError:
         assert timeout_s is not None
         record = waiting.record

@@ -103,7 +103,7 @@ class StopMany:
             if until_s is not None:
                 left_s = max(0.0, until_s - self.client.context.io.clock())
             try:
-                await wait_stopped(ref, left_s)
+                await wait_stopped(ref, left_s, left_s)
                 self._stopped += 1
             except PoolError as error:
                 self._note(error)

@@ -24,6 +24,7 @@ are told that the node is closed.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
@@ -128,7 +129,8 @@ class Waiters(Actor[Message]):
     bells: dict[str, set[anyio.Event]] = attrs.field(init=False, factory=dict)
     _origins: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # of handlers
     _passed_on: dict[WaitsFor, None] = attrs.field(init=False, factory=dict)  # of late
-    _lanes: list[_Lane] = attrs.field(init=False, factory=list)
+    # By number, made as they are asked for.
+    _lanes: dict[int, _Lane] = attrs.field(init=False, factory=partial(defaultdict, _Lane))
     _waiting: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # by key and id
     _is_asking: bool = attrs.field(init=False, default=False)
 
@@ -222,14 +224,14 @@ class Waiters(Actor[Message]):
     # --- the actor ----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        for lane in self._lanes:
+        for lane in self._lanes.values():
             lane.is_looking = False
         self.look_again()
 
     def handle(self, message: Message) -> None:
         match message:
             case _Looked(lane):
-                self._lane(lane).is_looking = False
+                self._lanes[lane].is_looking = False
                 self._on_looked(message)
                 self._send_looks(lane)
             case _AskAgain():
@@ -243,23 +245,18 @@ class Waiters(Actor[Message]):
     def ended(self, crash: BaseException | None) -> None:
         if crash is not None:
             return  # it will be run again
-        for lane in self._lanes:
+        for lane in self._lanes.values():
             lane.looks.clear()
         for job in list(self._waiting):
             self.on_ended(job, NotRunning(state="closed"))
 
-    def _lane(self, number: int) -> _Lane:
-        while len(self._lanes) <= number:
-            self._lanes.append(_Lane())
-        return self._lanes[number]
-
     def _look(self, key: str, job_id: str) -> None:
         number = self.context.lane_of(key).number
-        self._lane(number).looks[key, job_id] = None
+        self._lanes[number].looks[key, job_id] = None
         self.attempt(self._send_looks, number)
 
     def _send_looks(self, number: int) -> None:
-        lane = self._lane(number)
+        lane = self._lanes[number]
         if lane.is_looking or not lane.looks:
             return
         asked: list[tuple[str, str]] = []
@@ -298,13 +295,13 @@ class Waiters(Actor[Message]):
             match found:
                 case Record():
                     if state.node.name not in found.waiters and not looked.frees:
-                        self._lane(looked.lane).is_crowded = True  # at once, and so that we fit
+                        self._lanes[looked.lane].is_crowded = True  # at once, and so that we fit
                         self._look(key, job_id)
                     self._on_record(job, found, state.seen(looked.asked_s, found.accepted))
                 case Outcome() as outcome:
                     self.on_ended(job, outcome)
                 case More():
-                    self._lane(looked.lane).looks[key, job_id] = None  # `handle` asks for it next
+                    self._lanes[looked.lane].looks[key, job_id] = None  # `handle` asks for it next
                 case Missing():
                     for waiting in self._waiting.get(job, ()):
                         waiting.end(self.missing(key, job_id, waiting.seen, found))

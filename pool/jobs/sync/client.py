@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
 import attrs
 
@@ -307,6 +307,9 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client of {self.pool!r}>"
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Client is neither copied nor pickled: make one in each process")
+
     # ------------------------------------------------------------------------------------------
 
     def _of(self, node: Node) -> Dispatching:
@@ -377,6 +380,21 @@ class Ref(Generic[R]):
             PoolError: As for `JobRef.stop()`.
         """
         _wait(self._portals, lambda node, left_s: self._at(node).stop(cause, left_s), timeout_s)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ref):
+            return NotImplemented
+        return self._portals is other._portals and self._named == other._named
+
+    def __hash__(self) -> int:
+        return hash(self._named)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Ref belongs to its client: pass its key and job_id, see Client.job()")
+
+    @property
+    def _named(self) -> tuple[str, str]:
+        return self.key, self.job_id
 
     def __repr__(self) -> str:
         return f"Ref(key={self.key!r}, job_id={self.job_id!r}, handler={self.handler!r})"

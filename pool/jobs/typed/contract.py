@@ -45,12 +45,13 @@ from pool.errors import (
     PayloadEncodingError,
     UnknownVersion,
     WrongArguments,
+    name_of,
     shown,
 )
 from pool.jobs.depends import hint_of, needs_of, signature_of
 from pool.jobs.typed.annotations import awaited, shape_of, ungiven, unread
 from pool.jobs.typed.msgpack import MSGSPEC, MsgspecCall, MsgspecValue
-from pool.jobs.typed.shapes import ANY, Shape, Unfit, Wrong
+from pool.jobs.typed.shapes import ANY, Shape, Unfit, Wrong, wrong
 from pool.runtime.exceptions import told
 
 CodecName: TypeAlias = Literal["json", "msgspec", "bytes"]
@@ -93,6 +94,9 @@ def encoding_of(codec: object, version: object, upcast: object) -> Encoding:
     if type(codec) is str:
         checks.word("codec", codec, *OURS)
         return Encoding(codec, None, known, upcast)
+    if issubclass(type(codec), type):
+        kind: Any = codec
+        raise checks.setting("codec", codec, f"an object of it: {name_of(kind)}(...)")
     name, *methods = (_asked(codec, each) for each in ("name", "encode", "decode"))
     if type(name) is not str or not re.fullmatch(CODEC_NAME, name, re.ASCII) or name in OURS:
         must = f"one of {', '.join(OURS)}, nor a Codec with a name of its own"
@@ -400,6 +404,15 @@ class ValueCodec:
         return value
 
 
+def _bytes_or_none(value: Any) -> Any:
+    if value is not None and type(value) is not bytes:
+        raise wrong(value, "bytes or None, which is all that the codec 'bytes' carries")
+    return value
+
+
+_BYTES: Final = attrs.evolve(ANY, name="bytes", to_wire=_bytes_or_none, from_wire=_bytes_or_none)
+
+
 def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> ValueCodec | None:
     """Return what a handler returns; None: as it is, in JSON.
 
@@ -408,6 +421,8 @@ def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> ValueCod
     """
     if encoding.codec is not None:
         return ValueCodec(ANY, encoding.codec)
+    if encoding.name == "bytes":
+        return ValueCodec(_BYTES)
     try:
         hint = awaited(hint_of(signature_of(fn).return_annotation, fn))
     except (TypeError, ValueError):  # a builtin has no signature

@@ -100,6 +100,12 @@ def _parse_duration(text: str) -> timedelta:
     return -size if sign else size
 
 
+def _time(value: time) -> str:
+    if value.tzinfo is not None and value.utcoffset() is None:
+        raise Wrong("has a zone whose offset is another on other days: a time alone has none")
+    return value.isoformat()
+
+
 def _to_base64(value: Any) -> Any:
     if not issubclass(type(value), bytes):
         raise wrong(value, "bytes")
@@ -120,7 +126,7 @@ def _from_base64(value: Any) -> bytes:
 TEXTS: Final[Mapping[Any, Shape]] = {
     datetime: _text(datetime, datetime.fromisoformat, datetime.isoformat),
     date: _text(date, date.fromisoformat, date.isoformat),
-    time: _text(time, time.fromisoformat, time.isoformat),
+    time: _text(time, time.fromisoformat, _time),
     timedelta: _text(timedelta, _parse_duration, _duration),
     UUID: _text(UUID, UUID),
     Decimal: _text(Decimal, Decimal),

@@ -297,14 +297,16 @@ class Memory:
 
     def keep(self, edge: Edge, now_s: float, keep_s: float) -> None:
         """Remember how an epoch of ours ended; what is older than `keep_s` is forgotten."""
-        self._drop(edge.key)
+        kept = self._kept
+        if edge.key in kept:
+            self._drop(edge.key)
         size_bytes, letter = edge.size_bytes, edge.letter
-        self._kept[edge.key] = (letter, *_FIELDS_OF[letter](edge), size_bytes, now_s)
+        kept[edge.key] = (letter, *_FIELDS_OF[letter](edge), size_bytes, now_s)
         self._bytes += size_bytes
-        while self._kept:
-            oldest = next(iter(self._kept))
-            is_young = self._kept[oldest][-1] > now_s - keep_s
-            if is_young and len(self._kept) <= MEMORY_MAX and self._bytes <= MEMORY_BYTES_MAX:
+        while kept:
+            oldest = next(iter(kept))
+            is_young = kept[oldest][-1] > now_s - keep_s
+            if is_young and len(kept) <= MEMORY_MAX and self._bytes <= MEMORY_BYTES_MAX:
                 return
             self._drop(oldest)
 

@@ -36,6 +36,7 @@ from pool.version import __version__
 OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
 _INTERRUPTED = 128 + 2  # as a shell says of a program that SIGINT ended
 
+_BEHIND = "; what begins with - and is no option stands behind --"
 _SECRET = re.compile(r"(?<=://)\S+")
 
 
@@ -282,12 +283,18 @@ class _Parser(argparse.ArgumentParser):
 
     def _meant(self, message: str) -> str:
         """Return which option is spelled like the first that is unknown."""
+        if re.search(r"required: .*(KEY|ID)", message):
+            return _BEHIND
         unknown, _, word = message.partition("unrecognized arguments: ")
         if unknown or not word:
             return ""
         if not word.startswith("-"):
             return "; several modules stand side by side"
-        near = difflib.get_close_matches(re.split(r"[= ]", word)[0], self._flags(), n=1)
+        flag = re.split(r"[= ]", word)[0]
+        if not flag.startswith("--"):
+            return _BEHIND
+        begins = sorted(each for each in self._flags() if each.startswith(flag))
+        near = begins or difflib.get_close_matches(flag, self._flags(), n=1)
         return f"; is it {near[0]}?" if near else ""
 
     def _flags(self) -> set[str]:

@@ -20,6 +20,7 @@ from pool.jobs.node import Node
 from pool.names import check_batch, check_pool
 from pool.ops.cli.parked import check_there
 from pool.ops.cli.status import reachable
+from pool.ops.terminal import write
 from pool.redis.url import Url
 
 _BAR: Final = 30  # characters
@@ -32,8 +33,7 @@ def run(args: argparse.Namespace) -> int:
         check_batch(args.id)
     with reachable(args.url) as url:
         facts, lines, code = anyio.run(_run, args, url)
-    text = json.dumps({"ok": code == 0, **facts}) if args.json else "\n".join(lines)
-    sys.stdout.write(f"{text}\n")
+    write([json.dumps({"ok": code == 0, **facts})] if args.json else lines)
     return code
 
 

@@ -31,6 +31,7 @@ PATH_BYTES_MAX: Final = 4096  # of a name of a file
 FILE_BYTES_MAX: Final = 1024 * 1024  # of the configuration
 FILE_VARIABLE: Final = "POOL_CONFIG"
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 _NEAR: Final = 0.75  # how alike two names are, of which one is a typing error
 
 Check: TypeAlias = Callable[[Any], object]
@@ -185,7 +186,7 @@ class Option:
         """Return what a flag or a variable says; what it is not, the validator says."""
         match self.kind:
             case "number":
-                return _number(text)
+                return _number(text, is_whole=self.meta["whole"])
             case "flag":
                 return _WORDS.get(text.lower(), text)
             case "texts":
@@ -202,13 +203,14 @@ class Option:
         return getattr(self.owner(**{self.name: value}), self.name)
 
 
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+def _number(text: str, *, is_whole: bool) -> Any:
+    """Return a number as everybody writes it; what Python takes besides is no number here."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    try:
+        return text if is_whole or "_" in text or not text.isascii() else float(text)
+    except ValueError:
+        return text
 
 
 OPTIONS: Final = {
@@ -413,7 +415,7 @@ def _read(path: Path) -> str:
             text = file.read(FILE_BYTES_MAX + 1)
         if len(text) > FILE_BYTES_MAX:
             raise _unusable(str(path), f"it has more than {FILE_BYTES_MAX:,} bytes")
-        return text.decode()
+        return text.decode("utf-8-sig")  # as Windows' editors write it
     except UnicodeDecodeError as error:
         raise _unusable(str(path), f"byte {error.start} is no UTF-8") from None
     except (OSError, ValueError) as error:

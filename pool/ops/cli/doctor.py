@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 
 import anyio
@@ -26,6 +25,7 @@ from pool.ops.cli import ttl
 from pool.ops.cli.status import reachable
 from pool.ops.doctor import VERSION, Finding, examine
 from pool.ops.inspect import Found
+from pool.ops.terminal import write
 from pool.ops.why import span
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
@@ -66,11 +66,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(setting="yes", problem="--yes says yes to --fix, which is not there")
     with reachable(args.url) as url:
         told = anyio.run(diagnose, args.pool, url, args.all, args.fix, args.yes)
-    if args.json:
-        text = json.dumps({"ok": told.is_well, **attrs.asdict(told)})
-    else:
-        text = "\n".join(lines(told))
-    sys.stdout.write(f"{text}\n")
+    as_json = {"ok": told.is_well, **attrs.asdict(told)}
+    write([json.dumps(as_json)] if args.json else lines(told))
     return 0 if told.is_well else 1
 
 

@@ -106,6 +106,8 @@ def _facts(told: Why) -> Iterator[tuple[str, str]]:
         yield "behind it", f"{told.line_length} queued" + _ids(told)
     if told.followers:
         yield "followers", ", ".join(told.followers)
+    if told.batch:
+        yield "batch", told.batch
     if told.if_owner_died:
         yield "if it dies", told.if_owner_died
     if told.would_go_to:

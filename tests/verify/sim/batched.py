@@ -44,6 +44,8 @@ class Members:
                 boot.record("dispatch", "invoke", key=its_key, idem=its, extra=extra)
         then = Follower("work", key, token, plan)
         try:
+            if not is_first:  # where data were lost it would be another one
+                await node.batches.get(self.name).status()
             made = node.batch(self.name, then=then, success_min=self.least, open_s=self.open_s)
             async with made as batch:
                 if nonces.setdefault(self.name, batch._nonce) != batch._nonce:
