@@ -10,6 +10,7 @@
     pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
     pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
     pool/schedules.py   schedules, by name
+    pool/plans.py       plans, by name
     pool/batches.py  many jobs as one
     pool/middleware.py  what stands around handlers sees, by name
     pool/codecs.py   what a codec of one's own has
@@ -20,9 +21,9 @@
 
 A module imports its own floor or a lower one.  Public is what is named here and in the `__all__`
 of `pool.batches`, `pool.codecs`, `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`,
-`pool.maps`, `pool.middleware`, `pool.schedules`, `pool.streams`, `pool.sync` and `pool.testing`;
-the rest may change.  `import pool` alone loads none of them: a name is fetched from its home when
-it is first used.
+`pool.maps`, `pool.middleware`, `pool.plans`, `pool.schedules`, `pool.streams`, `pool.sync` and
+`pool.testing`; the rest may change.  `import pool` alone loads none of them: a name is fetched from
+its home when it is first used.
 """
 
 from __future__ import annotations
@@ -131,16 +132,8 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
             return error
         homes = dict.fromkeys(__all__, __name__)
         others = (
-            "batches",
-            "codecs",
-            "errors",
-            "events",
-            "maps",
-            "middleware",
-            "schedules",
-            "streams",
-            "sync",
-            "testing",
+            *("batches", "codecs", "errors", "events", "maps", "middleware", "plans"),
+            *("schedules", "streams", "sync", "testing"),
         )
         for module in others:
             home = f"{__name__}.{module}"

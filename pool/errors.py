@@ -45,6 +45,7 @@ __all__ = [
     "NoSuchBatch",
     "NoSuchJob",
     "NoSuchLetter",
+    "NoSuchPlan",
     "NoSuchSchedule",
     "NodeError",
     "NotOwner",
@@ -56,6 +57,7 @@ __all__ = [
     "PartEnded",
     "PayloadEncodingError",
     "PayloadTooLarge",
+    "PlanRefused",
     "PoolError",
     "PoolFull",
     "ProcessDied",
@@ -555,6 +557,37 @@ class NoSuchSchedule(RefusedError):
     hint: ClassVar[str] = "`node.schedules.list()` tells which there are"
 
     schedule: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NoSuchPlan(RefusedError):
+    """There is no plan of this name: no job keeps it, or no worker has its producer.
+
+    A node with the producer dispatches that job when it starts, and looks every 10 s whether it is
+    still there.
+    """
+
+    code: ClassVar[str] = "POOLNOPLAN"
+    hint: ClassVar[str] = "`pool plans list` tells which there are"
+
+    plan: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class PlanRefused(RefusedError):
+    """What a plan's producer answers cannot be used.
+
+    It changes nothing: the jobs that the plan has go on, and it is asked again. It failed or did
+    not answer in time, named a key twice or more than 100,000 of them, a handler that no node has
+    registered, or arguments that cannot be dispatched; `key` says at which.
+    """
+
+    code: ClassVar[str] = "POOLPLAN"
+    hint: ClassVar[str] = "correct the producer; `pool plans diff` tries it"
+
+    plan: str
+    key: str
+    problem: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

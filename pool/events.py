@@ -42,6 +42,10 @@ __all__ = [
     "NodeLeft",
     "Observer",
     "PasswordInClear",
+    "PlanConflicted",
+    "PlanFailed",
+    "PlanHeld",
+    "PlanTurned",
     "PolicyUnknown",
     "ReconciliationMended",
     "RecordQuarantined",
@@ -446,6 +450,66 @@ class ScheduleUnreadable:
 
     schedule: str
     lane: int
+
+
+@attrs.frozen(kw_only=True)
+class PlanTurned:
+    """A turn of a plan has started, stopped or replaced jobs."""
+
+    event: ClassVar[str] = "plan.turned"
+    level: ClassVar[str] = "info"
+
+    plan: str
+    turn: int
+    epoch: int
+    wanted: int
+    kept: int
+    started: int
+    stopped: int
+    replaced: int
+    stopping: int
+
+
+@attrs.frozen(kw_only=True)
+class PlanHeld:
+    """A plan's answer would stop all its jobs, or too many: nothing is changed until that is
+    confirmed.  Told once for the same stops.
+    """
+
+    event: ClassVar[str] = "plan.held"
+    level: ClassVar[str] = "warning"
+
+    plan: str
+    stops: int
+    wanted: int
+    token: str
+    hint: str = "`pool plans diff` says what; `pool plans confirm` lets it"
+
+
+@attrs.frozen(kw_only=True)
+class PlanFailed:
+    """A plan's producer has failed, hangs, or said what cannot be; or a job could not be started.
+    The jobs there are go on.  Told once until it is something else.
+    """
+
+    event: ClassVar[str] = "plan.failed"
+    level: ClassVar[str] = "warning"
+
+    plan: str
+    problem: str
+
+
+@attrs.frozen(kw_only=True)
+class PlanConflicted:
+    """A plan names a key that has a job of somebody else's, which goes on.  Of a turn the first 20
+    are told.
+    """
+
+    event: ClassVar[str] = "plan.conflicted"
+    level: ClassVar[str] = "warning"
+
+    plan: str
+    key: str
 
 
 @attrs.frozen(kw_only=True)

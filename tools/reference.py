@@ -28,6 +28,7 @@ import pool.letters
 import pool.listing
 import pool.maps
 import pool.middleware
+import pool.plans
 import pool.schedules
 import pool.streams
 import pool.sync
@@ -76,6 +77,7 @@ API: Final = {
         *pool.listing.__all__,
         *pool.schedules.__all__,
         *pool.middleware.__all__,
+        *pool.plans.__all__,
         *pool.codecs.__all__,
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),
@@ -92,6 +94,7 @@ _HOMES: Final = (
     pool.schedules,
     pool.maps,
     pool.middleware,
+    pool.plans,
     pool.streams,
     pool.sync,
     pool.events,

@@ -37,15 +37,17 @@ from typing import (
 import attrs
 
 from pool import checks
-from pool.core.codec import Codec
+from pool.core.codec import VERSION_MAX, Codec
 from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
+from pool.core.plans import handler_of, plan_and_version
 from pool.core.times import Cron, When, check_when
 from pool.errors import ConfigError, DuplicateHandler, InvalidOption, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
 from pool.jobs.depends import Plan, check_given, plan_of, signature_of
 from pool.jobs.forms import Result, Runner, Said, function_of, object_function, refused
 from pool.jobs.job import Job
+from pool.jobs.producing import EVERY_MAX_S, EVERY_MIN_S, F, Producer, check_plan
 from pool.jobs.typed.contract import (
     Arguments,
     CodecName,
@@ -89,6 +91,9 @@ QUEUE_MAX: Final = 100  # jobs queued behind one of their key, unless somebody s
 # The fleet knows a worker, with its handlers' names, by one value of a map (64 KiB): this leaves
 # room for the rest, as long as that may be.
 NAMES_BYTES_MAX: Final = 56 * 1024
+DIFF_KEPT_S: Final = 60.0  # what a dry run of a plan has found
+KEPT_BACKOFF_S: Final = 0.2  # of a plan whose keeping failed, and not its producer; and at most
+KEPT_BACKOFF_MAX_S: Final = 1.0
 SECONDS_MIN: Final = 0.001  # of a time limit or a backoff
 
 
@@ -212,6 +217,7 @@ class Handlers:
         self._mine: list[Handler[..., Any]] = []  # those that were registered here
         self._parts: list[Handlers] = []
         self._coded: list[CodedSchedule] = []
+        self._producers: list[tuple[Handler[..., Any], Producer]] = []
         self._lifespan = lifespan
         self._overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._by_name: dict[str, Handler[..., Any]] = {}
@@ -461,6 +467,83 @@ class Handlers:
         for part in self._parts:
             before = part._parent[1] if part._parent is not None else ""
             yield from part._scheduled(prefix + before)
+
+    def plan(
+        self,
+        name: str,
+        handler: Handler[..., Any] | str | None = None,
+        *,
+        every_s: float = 30.0,
+        timeout_s: float = 60.0,
+        stop_max: float = 0.5,
+        version: int = 1,
+    ) -> Callable[[F], F]:
+        """Register a producer, which says which keys should run: the pool makes it so.
+
+        One worker of the fleet asks it, every so often, and is given the `Job` that keeps the plan.
+        It returns or yields keys, `Call`s or `Planned`s, or returns `StopAll()`; it may be plain or
+        `async def`.  What it names is started, what has other arguments than before is stopped and
+        started anew, what it names no more is stopped.  Jobs that are not the plan's are left
+        alone.  The plan takes a slot of a worker for itself.  See `Node.plan()`.
+
+        Args:
+            name: The plan's, 1 to 64 of A-Z, a-z, 0-9, _, . and -.
+            handler: Of the keys and `Call`s; a `Planned` says its own.
+            every_s: It is asked again so long after its last turn, 0.05 to 86,400.
+            timeout_s: It has so long to answer, 0.001 s to 365 days.
+            stop_max: An answer by which more than this share of the plan's jobs would be stopped, 0
+                to 1, or all of them, changes nothing until it is confirmed.
+            version: Of the producer, 1 to 999,999.  Where several are deployed, the latest keeps
+                the plan.
+
+        Raises:
+            ConfigError: The name or the handler cannot be used.
+            InvalidOption: A number is out of bounds.
+            DuplicateHandler: The name is taken.
+        """
+        self._check_name("plan", name)
+        check_plan(name)
+        if handler is not None and not issubclass(type(handler), Handler):
+            check_handler(handler)
+        options = {
+            "every_s": checks.seconds("every_s", every_s, EVERY_MIN_S, EVERY_MAX_S),
+            "timeout_s": checks.seconds("timeout_s", timeout_s, SECONDS_MIN),
+            "stop_max": checks.number("stop_max", stop_max, 0.0, 1.0),
+        }
+        version = checks.count("version", version, 1, VERSION_MAX)
+        encoding = encoding_of("json", 1, None)
+
+        def add(fn: F) -> F:
+            if not callable(fn):
+                raise checks.setting("plan", fn, "a function")
+            producer = Producer(fn=fn, handler=handler, version=version, **options)
+
+            async def keep(job: Job) -> None:
+                await job.node._keep_plan(job, producer)
+
+            async def compare(job: Job) -> Any:
+                return await job.node._compare_plan(job, producer)
+
+            service = Options(
+                kind="service",
+                attempts_max=0,
+                backoff_s=KEPT_BACKOFF_S,
+                backoff_max_s=KEPT_BACKOFF_MAX_S,
+            )
+            once = Options(attempts_max=1, retention_s=DIFF_KEPT_S)
+            kept = self._add(handler_of(name, "plan", version), service, encoding, None, keep)
+            self._add(handler_of(name, "diff", version), once, encoding, None, compare)
+            self._producers.append((kept, producer))
+            return fn
+
+        return add
+
+    def _planned(self) -> Iterator[tuple[str, Handler[..., Any], Producer]]:
+        """Yield the plans of all handlers, those included as well, with their names."""
+        for kept, producer in self._producers:
+            yield plan_and_version(kept.name)[0], kept, producer
+        for part in self._parts:
+            yield from part._planned()
 
     def override(
         self, dependency: Callable[..., Any], by: Callable[..., Any]

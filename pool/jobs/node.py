@@ -26,6 +26,7 @@ from pool.core.headroom import check_headroom
 from pool.core.lifecycle import State as JobState
 from pool.core.options import IfExists
 from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
+from pool.core.plans import plan_and_version
 from pool.core.record import Record
 from pool.errors import (
     ConfigError,
@@ -40,21 +41,31 @@ from pool.jobs.client.dispatch import Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
 from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
 from pool.jobs.client.parked import DeadLetters
+from pool.jobs.client.plan_ref import PlanRef, plans, see_to
+from pool.jobs.client.plans import compared, keep_plan
 from pool.jobs.client.ref import JobRef, Status, status_of, stopped
 from pool.jobs.client.schedules import Schedules, of_code
-from pool.jobs.client.stopping import StopAll, StopReport
+from pool.jobs.client.stopping import StopMany, StopReport
 from pool.jobs.client.ticker import Ticker, make_ticker
 from pool.jobs.context import Context
 from pool.jobs.followers import Follower, Packer, count_of, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
 from pool.jobs.job import RUNNING, Job
+from pool.jobs.producing import Producer
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.wiring import Wiring
 from pool.maps.commands import MapLife
 from pool.maps.map import ReplicatedMap
 from pool.maps.replica import Replica
 from pool.maps.watch import V
-from pool.names import Control, check_batch, check_key, check_label, check_pool
+from pool.names import (
+    Control,
+    check_batch,
+    check_handler,
+    check_key,
+    check_label,
+    check_pool,
+)
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.loops import door
 from pool.redis.io.system import IO, LINEAGE, SystemIO
@@ -307,7 +318,7 @@ class Node(Dispatching):
         checks.flag("dry_run", dry_run)
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         wanted = JobFilter(handler=handler, prefix=prefix)
-        work = StopAll(client, wanted, cause, timeout_s, dry_run).carry_out
+        work = StopMany(client, wanted, cause, timeout_s, dry_run).carry_out
         return await (self._outlive("stop_all", work) if RUNNING.get() else work())
 
     async def jobs(
@@ -432,6 +443,39 @@ class Node(Dispatching):
             InvalidOption: The period is out of bounds.
         """
         return make_ticker(self._open_client, name, every_s)
+
+    # --- plans --------------------------------------------------------------------------------
+
+    def plan(self, name: str) -> PlanRef:
+        """Return a plan of the pool, to look at, to try, and to confirm; see `Handlers.plan()`.
+
+        Raises:
+            ConfigError: The name cannot be used.
+            NotRunning: The node is not open.
+        """
+        check_handler(name)
+        self._check_open()
+        return PlanRef(name, self._open_client)
+
+    async def plans(self) -> list[str]:
+        """Return the names of the plans that are kept in this pool.
+
+        Raises:
+            StoreUnavailable, NotRunning: As for `dispatch()`.
+        """
+        return await plans(self._open_client())
+
+    async def _keep_plan(self, job: Job, producer: Producer) -> None:
+        await keep_plan(self._client, job, producer, plan_and_version(job.handler)[0])
+
+    async def _compare_plan(self, job: Job, producer: Producer) -> Any:
+        return await compared(self._client, job, producer, plan_and_version(job.handler)[0])
+
+    def _see_to_plans(self, handlers: Handlers) -> None:
+        planned = tuple(handlers._planned())
+        if planned:
+            supervisor = self._open_wiring.context.supervisor
+            supervisor.errand("plans", partial(see_to, self._client, planned))
 
     # --- batches ------------------------------------------------------------------------------
 
@@ -584,6 +628,7 @@ class Node(Dispatching):
         wanted = of_code(self._client, handlers)
         worker = await self._open_wiring.add_worker(handlers, *args)
         self._open_wiring.keep_schedules(wanted)
+        self._see_to_plans(handlers)
         return LocalWorker(worker.id, self)
 
     async def drain(self, *, grace_s: float | None = None) -> None:
@@ -830,6 +875,7 @@ class Node(Dispatching):
             wanted = of_code(self._client, self._handlers)
             await wiring.add_worker(self._handlers, *self._worker_args)
             wiring.keep_schedules(wanted)
+            self._see_to_plans(self._handlers)
 
     async def _close(self) -> None:
         """End the actors, then what runs beside the loop; each step whatever became of the others.

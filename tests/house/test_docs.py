@@ -15,6 +15,7 @@ import pool
 import pool.batches
 import pool.letters
 import pool.listing
+import pool.plans
 import pool.sync
 from pool.core.timing import Timing
 from pool.ops.cli.explain import kinds
@@ -53,6 +54,7 @@ def test_every_public_name_has_a_page() -> None:
         pool.maps,
         pool.middleware,
         pool.schedules,
+        pool.plans,
         pool.streams,
         pool.sync,
     )

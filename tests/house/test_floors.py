@@ -46,6 +46,7 @@ FLOOR = {
     "batches": 14,
     "letters": 14,
     "middleware": 14,
+    "plans": 14,
     "codecs": 14,
     "listing": 14,
     "schedules": 14,
@@ -255,9 +256,9 @@ def test_no_async_log_calls() -> None:
 
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
-    "pool.batches",
-    *("pool.codecs", "pool.maps", "pool.middleware", "pool.streams", "pool.sync"),
-    *("pool.schedules", "pool.testing"),
+    *("pool.batches", "pool.codecs", "pool.maps", "pool.middleware", "pool.plans"),
+    *("pool.schedules", "pool.streams", "pool.sync"),
+    "pool.testing",
 )
 
 

@@ -25,6 +25,7 @@ import pool.letters
 import pool.listing
 import pool.maps
 import pool.middleware
+import pool.plans
 import pool.schedules
 import pool.streams
 import pool.sync
@@ -41,6 +42,7 @@ HOMES = (
     pool.maps,
     pool.middleware,
     pool.schedules,
+    pool.plans,
     pool.streams,
     pool.sync,
     pool.testing,

@@ -29,6 +29,7 @@ import pool
 import pool.batches
 import pool.letters
 import pool.maps
+import pool.plans
 import pool.schedules
 import pool.streams
 import pool.sync
@@ -72,7 +73,16 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-HOMES = (*(pool, pool.batches, pool.letters, pool.maps, pool.schedules, pool.streams, pool.sync),)
+HOMES = (
+    pool,
+    pool.batches,
+    pool.letters,
+    pool.maps,
+    pool.plans,
+    pool.schedules,
+    pool.streams,
+    pool.sync,
+)
 
 # Made by the library: who makes one by hand is not listened to.
 MADE_HERE = words(
@@ -80,6 +90,7 @@ MADE_HERE = words(
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
     "Progress JobPage StopReport Result Stage Ref Letters MapReader Schedule ScheduleList "
+    "PlanRef PlanStatus PlanDiff PlanTurn "
     "Batch BatchRef BatchStatus Batches Member Members Refused Schedules TickInfo Ticker"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
@@ -530,6 +541,25 @@ CALLS: dict[str, dict[str, Takes]] = {
         n: AN_OPEN_MAP[n] for n in ("name", "values", "ttl_s", "is_sliding", "expires_at")
     },
     "Node.stream": {"name": NAME.called("stream"), **STREAM_ENDS},
+    "Node.plan": {"name": NAME.called("handler")},
+    "Handlers.plan": {
+        "name": NAME.called("handler"),
+        "handler": NAME.called("handler").or_none(),
+        "every_s": within(0.05, 86_400.0, good=1.0),
+        "timeout_s": within(0.001, YEAR_S, good=1.0),
+        "stop_max": within(0.0, 1.0),
+        "version": within(1, 999_999, whole=True),
+    },
+    "PlanRef.diff": {"timeout_s": TIMEOUT},
+    "PlanRef.apply": {"timeout_s": TIMEOUT},
+    "PlanRef.confirm": {"token": TEXT.but("''").or_none(), "timeout_s": TIMEOUT},
+    # Looked at where the producer's answer is.
+    "Planned.__init__": {
+        "handler": A_JOB["handler"],
+        "key": KEY,
+        "args": ANY,
+        "kwargs": ANY,
+    },
     "Node.add_worker": {"handlers": Takes(handlers), **A_WORKER},
     "LocalWorker.remove": {"grace_s": within(0.0, 86_400.0).or_none()},
     "Node.drain": {"grace_s": within(0.0, 86_400.0).or_none()},
@@ -789,6 +819,8 @@ class Things:
                 on = Follower if method == "__init__" else Follower("x", "k")
             case "Call":
                 on = Call if method == "__init__" else Call("x")
+            case "PlanRef":
+                on = self.node.plan("x")
             case "ReplicatedMap" if method != "open":
                 on = self.flags
             case "Stream" if method != "open":

@@ -33,6 +33,8 @@ from xml.etree import ElementTree
 
 import attrs
 
+from tests.verify.plan_mutants import PLAN_MUTANTS
+
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "mutants.md"
 SEEDS: Final = 500
@@ -65,6 +67,7 @@ class Mutant:
 
 
 MUTANTS: Final = (
+    *(Mutant(**each) for each in PLAN_MUTANTS),
     Mutant(
         name="no fence at settle",
         is_named=True,

@@ -47,7 +47,7 @@ class StopReport:
 
 
 @attrs.define
-class StopAll:
+class StopMany:
     """One stop of many jobs."""
 
     client: JobClient

@@ -1,5 +1,5 @@
 """The command line: `pool demo | dev | run | check`, to look `status | why | doctor | parked |
-batches | schedules`, and `ttl | acl | explain`.
+batches | schedules | plans`, and `ttl | acl | explain`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -119,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_parked(commands)
     _add_schedules(commands)
+    _add_plans(commands)
     _add_batches(commands)
 
     ttl = _command(commands, "ttl", "change the lease TTL of a pool while its nodes run")
@@ -215,6 +216,35 @@ def _add_schedules(commands: _Commands) -> None:
     )
     for command in (show, *(verb(*each) for each in others)):
         command.add_argument("name", metavar="NAME", help="the schedule's name")
+
+
+def _add_plans(commands: _Commands) -> None:
+    plans: _Parser = commands.add_parser(
+        "plans",
+        help="look at plans, try them, and confirm what they hold",
+        description="Look at plans, try them, and confirm what they hold.",
+        allow_abbrev=False,
+    )
+    verbs = plans.add_subparsers(required=True, metavar="VERB")
+    for name, text in (
+        ("list", "show the plans of a pool"),
+        ("show", "show a plan, and how its last turn went"),
+        ("diff", "ask its producer, and say what would change; nothing is changed"),
+        ("apply", "have the next turn taken now"),
+        ("confirm", "let a plan stop what it has held"),
+    ):
+        command = _command(verbs, name, text)
+        command.set_defaults(module="pool.ops.cli.plans", verb=name)
+        _add_pool(command)
+        if name != "list":
+            command.add_argument("name", metavar="NAME", help="the plan's name")
+        if name in ("diff", "apply", "confirm"):
+            command.add_argument(
+                "--timeout", type=float, default=120.0, metavar="SECONDS", help="(default: 120)"
+            )
+        if name == "confirm":
+            command.add_argument("--token", help="as `show` or `diff` tells it: just those stops")
+            command.add_argument("--anything", action="store_true", help="whatever it stops now")
 
 
 def _add_batches(commands: _Commands) -> None:

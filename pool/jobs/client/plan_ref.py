@@ -1,0 +1,276 @@
+"""A plan as others see it, and who sees to it that somebody keeps it.
+
+A request is a message to the job that keeps the plan: it survives that job's owner, and is carried
+out in the turn that is saved with its id.  A dry run is a job of its own, on whichever worker has
+the producer.
+
+Every node with a producer looks, at its start and then every `LOOK_S`, whether the plan's job is
+there, and of its version or a later one; else it dispatches it, in the place of an earlier one.
+Many may do so at once: one is accepted, and of several that wait for an earlier one the last.
+Dying before that leaves it to the others, or to who starts next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+import attrs
+
+from pool import checks
+from pool.core.codec import decode_value, encode_message
+from pool.core.plans import ANYTHING, PlanTurn, parse_turn, plan_and_version, plan_key
+from pool.core.record import Record
+from pool.core.stored import state_of
+from pool.errors import (
+    NoSuchJob,
+    NoSuchPlan,
+    NotRunning,
+    PayloadEncodingError,
+    PlanRefused,
+    PoolError,
+    StoreUnavailable,
+    again,
+    unsure,
+)
+from pool.jobs.client.job_client import DispatchOptions, JobClient
+from pool.jobs.client.ref import JobRef
+from pool.jobs.handlers import Handler
+from pool.jobs.producing import Producer
+from pool.redis.commands.reply import read
+
+LOOK_S: Final = 10.0
+ASK_AGAIN_S: Final = 0.1
+LATE_MAX: Final = 3  # answers in a row that may be late
+DIFF_S: Final = 30.0  # beside what its producer may take
+
+
+@attrs.frozen(kw_only=True)
+class PlanStatus:
+    """How a plan is.
+
+    `state`, `owner` and `why` are those of the job that keeps it, as of any job's `Status`;
+    `version` is its producer's, and `last` how its last turn went.
+    """
+
+    plan: str
+    state: str
+    owner: str
+    version: int
+    why: str
+    last: PlanTurn
+
+
+@attrs.frozen(kw_only=True)
+class PlanDiff:
+    """What a plan's next turn would do.
+
+    The four counts say how many of the `wanted` keys, and of those that are not wanted any more,
+    it would start, stop and replace, and how many somebody else has; of each kind the first 20
+    keys are named.  `is_held`: it would do nothing until `token` is confirmed.
+    """
+
+    wanted: int
+    kept: int
+    starts: int
+    stops: int
+    replaces: int
+    taken: int
+    start_keys: tuple[str, ...]
+    stop_keys: tuple[str, ...]
+    replace_keys: tuple[str, ...]
+    taken_keys: tuple[str, ...]
+    is_held: bool
+    token: str
+
+
+class PlanRef:
+    """A plan of the pool, by its name; made by `Node.plan()`."""
+
+    def __init__(self, name: str, opened: Callable[[], JobClient]) -> None:
+        self.name: str = name
+        self._opened = opened
+
+    def __repr__(self) -> str:
+        return f"PlanRef({self.name!r})"
+
+    async def status(self) -> PlanStatus:
+        """Return how the plan is, as of its last turn.
+
+        Raises:
+            NoSuchPlan: No job keeps one of this name.
+            StoreUnavailable, NotRunning: As for `JobRef.status()`.
+        """
+        client = self._opened()
+        record, saved = await _look(client, self.name)
+        if record is None:
+            raise NoSuchPlan(plan=self.name)
+        return PlanStatus(
+            plan=self.name,
+            state=record.state,
+            owner=record.owner,
+            version=plan_and_version(record.handler)[1],
+            why=client.why_waits(record),
+            last=parse_turn(saved),
+        )
+
+    async def diff(self, timeout_s: float | None = None) -> PlanDiff:
+        """Ask the producer, on whichever worker has it, and return what that would change.
+
+        Nothing is changed.
+
+        Raises:
+            InvalidOption: `timeout_s` is no number from 0 to 365 days.
+            NoSuchPlan: No worker has a producer of this name.
+            PlanRefused: What it answered cannot be used.
+            TimeoutError: There was no answer within `timeout_s`.
+            StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+        """
+        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
+        client = self._opened()
+        handler = await _compares(client, self.name)
+        asked = client.context.ids.next()
+        key = f"{plan_key(self.name)}:diff:{asked}"
+        admission = client.admitting(handler, DispatchOptions()).admission(key, (), {})
+        [pending] = client.dispatcher.admit([admission])
+        told = await pending.wait()
+        if isinstance(told, PoolError):
+            raise again(told)
+        facts = await JobRef[Any](key, told.job_id, told.handler, client).result(timeout_s)
+        if "problem" in facts:
+            raise PlanRefused(plan=self.name, key="", problem=facts["problem"])
+        counts = dict(zip(("starts", "stops", "replaces", "taken"), facts["counts"], strict=True))
+        return PlanDiff(
+            wanted=facts["wanted"],
+            kept=facts["kept"],
+            **counts,
+            start_keys=tuple(facts["starts"]),
+            stop_keys=tuple(facts["stops"]),
+            replace_keys=tuple(facts["replaces"]),
+            taken_keys=tuple(facts["taken"]),
+            is_held=facts["is_held"],
+            token=facts["token"],
+        )
+
+    async def apply(self, timeout_s: float | None = None) -> PlanStatus:
+        """Have the next turn taken now; return how it went.
+
+        Raises:
+            InvalidOption: `timeout_s` is no number from 0 to 365 days.
+            NoSuchPlan: No job keeps one of this name.
+            TimeoutError: That turn has not ended within `timeout_s`; it stays asked for.
+            StoreUnavailable, StoreLost, NotRunning: As for `notify()`.
+        """
+        return await self._ask("", timeout_s)
+
+    async def confirm(self, token: str | None = None, timeout_s: float | None = None) -> PlanStatus:
+        """Let the next turn, taken now, stop what one before it has held; return how it went.
+
+        Args:
+            token: `PlanTurn.token` or `PlanDiff.token`: just those stops.  If the producer means
+                others by now, they are held again.  None: whatever it means now.
+            timeout_s: As for `apply()`.
+
+        Raises:
+            InvalidOption: `token` is no text, or `timeout_s` as for `apply()`.
+            NoSuchPlan, TimeoutError, StoreUnavailable, StoreLost, NotRunning: As for `apply()`.
+        """
+        if token is not None and not checks.text("token", token):
+            raise checks.option("token", token, "one that a turn told")
+        return await self._ask(ANYTHING if token is None else token, timeout_s)
+
+    async def _ask(self, token: str, timeout_s: float | None) -> PlanStatus:
+        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
+        client = self._opened()
+        asked = client.context.ids.next()
+        message = encode_message({"id": asked, "token": token})
+        try:
+            await client.requests.notify(plan_key(self.name), message)
+        except NoSuchJob:
+            raise NoSuchPlan(plan=self.name) from None
+        failures = 0  # in a row: a store that is busy with that turn may answer late
+        with anyio.move_on_after(timeout_s):
+            while True:
+                try:
+                    status = await self.status()
+                    failures = 0
+                    if asked in status.last.asked:
+                        return status
+                except StoreUnavailable as error:
+                    failures += 1
+                    if failures == LATE_MAX:
+                        raise unsure(error) from None
+                await anyio.sleep(ASK_AGAIN_S)
+        raise TimeoutError(f"plan {self.name!r} took no turn within {timeout_s:g} s")
+
+
+async def _compares(client: JobClient, name: str) -> str:
+    """Return the handler to ask what a plan would do: of the version that keeps it, if one does.
+
+    Raises:
+        NoSuchPlan: No worker has it.
+    """
+    record, _ = await _look(client, name)
+    of = plan_and_version(record.handler)[1] if record is not None else 0
+    known = {each for who in client.context.roster.workers for each in who.handlers}
+    found = [each for each in known if plan_and_version(each)[0] == name and ":diff" in each]
+    found.sort(key=lambda each: (plan_and_version(each)[1] == of, plan_and_version(each)[1]))
+    if not found:
+        raise NoSuchPlan(plan=name)
+    return found[-1]
+
+
+async def _look(client: JobClient, name: str) -> tuple[Record | None, Any]:
+    """Return the record of the job that keeps a plan, and what it saved last."""
+    client.check_open()
+    key, context = plan_key(name), client.context
+    names = context.lane_of(key).lane.names
+    text, saved = await context.pipeline.execute_all(
+        [("HGET", names.jobs, key), ("HGET", names.checkpoints, key)]
+    )
+    record = None if text is None else read(key.encode(), text)
+    if record is None or plan_and_version(record.handler)[0] != name:
+        return None, None
+    with suppress(PayloadEncodingError):  # of another's, who has written there
+        return record, None if saved is None else decode_value(state_of(saved))
+    return record, None
+
+
+async def plans(client: JobClient) -> list[str]:
+    """Return the names of all plans that a node has ever had a producer of, and that are kept."""
+    client.check_open()
+    context = client.context
+    told = await context.pipeline.execute("HKEYS", context.lanes[0].lane.names.handlers)
+    names = sorted({plan_and_version(name.decode(errors="replace"))[0] for name in told} - {""})
+    return [name for name in names if (await _look(client, name))[0] is not None]
+
+
+async def see_to(
+    client: JobClient, producers: Sequence[tuple[str, Handler[..., Any], Producer]]
+) -> None:
+    """See to it that these plans are kept, until the node leaves."""
+    while True:
+        for name, handler, producer in producers:
+            try:
+                await _see_to(client, name, handler, producer)
+            except NotRunning:
+                return
+            except PoolError:
+                continue  # there is a next time; what troubles the store others tell
+        await anyio.sleep(LOOK_S)
+
+
+async def _see_to(
+    client: JobClient, name: str, handler: Handler[..., Any], producer: Producer
+) -> None:
+    record, _ = await _look(client, name)
+    if record is not None:
+        is_late = plan_and_version(record.handler)[1] < producer.version
+        if not is_late or "n" in record.flags:  # one stands behind it already
+            return
+    policy = DispatchOptions(if_exists="reject" if record is None else "replace")
+    admission = client.admitting(handler, policy).admission(plan_key(name), (), {})
+    [pending] = client.dispatcher.admit([admission])
+    await pending.wait()  # who was refused: another node was first, or the next time comes

@@ -1,0 +1,499 @@
+"""Keeping a plan: its producer says which keys should run, and its jobs are made to be those.
+
+    ask the producer --> judge each key by its record --> held? --> stop, replace, start --> save
+       ^                                                                                      |
+       +---------------------- after `every_s`, or when somebody asks ------------------------+
+
+Who keeps it is the job of a service under a key of its own: so one worker of the fleet does, under
+a lease, and it is handed over and taken over as any other.  Only what its id says to be the plan's
+is ever stopped, and by that id: see `core/plans.py`.  A key that somebody else has is left alone.
+
+Each turn compares the answer with the records as they are, so every turn mends whatever the one
+before left undone.  Dying
+
+    before or while the producer is asked   nothing has changed
+    between two stops                       those that were written are carried out by their owners
+    after a stop, before its successor      the key has no job: the next turn starts it
+    between two starts                      those accepted bear the plan's ids: found by the next
+    before what was done is saved           it is told again as having been so already; a request
+                                            that came with a message comes again with that
+
+Who keeps a plan first walks over the live jobs, and again once the time is over in which the calls
+of one before it, frozen or cut off, may still have come; then every `WALK_S`.  In between it knows
+from its own last turn which keys may have one.  A late start is a job of the plan's, so a walk
+finds it; a late stop names one job, which the next turn starts again.
+
+An answer that fails, hangs, names a key twice or cannot be dispatched changes nothing.  One that
+would stop all, or more than `stop_max` of what there is, changes nothing until it is confirmed, by
+the token of just these stops.  A producer that hangs is not called again before it has returned.
+
+Two versions of a producer: the job of the later `version` takes the place of that of an earlier
+one, and only workers that have the later one are given it.  Of the same version the plan's owner
+alone asks its own; it moves when workers come and go, so in a rolling deployment the answer changes
+as often as the job moves, and not with every turn.
+
+Memory: of an answer each key and its arguments once; of the turn before the keys alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from pool.core.plans import (
+    ASKED_MAX,
+    KEYS_MAX,
+    PROBLEM_CHARS_MAX,
+    TOLD_MAX,
+    Diff,
+    PlanTurn,
+    after,
+    facts_of,
+    judge,
+    pack_turn,
+    parse_turn,
+    planned_id,
+)
+from pool.core.record import Outcome, digest_of, one_line
+from pool.errors import (
+    JobExists,
+    NoSuchJob,
+    NotRunning,
+    PlanRefused,
+    PoolError,
+    again,
+    name_of,
+    shown,
+)
+from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
+from pool.jobs.client.dispatch import Call
+from pool.jobs.client.dispatcher import Accepted
+from pool.jobs.client.job_client import DispatchOptions, JobClient
+from pool.jobs.client.listing import PAGE_MAX, JobFilter, Listing
+from pool.jobs.client.ref import JobRef
+from pool.jobs.job import Job
+from pool.jobs.planned import Planned
+from pool.jobs.producing import Producer, StopAll, ask
+from pool.redis.commands.admission import Admission
+from pool.redis.commands.reply import read
+
+WALK_S: Final = 300.0  # then all live jobs are looked at again
+LOOKED: Final = 500  # records fetched at once: under 1 ms of the server's time
+JUDGED: Final = 100  # of them without a pause
+STOPS: Final = 128  # asked to stop at the same time
+STARTS: Final = 64  # in one call: some 3 ms of the server's time
+STOP_S: Final = 10.0  # a turn waits so long for all that it stops; the next one looks again, ...
+SOON_S: Final = 1.0  # ... which is taken soon then
+RUNS_MAX: Final = 8  # jobs of a key that the plan ended, within the time these are remembered
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class Answer:
+    """What a producer has answered so far, by key."""
+
+    wanted: dict[str, Admission] = attrs.field(factory=dict)
+    stops_all: bool = False
+    is_whole: bool = False
+    error: BaseException | None = None
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Comparing:
+    """Asks a plan's producer, and compares its answer with the jobs there are."""
+
+    client: JobClient
+    job: Job
+    producer: Producer
+    name: str
+    options: DispatchOptions = attrs.field(init=False)
+
+    @options.default
+    def _options(self) -> DispatchOptions:
+        # How one ended is remembered for as long as calls may be repeated, and no longer.
+        brief_s = self.client.context.settings.known_s
+        return DispatchOptions(if_exists="reject", window_s=brief_s, retention_s=brief_s)
+
+    async def ask(self, answer: Answer) -> None:
+        """Have the producer answer.
+
+        Raises:
+            PlanRefused: What it answered cannot be.
+            Exception: What it raised.
+        """
+        known = set(self.client.handlers or ())
+        unknown = dict[str, str]()
+        take = partial(self._take, answer, known, unknown)
+        await ask(self.job, self.producer.fn, take)
+        if unknown:
+            await self._check_known(unknown)
+        if answer.stops_all and answer.wanted:
+            raise self._refused("", "StopAll() stands alone, and there are keys beside it")
+        answer.is_whole = True
+
+    def _take(self, answer: Answer, known: set[str], unknown: dict[str, str], each: Any) -> None:
+        handler: Any = self.producer.handler
+        args: tuple[Any, ...] = ()
+        kwargs: dict[str, Any] = {}
+        match each:
+            case StopAll():
+                answer.stops_all = True
+                return
+            case str():
+                key = each
+            case Call():
+                key, args, kwargs = each.key, each.args, each.kwargs
+            case Planned():
+                handler, key, args, kwargs = each.handler, each.key, each.args, each.kwargs
+            case _:
+                problem = f"{shown(each)} is neither a key nor Call(...), Planned(...), StopAll()"
+                raise self._refused("", problem)
+        if handler is None:
+            raise self._refused(key, "it says no handler, and the plan has none: use Planned(...)")
+        try:
+            admission = self.client.admitting(handler, self.options).admission(
+                key, args, kwargs, "plan"
+            )
+        except PoolError as error:
+            raise self._refused(shown(key), str(error)) from error
+        if key in answer.wanted:
+            raise self._refused(key, "it is there twice")
+        if len(answer.wanted) == KEYS_MAX:
+            raise self._refused(key, f"there are over {KEYS_MAX:,} keys")
+        if key == self.job.key:
+            raise self._refused(key, "it is the plan's own")
+        digest = digest_of(admission.handler, admission.payload)
+        admission.id = planned_id(self.name, digest)
+        answer.wanted[key] = admission
+        if admission.handler not in known and isinstance(handler, str):
+            unknown.setdefault(handler, key)
+
+    async def _check_known(self, unknown: Mapping[str, str]) -> None:
+        """Refuse names that nobody has ever registered."""
+        context = self.client.context
+        names = context.lanes[0].lane.names.handlers
+        told = await context.pipeline.execute("HKEYS", names)
+        for handler in unknown.keys() - {name.decode(errors="replace") for name in told}:
+            raise self._refused(unknown[handler], f"no node has registered {handler!r}")
+
+    def _refused(self, key: str, problem: str) -> PlanRefused:
+        return PlanRefused(plan=self.name, key=key, problem=problem)
+
+    async def walk(self) -> set[str]:
+        """Return the keys that have a live job of the plan's."""
+        found, cursor, listing = set[str](), "", Listing(self.client)
+        prefix = planned_id(self.name, "")
+        while True:
+            page = await listing.page(JobFilter(), cursor, PAGE_MAX)
+            for each in page.jobs:
+                if each.job_id.startswith(prefix) or each.replay_of:
+                    found.add(each.key)
+            if not (cursor := page.cursor):
+                return found
+
+    async def compare(self, wanted: Mapping[str, Admission], had: set[str]) -> Diff:
+        """Judge what is wanted, and each other key that may have a job of the plan's."""
+        diff = Diff()
+        await self._judge(diff, list(wanted), wanted)
+        await self._judge(diff, [key for key in had if key not in wanted], wanted)
+        return diff
+
+    async def _judge(
+        self, diff: Diff, keys: Sequence[str], wanted: Mapping[str, Admission]
+    ) -> None:
+        """Judge keys by the records of their live jobs, a page at a time."""
+        context = self.client.context
+        by_lane: dict[int, list[str]] = {}
+        for key in keys:
+            by_lane.setdefault(context.lane_of(key).number, []).append(key)
+        for number, some in by_lane.items():
+            name = context.lanes[number].lane.names.jobs
+            for i in range(0, len(some), LOOKED):
+                page = some[i : i + LOOKED]
+                texts = await context.pipeline.execute("HMGET", name, *page)
+                for n, (key, text) in enumerate(zip(page, texts, strict=True), 1):
+                    record = None if text is None else read(key.encode(), text)
+                    if text is None or record is not None:  # else it is about to be parked
+                        wanted_id = wanted[key].id if key in wanted else ""
+                        verdict = judge(self.name, wanted_id, record)
+                        diff.add(key, verdict, record.id if record else "")
+                    if n % JUDGED == 0:
+                        await anyio.lowlevel.checkpoint()
+
+
+@attrs.define(eq=False)
+class _Asked:
+    """What somebody has asked for: a turn at once, and maybe with a token."""
+
+    id: str
+    token: str
+    done: anyio.Event = attrs.field(factory=anyio.Event)
+
+
+@attrs.define(eq=False, kw_only=True)
+class PlanKeeper:
+    """The job that keeps one plan, while it runs here."""
+
+    comparing: Comparing
+    _had: set[str] | None = None  # keys that may have a live job of the plan's; None: walk
+    _walk_s: float = 0.0  # when to walk again
+    _is_troubled: bool = False  # the store failed the last turn
+    _late_s: float = 0.0  # until then calls of a former owner may come
+    _turn: PlanTurn = attrs.field(factory=PlanTurn)
+    _asked: list[_Asked] = attrs.field(factory=list)
+    _bell: anyio.Event = attrs.field(factory=anyio.Event)
+    _hanging: anyio.Event | None = None  # set once a producer that was too late has returned
+    _told: dict[str, None] = attrs.field(factory=dict)  # keys that others have, and it was said
+
+    async def run(self) -> None:
+        """Take turns until the job is stopped or handed over."""
+        job, every_s = self.comparing.job, self.comparing.producer.every_s
+        self._turn = parse_turn(job.state)
+        # A former owner's last calls may come as late as it would have repeated them.
+        late_s = self._context.timing.ttl_s + self._context.settings.longest_s
+        self._late_s = self._context.io.clock() + late_s
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listen)
+            while True:
+                asked, self._asked = self._asked, []
+                before = self._turn
+                self._turn = await self._take_turn(tasks.start_soon, asked)
+                self._tell(before)
+                await job.save(pack_turn(self._turn))
+                for each in asked:
+                    each.done.set()
+                is_whole = not (self._turn.stopping or self._is_troubled)
+                with anyio.move_on_after(every_s if is_whole else min(every_s, SOON_S)):
+                    if not self._asked:
+                        self._bell = anyio.Event()
+                        await self._bell.wait()
+
+    @property
+    def _context(self) -> Any:
+        return self.comparing.client.context
+
+    async def _listen(self) -> None:
+        """Take requests: a message is handled once its turn is saved, else it comes again."""
+        async for message in self.comparing.job.notifications():
+            if isinstance(message, dict):  # else it is nothing that we say
+                asked = _Asked(str(message.get("id", "")), str(message.get("token", "")))
+                self._asked.append(asked)
+                self._bell.set()
+                await asked.done.wait()
+
+    async def _take_turn(self, start_soon: Callable[..., Any], asked: Sequence[_Asked]) -> PlanTurn:
+        """Take one turn; return how it went, whatever became of it."""
+        context, before, self._is_troubled = self._context, self._turn, False
+        began_s = context.io.clock()
+        done = (*before.asked, *(each.id for each in asked))[-ASKED_MAX:]
+        base = PlanTurn(number=before.number + 1, epoch=self.comparing.job.epoch, asked=done)
+        try:
+            answer = await self._answer(start_soon)
+            confirmed = [each.token for each in asked]
+            turn = await self._converge(base, answer, confirmed)
+        except NotRunning:
+            raise
+        except PoolError as error:
+            self._is_troubled = not isinstance(error, PlanRefused)
+            if self._is_troubled:
+                self._had = None  # what was done of it is not known
+            turn = attrs.evolve(base, problem=one_line(str(error), PROBLEM_CHARS_MAX))
+        state, now_s = context.lane_of(self.comparing.job.key), context.io.clock()
+        at_ms = round(state.server_ms + 1000 * (now_s - state.server_at_s))
+        return attrs.evolve(turn, at_ms=at_ms, took_ms=round(1000 * (now_s - began_s)))
+
+    async def _answer(self, start_soon: Callable[..., Any]) -> Answer:
+        """Have the producer answer in time, in a task of its own: some cannot be ended.
+
+        Raises:
+            PlanRefused: It has not, or it failed, or what it says cannot be.
+        """
+        comparing, limit_s = self.comparing, self.comparing.producer.timeout_s
+        if self._hanging is not None and not self._hanging.is_set():
+            problem = f"its producer, called before, has not returned within {limit_s:g} s"
+            raise PlanRefused(plan=comparing.name, key="", problem=problem)
+        answer, over, scope = Answer(), anyio.Event(), anyio.CancelScope()
+
+        async def answered() -> None:
+            try:
+                with scope:
+                    await comparing.ask(answer)
+            except Exception as error:  # noqa: BLE001 - of the user's own code: it is told
+                answer.error = error
+            finally:
+                over.set()
+
+        start_soon(answered)
+        with anyio.move_on_after(limit_s):
+            await over.wait()
+        if not over.is_set():
+            scope.cancel()
+            self._hanging = over
+            problem = f"its producer has not answered within {limit_s:g} s"
+            raise PlanRefused(plan=comparing.name, key="", problem=problem)
+        error, answer.error = answer.error, None
+        if isinstance(error, PoolError):
+            raise again(error)
+        if error is not None or not answer.is_whole:
+            said = f"{name_of(type(error))}: {error}" if error is not None else "it was cancelled"
+            problem = f"its producer failed: {one_line(said, PROBLEM_CHARS_MAX)}"
+            raise PlanRefused(plan=comparing.name, key="", problem=problem)
+        return answer
+
+    async def _converge(self, turn: PlanTurn, answer: Answer, confirmed: Sequence[str]) -> PlanTurn:
+        """Make the jobs those that are wanted."""
+        comparing, wanted, now_s = self.comparing, answer.wanted, self._context.io.clock()
+        if self._had is None or now_s >= self._walk_s:
+            self._had = await comparing.walk()
+            self._walk_s = self._late_s if now_s < self._late_s else now_s + WALK_S
+        diff = await comparing.compare(wanted, self._had)
+        told = attrs.evolve(
+            turn,
+            wanted=len(wanted),
+            kept=diff.kept,
+            taken=len(diff.taken),
+            taken_keys=tuple(diff.taken[:TOLD_MAX]),
+        )
+        if not answer.stops_all and diff.is_held(comparing.producer.stop_max, confirmed):
+            return attrs.evolve(
+                told,
+                held=len(diff.stops),
+                held_keys=tuple(key for key, _ in diff.stops[:TOLD_MAX]),
+                token=diff.token,
+            )
+        self._had = {key for key, _ in diff.stops} | wanted.keys()
+        until_s = self._context.io.clock() + STOP_S
+        gone = await self._stop(diff.stops, "it is not in the plan any more", until_s)
+        freed = await self._stop(diff.replaces, "the plan replaces it", until_s)
+        started, ended, refused = await self._start(wanted, [*diff.starts, *freed])
+        self._had -= set(gone)
+        replaced = len(started & set(freed))
+        return attrs.evolve(
+            told,
+            stopped=len(gone),
+            stopping=len(diff.stops) - len(gone) + len(diff.replaces) - len(freed),
+            replaced=replaced,
+            started=len(started) - replaced,
+            ended=ended,
+            refused=len(refused),
+            problem=refused[0] if refused else "",
+        )
+
+    async def _stop(self, jobs: Sequence[tuple[str, str]], cause: str, until_s: float) -> list[str]:
+        """Stop jobs, a page at a time; return the keys of those that have ended in time."""
+        client, ended = self.comparing.client, list[str]()
+
+        async def stop(key: str, job_id: str) -> None:
+            left_s = max(0.0, until_s - client.context.io.clock())
+            try:
+                await JobRef[Any](key, job_id, "", client).stop(self._cause(cause), left_s)
+                ended.append(key)
+            except NotRunning:
+                raise
+            except PoolError:
+                return  # the next turn looks at it again
+
+        for i in range(0, len(jobs), STOPS):
+            async with anyio.create_task_group() as tasks:
+                for key, job_id in jobs[i : i + STOPS]:
+                    tasks.start_soon(stop, key, job_id)
+        return ended
+
+    def _cause(self, why: str) -> str:
+        return f"plan {self.comparing.name}: {why}"
+
+    async def _start(
+        self, wanted: Mapping[str, Admission], keys: Sequence[str]
+    ) -> tuple[set[str], int, list[str]]:
+        """Start jobs; return those that were, how many have ended instead, and what went wrong."""
+        client, started, over, refused = self.comparing.client, set[str](), list[str](), list[str]()
+        for i in range(0, len(keys), STARTS):
+            some = [wanted[key] for key in keys[i : i + STARTS]]
+            for pending in client.dispatcher.admit(some, is_bounded=False):
+                key, told = pending.item.key, await pending.wait()
+                if isinstance(told, Accepted):
+                    (started.add if told.seen else over.append)(key)
+                elif not isinstance(told, JobExists):  # else the next turn says whose it is
+                    refused.append(f"{key}: {one_line(str(told), PROBLEM_CHARS_MAX)}")
+        count = 0
+        for key in over:
+            if await self._start_after(wanted[key]):
+                started.add(key)
+                count += 1
+        return started, len(over) - count, refused
+
+    async def _start_after(self, admission: Admission) -> bool:
+        """Start one that the plan had, and ended itself: its next run has an id of its own.
+
+        What has ended otherwise begins again when that is forgotten, or its letter discarded.
+        """
+        client, mine = self.comparing.client, self._cause("")
+        for _ in range(RUNS_MAX):
+            try:
+                found, _seen = await client.look(admission.key, admission.id)
+            except NoSuchJob:
+                return False
+            if not (isinstance(found, Outcome) and found.word == "cancelled"):
+                return False
+            if not found.cause.startswith(mine):
+                return False
+            anew = attrs.evolve(admission, id=after(admission.id, found.epoch))
+            [pending] = client.dispatcher.admit([anew])
+            told = await pending.wait()
+            if not isinstance(told, Accepted):
+                return False
+            if told.seen:
+                return True
+            admission = anew
+        return False
+
+    def _tell(self, before: PlanTurn) -> None:
+        """Tell what is new in how it went."""
+        turn, name, emit = self._turn, self.comparing.name, self._context.emit
+        for key in turn.taken_keys:
+            if key not in self._told:
+                emit(PlanConflicted(plan=name, key=key))
+        self._told = dict.fromkeys(turn.taken_keys)
+        if turn.token and turn.token != before.token:
+            emit(PlanHeld(plan=name, stops=turn.held, wanted=turn.wanted, token=turn.token))
+        if turn.problem and turn.problem != before.problem:
+            emit(PlanFailed(plan=name, problem=turn.problem))
+        if turn.started or turn.stopped or turn.replaced:
+            emit(
+                PlanTurned(
+                    plan=name,
+                    turn=turn.number,
+                    epoch=turn.epoch,
+                    wanted=turn.wanted,
+                    kept=turn.kept,
+                    started=turn.started,
+                    stopped=turn.stopped,
+                    replaced=turn.replaced,
+                    stopping=turn.stopping,
+                )
+            )
+
+
+async def keep_plan(client: JobClient, job: Job, producer: Producer, name: str) -> None:
+    """Be the job that keeps a plan."""
+    comparing = Comparing(client=client, job=job, producer=producer, name=name)
+    await PlanKeeper(comparing=comparing).run()
+
+
+async def compared(client: JobClient, job: Job, producer: Producer, name: str) -> Mapping[str, Any]:
+    """Return what a plan's next turn would do, in terms of JSON; nothing is changed."""
+    comparing, answer = Comparing(client=client, job=job, producer=producer, name=name), Answer()
+    try:
+        with anyio.fail_after(producer.timeout_s):
+            await comparing.ask(answer)
+        diff = await comparing.compare(answer.wanted, await comparing.walk())
+    except Exception as error:  # noqa: BLE001 - of the user's own code: it is told
+        return {"problem": one_line(f"{name_of(type(error))}: {error}", PROBLEM_CHARS_MAX)}
+    is_held = not answer.stops_all and diff.is_held(producer.stop_max)
+    return facts_of(diff, is_held=is_held, wanted=len(answer.wanted))

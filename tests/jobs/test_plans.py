@@ -1,0 +1,506 @@
+"""Plans: the jobs of a pool are made to be what a producer says, and nobody else's are touched."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import attrs
+import pytest
+
+from pool import Call, Handlers, Job, JobRef, Node, Park
+from pool.errors import ConfigError, InvalidOption, NoSuchPlan, PlanRefused
+from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
+from pool.jobs.client import plans
+from pool.jobs.client.job_client import JobClient
+from pool.jobs.client.plans import Comparing, PlanKeeper
+from pool.plans import Planned, PlanStatus, StopAll
+
+if TYPE_CHECKING:
+    from tests.nodes import Fleet
+
+pytestmark = pytest.mark.anyio
+
+LONG_S = 3600.0  # turns are taken when a test asks for one
+ASK_S = 30.0
+
+
+@attrs.define
+class World:
+    """What the producer answers, and what runs."""
+
+    answer: Any = ()
+    running: dict[str, Any] = attrs.field(factory=dict)
+    begun: list[tuple[str, Any]] = attrs.field(factory=list)
+    asked: int = 0
+
+
+def house(world: World, *, version: int = 1, **options: Any) -> Handlers:
+    """Return handlers with a plan, whose producer answers what the test says."""
+    handlers = Handlers()
+
+    @handlers.service("follow")
+    async def follow(job: Job, url: str = "") -> None:
+        world.running[job.key] = url
+        world.begun.append((job.key, url))
+        try:
+            await anyio.sleep_forever()
+        finally:
+            del world.running[job.key]
+
+    @handlers.plan("feeds", follow, every_s=LONG_S, version=version, **options)
+    async def feeds(job: Job) -> Any:
+        world.asked += 1
+        answer = world.answer(job) if callable(world.answer) else world.answer
+        return [each async for each in answer] if hasattr(answer, "__aiter__") else answer
+
+    return handlers
+
+
+async def kept(node: Node) -> PlanStatus:
+    """Wait until the plan is kept, and has taken a turn."""
+    with anyio.fail_after(ASK_S):
+        while True:
+            try:
+                return await node.plan("feeds").apply(ASK_S)
+            except NoSuchPlan:
+                await anyio.sleep(0.01)
+
+
+async def turn(node: Node, world: World, *answer: Any) -> PlanStatus:
+    world.answer = answer
+    return await node.plan("feeds").apply(ASK_S)
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    with anyio.fail_after(ASK_S):
+        while not is_so():  # noqa: ASYNC110 - of what another task or thread has done
+            await anyio.sleep(0.01)
+
+
+async def test_what_a_plan_starts_and_stops_is_told(fleet: Fleet) -> None:
+    world = World()
+    node = await fleet.node(house(world))
+    status = await kept(node)
+    assert (status.plan, status.state, status.version) == ("feeds", "running", 1)
+    assert status.owner == fleet.workers(node)[0].id + ".1"
+    assert await node.plans() == ["feeds"]
+    await turn(node, world, "a", "b")
+    await node.dispatch("follow", "others")
+    world.answer = ("b", Call("others", "x"), "c")
+    diff = await node.plan("feeds").diff(ASK_S)
+    assert (diff.wanted, diff.kept, diff.start_keys, diff.stop_keys) == (3, 1, ("c",), ("a",))
+    assert (diff.replaces, diff.taken_keys, diff.is_held, diff.token) == (0, ("others",), False, "")
+    await until(lambda: set(world.running) == {"a", "b", "others"})  # nothing has changed
+    world.answer = ()
+    diff = await node.plan("feeds").diff(ASK_S)
+    assert (diff.is_held, diff.stops) == (True, 2)
+    assert (await node.plan("feeds").confirm(diff.token, ASK_S)).last.stopped == 2
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+async def test_jobs_are_started_stopped_and_replaced_as_the_producer_says(
+    fleet: Fleet, lanes: int
+) -> None:
+    world = World()
+    node = await fleet.node(house(world), lanes=lanes)
+    await kept(node)
+    last = (await turn(node, world, "a", Call("b", "x"), Planned("follow", "c"))).last
+    assert (last.started, last.kept, last.wanted, last.problem) == (3, 0, 3, "")
+    await until(lambda: world.running == {"a": "", "b": "x", "c": ""})
+    last = (await turn(node, world, "a", Call("b", "y"))).last
+    assert (last.started, last.kept, last.replaced, last.stopped) == (0, 1, 1, 1)
+    await until(lambda: world.running == {"a": "", "b": "y"})
+    assert world.begun.count(("a", "")) == 1  # what stays as it was goes on
+    turned = [e for e in fleet.events.entries if isinstance(e, PlanTurned)]
+    assert [(e.started, e.replaced, e.stopped) for e in turned] == [(3, 0, 0), (0, 1, 1)]
+
+
+async def test_a_key_that_comes_back_begins_at_once(fleet: Fleet) -> None:
+    world = World()
+    node = await fleet.node(house(world, stop_max=1.0))
+    await kept(node)
+    for _ in range(3):  # each run of it has an id of its own, though all are remembered
+        assert (await turn(node, world, "a", "b")).last.ended == 0
+        await until(lambda: world.running == {"a": "", "b": ""})
+        assert (await turn(node, world, "a")).last.stopped == 1
+        assert world.running == {"a": ""}
+    assert world.begun.count(("b", "")) == 3
+
+
+async def test_jobs_of_others_are_never_touched(fleet: Fleet) -> None:
+    world = World()
+    node = await fleet.node(house(world))
+    await kept(node)
+    others = [await node.dispatch("follow", key, "mine") for key in ("other", "taken")]
+    await until(lambda: len(world.running) == 2)
+    last = (await turn(node, world, "a", "taken")).last
+    assert (last.started, last.taken, last.taken_keys) == (1, 1, ("taken",))
+    assert PlanConflicted(plan="feeds", key="taken") in fleet.events.entries
+    world.answer = StopAll()
+    assert (await node.plan("feeds").apply(ASK_S)).last.stopped == 1
+    assert world.running == {"other": "mine", "taken": "mine"}
+    assert [(await ref.status()).state for ref in others] == ["running", "running"]
+
+
+async def test_an_answer_that_would_stop_too_much_is_held_until_confirmed(fleet: Fleet) -> None:
+    world = World()
+    node = await fleet.node(house(world))
+    await kept(node)
+    plan = node.plan("feeds")
+    await turn(node, world, *"abcd")
+    await until(lambda: len(world.running) == 4)
+    assert (await turn(node, world, *"ab")).last.held == 0  # half of them it may
+    await until(lambda: len(world.running) == 2)
+    await turn(node, world, *"abcd")
+    held = (await turn(node, world, "a", "new")).last
+    assert (held.held, held.started, held.stopped, set(held.held_keys)) == (3, 0, 0, set("bcd"))
+    assert len(world.running) == 4
+    # What was confirmed are those stops, and not others.
+    world.answer = ("b",)
+    other = (await plan.confirm(held.token, ASK_S)).last
+    assert (other.held, other.stopped) == (3, 0)
+    assert other.token != held.token
+    world.answer = ("a", "new")
+    done = (await plan.confirm(held.token, ASK_S)).last
+    assert (done.held, done.stopped, done.started) == (0, 3, 1)
+    await until(lambda: set(world.running) == {"a", "new"})
+    told = [e.token for e in fleet.events.entries if isinstance(e, PlanHeld)]
+    assert told == [held.token, other.token]
+
+
+async def test_an_empty_answer_stops_nothing_unless_it_is_told_to(fleet: Fleet) -> None:
+    world = World()
+    node = await fleet.node(house(world, stop_max=1.0))
+    await kept(node)
+    await turn(node, world, "a")
+    await until(lambda: world.running)
+    assert (await turn(node, world)).last.held == 1
+    assert world.running
+    assert (await node.plan("feeds").confirm(timeout_s=ASK_S)).last.stopped == 1
+    assert not world.running
+    assert (await turn(node, world)).last.held == 0  # there is nothing to be stopped
+
+
+def twice(_: Job) -> list[str]:
+    return ["a", "b", "a"]
+
+
+def nobodys(_: Job) -> list[Any]:
+    return [Planned("nobody_has_it", "k")]
+
+
+def too_large(_: Job) -> list[Any]:
+    return [Call("k", "x" * 10_000_000)]
+
+
+def no_key(_: Job) -> list[Any]:
+    return ["a", 7]
+
+
+def bad_key(_: Job) -> list[Any]:
+    return ["a\n"]
+
+
+def text(_: Job) -> str:
+    return "abc"
+
+
+def raises(_: Job) -> list[Any]:
+    raise RuntimeError("the list is on fire")
+
+
+def both(_: Job) -> list[Any]:
+    return ["a", StopAll()]
+
+
+def own(job: Job) -> list[Any]:
+    return [job.key]
+
+
+async def fails_late(_: Job) -> AsyncIterator[str]:
+    yield "before"
+    yield "new"
+    raise RuntimeError("the rest is missing")
+
+
+def wrong(_: Job) -> list[Any]:
+    return [Call("k", nothing=1)]
+
+
+UNUSABLE = (
+    (twice, "it is there twice"),
+    (nobodys, "no node has registered 'nobody_has_it'"),
+    (too_large, "POOLTOOLARGE"),
+    (no_key, "7 is neither a key nor"),
+    (bad_key, "POOLKEY"),
+    (text, "POOLOPTION"),
+    (raises, "RuntimeError: the list is on fire"),
+    (fails_late, "RuntimeError: the rest is missing"),
+    (both, "StopAll() stands alone"),
+    (own, "it is the plan's own"),
+    (wrong, "POOLARGUMENTS"),
+)
+
+
+async def test_what_cannot_be_changes_nothing(fleet: Fleet) -> None:
+    world, problems = World(), list[str]()
+    node = await fleet.node(house(world))
+    await kept(node)
+    await turn(node, world, "before")
+    await until(lambda: world.running)
+    for answer, said in UNUSABLE:
+        world.answer = answer
+        last = (await node.plan("feeds").apply(ASK_S)).last
+        assert said in last.problem
+        assert (last.started, last.stopped, last.held) == (0, 0, 0)
+        problems.append(last.problem)
+        with pytest.raises(PlanRefused, match="POOLPLAN"):
+            await node.plan("feeds").diff(ASK_S)
+    assert [e.problem for e in fleet.events.entries if isinstance(e, PlanFailed)] == problems
+    assert world.begun == [("before", "")]
+    assert set(world.running) == {"before"}
+
+
+async def test_a_handler_of_no_entry_and_too_many_keys_are_refused(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    handlers = house(world)
+    handlers.plan("bare", every_s=LONG_S)(lambda _: ["a"])
+    node = await fleet.node(handlers)
+    await kept(node)
+    with pytest.raises(PlanRefused, match=r"use Planned\(...\)"):
+        await node.plan("bare").diff(ASK_S)
+    monkeypatch.setattr(plans, "KEYS_MAX", 3)
+    assert "over 3 keys" in (await turn(node, world, *"abcd")).last.problem
+    assert (await turn(node, world, *"abc")).last.started == 3
+
+
+FORMS: list[Any] = []
+
+
+@FORMS.append
+def plain(job: Job) -> list[str]:
+    return [job.key + "/x"]
+
+
+@FORMS.append
+def plain_generator(job: Job) -> Iterator[str]:
+    yield from (job.key + "/x" for _ in range(1))
+
+
+@FORMS.append
+async def coroutine(job: Job) -> set[str]:
+    return {job.key + "/x"}
+
+
+@FORMS.append
+async def async_generator(job: Job) -> AsyncIterator[str]:
+    yield job.key + "/x"
+
+
+@FORMS.append
+def lazy(job: Job) -> Iterator[str]:
+    return map(str, [job.key + "/x"])
+
+
+async def test_a_producer_may_have_any_form(fleet: Fleet) -> None:
+    world = World()
+    handlers = house(world)
+    for form in FORMS:
+        assert handlers.plan(form.__name__, "follow", every_s=LONG_S)(form) is form
+    await fleet.node(handlers)
+    wanted = {f"plan:{form.__name__}/x" for form in FORMS}
+    await until(lambda: set(world.running) == wanted)
+
+
+async def test_a_producer_that_hangs_changes_nothing_and_is_not_called_again(fleet: Fleet) -> None:
+    world, gate, hangs = World(), threading.Event(), threading.Event()
+    handlers = Handlers()
+
+    @handlers.service("follow")
+    async def follow(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    @handlers.plan("feeds", follow, every_s=LONG_S, timeout_s=0.3)
+    def feeds(_: Job) -> list[str]:
+        world.asked += 1
+        if hangs.is_set():
+            gate.wait(ASK_S)
+        return ["a"]
+
+    node = await fleet.node(handlers)
+    await kept(node)
+    plan = node.plan("feeds")
+    while (await plan.apply(ASK_S)).last.problem:  # on a busy machine
+        pass
+    hangs.set()
+    try:
+        assert "has not answered within 0.3 s" in (await plan.apply(ASK_S)).last.problem
+        asked = world.asked
+        last = (await plan.apply(ASK_S)).last
+        assert "has not returned" in last.problem
+        assert (last.stopped, world.asked) == (0, asked)
+    finally:
+        hangs.clear()
+        gate.set()
+    while (await plan.apply(ASK_S)).last.problem:
+        pass
+
+
+async def test_what_was_parked_is_not_begun_again_and_is_told(fleet: Fleet) -> None:
+    world = World()
+    handlers = house(world)
+
+    @handlers.job("broken")
+    async def broken(job: Job) -> None:
+        world.begun.append((job.key, ""))
+        raise Park("it cannot work")
+
+    node = await fleet.node(handlers)
+    await kept(node)
+    await turn(node, world, Planned(broken, "k"))
+    await until(lambda: fleet.record("k") is None and world.begun)
+    for _ in range(3):
+        last = (await turn(node, world, Planned(broken, "k"))).last
+        assert (last.ended, last.started) == (1, 0)
+    assert world.begun == [("k", "")]
+
+
+async def test_who_takes_a_plan_over_knows_what_to_stop(fleet: Fleet) -> None:
+    world = World()
+    nodes = [await fleet.node(house(world)) for _ in range(2)]
+    status = await kept(nodes[0])
+    await turn(nodes[0], world, "a", "b", "c")
+    # As a call of a former owner that came late: a job of the plan of which it knows nothing.
+    await nodes[0].options(job_id="plan:feeds:0123456789abcdef").dispatch("follow", "late")
+    await until(lambda: len(world.running) == 4)
+    owner = next(n for n in nodes if fleet.workers(n)[0].id == status.owner.partition(".")[0])
+    other = next(n for n in nodes if n is not owner)
+    before = (await other.plan("feeds").status()).last
+    world.answer = ("a", "b")
+    await fleet.leave(owner)
+    last = (await kept(other)).last
+    assert last.number > before.number
+    await until(lambda: set(world.running) == {"a", "b"})
+
+
+async def test_the_latest_version_of_a_producer_keeps_the_plan(fleet: Fleet) -> None:
+    old, new = World(answer=("a",)), World(answer=("b",))
+    first = await fleet.node(house(old, stop_max=1.0))
+    await kept(first)
+    second = await fleet.node(house(new, version=2))
+    await fleet.until(lambda: new.asked)
+    assert (await second.plan("feeds").status()).version == 2
+    asked = old.asked
+    assert (await second.plan("feeds").confirm(timeout_s=ASK_S)).last.problem == ""
+    await until(
+        lambda: not {"a"} & {*old.running, *new.running} and "b" in {*old.running, *new.running}
+    )
+    await fleet.leave(second)
+
+    async def waits() -> bool:
+        return (await first.plan("feeds").status()).state == "unassigned"
+
+    await fleet.until(waits)  # for a worker that knows it
+    assert old.asked == asked
+
+
+class Died(Exception):
+    """In the place of the process."""
+
+
+def dying(step: Callable[..., Any], armed: list[str], *, first: bool = False) -> Any:
+    """Return a step after which, or before, its caller dies once."""
+
+    async def stepped(*args: Any, **kwargs: Any) -> Any:
+        if armed and first:
+            raise Died(armed.pop())
+        value = await step(*args, **kwargs)
+        if armed:
+            raise Died(armed.pop())
+        return value
+
+    return stepped
+
+
+STEPS: tuple[tuple[Any, str, bool], ...] = (
+    (Comparing, "walk", False),
+    (Comparing, "compare", False),
+    (JobClient, "request_stop", False),
+    (JobRef, "stop", False),
+    (PlanKeeper, "_stop", False),
+    (PlanKeeper, "_start", True),
+    (PlanKeeper, "_start", False),
+    (Job, "save", True),
+    (Job, "save", False),
+)
+
+
+async def test_a_plan_converges_whatever_step_its_owner_dies_after(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it knew is lost with it; each job begins once all the same."""
+    world, armed = World(), list[str]()
+    node = await fleet.node(house(world, stop_max=1.0), lanes=4)
+    await kept(node)
+    for n, (owner, name, first) in enumerate(STEPS):
+        await turn(node, world, "kept", f"a{n}", f"b{n}", f"c{n}")
+        await until(lambda: len(world.running) == 4)
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, dying(getattr(owner, name), armed, first=first))
+            if name == "walk":  # else only a new owner does
+                patch.setattr(PlanKeeper, "_take_turn", walking(PlanKeeper._take_turn))
+            armed.append(name)
+            await turn(node, world, "kept", f"a{n}", Call(f"b{n}", "y"), f"d{n}")
+            assert not armed
+        wanted = {"kept": "", f"a{n}": "", f"b{n}": "y", f"d{n}": ""}
+        await until(lambda: world.running == wanted)  # noqa: B023 - it is waited for here
+        again = (await node.plan("feeds").apply(ASK_S)).last
+        assert (again.kept, again.started, again.stopped, again.replaced) == (4, 0, 0, 0)
+    assert sorted(world.begun) == sorted(set(world.begun))
+
+
+def walking(take_turn: Callable[..., Any]) -> Any:
+    async def taken(self: PlanKeeper, *args: Any) -> Any:
+        self._had = None
+        return await take_turn(self, *args)
+
+    return taken
+
+
+def test_what_a_plan_is_called_and_how_often_it_is_asked_is_checked() -> None:
+    handlers = Handlers()
+    for name in ("a:b", "x" * 65, "", "a b"):
+        with pytest.raises(ConfigError):
+            handlers.plan(name)
+    with pytest.raises(InvalidOption):
+        handlers.plan("a", every_s=0)
+    with pytest.raises(InvalidOption):
+        handlers.plan("a", stop_max=1.5)
+    with pytest.raises(ConfigError):
+        handlers.plan("a", "no name")
+    with pytest.raises(ConfigError):
+        handlers.plan("a")(7)  # type: ignore[type-var]
+
+
+async def test_there_may_be_no_such_plan(fleet: Fleet) -> None:
+    node = await fleet.node()
+    for ask in (node.plan("x").status, node.plan("x").diff, node.plan("x").apply):
+        with pytest.raises(NoSuchPlan):
+            await ask()
+    assert await node.plans() == []
+
+
+async def test_a_plan_of_included_handlers_has_their_prefix(fleet: Fleet) -> None:
+    world, outer = World(answer=("a",)), Handlers()
+    outer.include(house(world), prefix="eu.")
+    node = await fleet.node(outer)
+    await fleet.until(lambda: set(world.running) == {"a"})
+    assert await node.plans() == ["eu.feeds"]
+    record = fleet.record("a")
+    assert record is not None
+    assert record.id.startswith("plan:eu.feeds:")

@@ -1,0 +1,67 @@
+"""`pool plans`: what a plan is, what it would do, and what it may."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from pool import Handlers, Job, Node
+from pool.ops.cli import FINDING, OK, USAGE, main
+
+
+@pytest.mark.anyio
+async def test_a_plan_is_looked_at_tried_and_confirmed(
+    pool_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers, wanted = Handlers(), list("abc")
+
+    @handlers.service("follow")
+    async def follow(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    @handlers.plan("feeds", follow, every_s=3600)
+    async def feeds(_: Job) -> list[str]:
+        return list(wanted)
+
+    where = ["--pool", pool_name, "--url", pool_url]
+
+    async def said(*words: str, code: int = OK) -> str:
+        capsys.readouterr()
+        assert await anyio.to_thread.run_sync(main, ["plans", *words, *where]) == code
+        return capsys.readouterr().out
+
+    async def told(*words: str, code: int = OK) -> Any:
+        return json.loads(await said(*words, "--json", code=code))
+
+    async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
+        with anyio.fail_after(60):
+            while "feeds" not in await node.plans():  # noqa: ASYNC110 - it comes by itself
+                await anyio.sleep(0.01)
+        last = (await told("apply", "feeds"))["plan"]["last"]
+        assert (last["wanted"], last["kept"] + last["started"]) == (3, 3)
+        assert [each["plan"] for each in (await told("list"))["plans"]] == ["feeds"]
+        assert "feeds  version 1  running  kept by w" in await said("list")
+        await node.dispatch(follow, "other")
+        del wanted[1:]
+        wanted.extend(("new", "other"))
+        text = await said("diff", "feeds", code=FINDING)
+        assert text.splitlines()[0] == "3 wanted, 1 kept"
+        assert "stop 2: 'b', 'c'" in text or "stop 2: 'c', 'b'" in text
+        assert "start 1: 'new'" in text
+        assert "! 1 keys have jobs of others: 'other'" in text
+        assert "! held: it would stop 2" in await said("apply", "feeds", code=FINDING)
+        shown = await said("show", "feeds", code=FINDING)
+        token = (await told("show", "feeds", code=FINDING))["plan"]["last"]["token"]
+        assert f"pool plans confirm feeds --token {token}" in shown
+        done = (await told("confirm", "feeds", "--token", token))["plan"]["last"]
+        assert (done["stopped"], done["started"], done["held"]) == (2, 1, 0)
+        wanted.clear()
+        assert (await told("apply", "feeds", code=FINDING))["ok"] is False
+        assert (await told("confirm", "feeds", "--anything"))["plan"]["last"]["stopped"] == 2
+        assert await said("show", "nothing", code=FINDING) == ""
+        for wrong in ([], ["--token", "t", "--anything"]):
+            assert await said("confirm", "feeds", *wrong, code=USAGE) == ""

@@ -1,0 +1,103 @@
+"""Bugs planted in what keeps plans, as `mutants.py` takes them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_CORE: Final = "pool/core/plans.py"
+_KEPT: Final = "pool/jobs/client/plans.py"
+_TESTS: Final = "tests/jobs/test_plans.py::"
+_HELD: Final = _TESTS + "test_an_answer_that_would_stop_too_much_is_held_until_confirmed"
+_OTHERS: Final = _TESTS + "test_jobs_of_others_are_never_touched"
+_UNUSABLE: Final = _TESTS + "test_what_cannot_be_changes_nothing"
+
+PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
+    {
+        "name": "a plan stops what is not its own",
+        "breaks": "a key that is not in the list any more is stopped, whoever has it",
+        "path": _CORE,
+        "old": 'return "stop" if own else "nothing"',
+        "new": 'return "stop"',
+        "by": (_OTHERS,),
+    },
+    {
+        "name": "a plan replaces what is not its own",
+        "breaks": "a job of somebody else's ends for one that a plan wants",
+        "path": _CORE,
+        "old": '        return "taken"\n',
+        "new": '        return "replace"\n',
+        "by": (_OTHERS,),
+    },
+    {
+        "name": "a plan holds nothing",
+        "breaks": "a halved answer stops half of all jobs at once",
+        "path": _CORE,
+        "old": "return stops == self.had or stops > stop_max * self.had",
+        "new": "return stops == self.had",
+        "by": (_HELD,),
+    },
+    {
+        "name": "an empty answer stops all",
+        "breaks": "where all may be stopped but by an empty answer, that does",
+        "path": _CORE,
+        "old": "return stops == self.had or stops > stop_max * self.had",
+        "new": "return stops > stop_max * self.had",
+        "by": (_TESTS + "test_an_empty_answer_stops_nothing_unless_it_is_told_to",),
+    },
+    {
+        "name": "a token is for any stops of its number",
+        "breaks": "what was confirmed lets as many others be stopped",
+        "path": _CORE,
+        "old": 'self._mark ^= int.from_bytes(mark, "big")',
+        "new": "self._mark ^= len(mark)",
+        "by": (_HELD,),
+    },
+    {
+        "name": "a plan's next run has the id of the one before",
+        "breaks": "what the plan stopped begins again only when that is forgotten",
+        "path": _CORE,
+        "old": "return f\"{of}:{digest.partition('.')[0]}.{epoch}\"",
+        "new": "return job_id",
+        "by": (_TESTS + "test_a_key_that_comes_back_begins_at_once",),
+    },
+    {
+        "name": "who takes a plan over knows nothing of it",
+        "breaks": "a job that a former owner started, and nobody wants, runs for ever",
+        "path": _KEPT,
+        "old": "self._had = await comparing.walk()",
+        "new": "self._had = set()",
+        "by": (_TESTS + "test_who_takes_a_plan_over_knows_what_to_stop",),
+    },
+    {
+        "name": "a request is done before its turn is",
+        "breaks": "a confirmation is lost with the owner who had read it",
+        "path": _KEPT,
+        "old": "                await asked.done.wait()\n",
+        "new": "                await anyio.lowlevel.checkpoint()\n",
+        "by": (_TESTS + "test_a_plan_converges_whatever_step_its_owner_dies_after",),
+    },
+    {
+        "name": "a producer that hangs is called again",
+        "breaks": "each turn leaves another thread behind",
+        "path": _KEPT,
+        "old": "if self._hanging is not None and not self._hanging.is_set():",
+        "new": "if False:",
+        "by": (_TESTS + "test_a_producer_that_hangs_changes_nothing_and_is_not_called_again",),
+    },
+    {
+        "name": "a key may be there twice",
+        "breaks": "of two entries with one key the last one counts, unsaid",
+        "path": _KEPT,
+        "old": "if key in answer.wanted:",
+        "new": "if False:",
+        "by": (_UNUSABLE,),
+    },
+    {
+        "name": "a part of an answer counts for the whole",
+        "breaks": "a producer that fails half way has the rest stopped",
+        "path": _KEPT,
+        "old": "if error is not None or not answer.is_whole:",
+        "new": "if False:",
+        "by": (_UNUSABLE,),
+    },
+)
