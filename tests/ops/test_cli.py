@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
 from pool.jobs.node import Node
 from pool.names import WORKERS, Control
-from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
+from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, _parser, main
 from pool.ops.cli.batches import bar
 from pool.ops.cli.status import fetch
 from pool.redis.url import Url
@@ -169,6 +171,38 @@ def test_a_module_that_fails_shows_where(
         "KeyError: 'no such key'",
     ]
     assert last.startswith("pool: [POOLHANDLERS]")
+
+
+def _options(parser: argparse.ArgumentParser, *path: str) -> Iterator[tuple[list[str], str]]:
+    """Yield each option that takes a text, and the words of its command."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield from _options(command, *path, name)
+        elif action.option_strings and action.nargs is None and action.type not in (int, float):
+            yield list(path), action.option_strings[0]
+
+
+# What is empty is as if it were not said, for a script's sake, and loses nothing: where the pool
+# is, the page that a listing begins with, and what is judged as JSON.
+_MAY_BE_EMPTY = {"--pool", "--url", "--config", "--cursor", "--args", "--kwargs"}
+
+
+@pytest.mark.parametrize(
+    ("path", "flag"),
+    [
+        each
+        for each in _options(_parser())
+        if each[0][0] not in ("run", "check") and each[1] not in _MAY_BE_EMPTY
+    ],
+    ids=lambda each: each if isinstance(each, str) else "-".join(each),
+)
+def test_what_bounds_a_command_is_not_widened_by_an_unset_variable(
+    path: list[str], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in `pool parked discard --all --prefix "$UNSET"`."""
+    assert main([*path, flag, ""]) == USAGE
+    assert f"argument {flag}: it is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,9 @@ def _parser() -> argparse.ArgumentParser:
 
     why = _command(commands, "why", "say why a key is as it is, and what helps")
     why.add_argument("key", metavar="KEY", help="a job's key")
-    why.add_argument("--id", default="", help="this job of the key; left out: its live or last one")
+    why.add_argument(
+        "--id", type=_filled, help="this job of the key; left out: its live or last one"
+    )
     _add_pool(why)
 
     doctor = _command(commands, "doctor", "say what is wrong with a pool, and what mends it")
@@ -267,7 +269,7 @@ def _add_batches(commands: _Commands) -> None:
     show.add_argument("--wait", action="store_true", help="until it has settled")
     cancel = verb("cancel", "have a batch take no more members, and stop those it has")
     cancel.add_argument("id", metavar="ID", help="the batch's id")
-    cancel.add_argument("--cause", default="stopped", help="why")
+    cancel.add_argument("--cause", type=_filled, default="stopped", help="why")
     cancel.add_argument("--wait", action="store_true", help="until it has settled")
 
 

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if args.id:
         check_job_id(args.id)
     with reachable(args.url) as url:
-        told = anyio.run(fetch, args.pool, url, args.key, args.id)
+        told = anyio.run(fetch, args.pool, url, args.key, args.id or "")
     write([json.dumps(attrs.asdict(told))] if args.json else lines(told))
     return 1 if told.state in ("unknown", "lost", "unreadable") else 0
 
