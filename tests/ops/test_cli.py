@@ -905,26 +905,3 @@ def test_acl_prints_the_rules_of_a_pools_user_as_a_server_takes_them(
     assert f"~pool:{{{pool_name}}}:*" in str(made["keys"])
     assert main(["acl", "no pool"]) == USAGE
     assert "no pool" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("parked", "discard", "p", "--all", "--yes", "--prefix", ""),
-        ("parked", "replay", "p", "--all", "--handler="),
-        ("parked", "list", "p", "--cause", ""),
-        ("dev", "--dir", ""),
-    ],
-)
-def test_what_bounds_a_command_is_not_widened_by_an_unset_variable(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`--prefix "$UNSET"` is a mistake, and meant less than all; nobody is asked for anything."""
-    assert main(words) == USAGE
-    option = next(word for word in words if word.startswith("--") and word not in _FLAGS)
-    said = capsys.readouterr().err
-    assert option.rstrip("=") in said
-    assert "it is empty; leave the option out if that is meant" in said
-
-
-_FLAGS = ("--all", "--yes")

@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 import pytest
 
+from pool.core.batches import member_id
 from tests.verify.checker import Bounds, check, load
 from tests.verify.history import Event, FencedResource, Recorder, digest, file_sink, merged, read
 from tests.verify.invariants import INVARIANTS, NOT_YET
@@ -4217,6 +4218,169 @@ def who_follows_is_told_something_else(s: Story) -> None:
 @bad("I61")
 def a_message_is_left(s: Story) -> None:
     s.final(out=["0 to 1 7"])
+
+
+def _batch(s: Story, *words: str, state: str = "done", then: int = 1, **changed: Any) -> None:
+    """Tell of a batch whose members ended so, and how it stands at the end; one must succeed."""
+    extra = {"then": "c-then", "least": 1}
+    s.say("batch", "invoke", key="b1", extra=extra)
+    s.say("batch", key="b1", nonce="n1")
+    for index, word in enumerate(words):
+        member = member_id("n1", index)
+        s.dispatch(member, member)
+        s.start(member, member)
+        s.end(member, member)
+        s.commit(member, member, extra={"word": word})
+    for job in ("then", "again")[:then]:
+        s.say("dispatch", "invoke", key="f", idem="c-then", extra={"digest": "x"})
+        s.say("dispatch", key="f", idem="c-then", job=job, extra={"digest": "x"})
+        s.start(job, "f", epoch=20, by="b")
+        s.end(job, "f", epoch=20, by="b")
+        s.commit(job, "f", epoch=20, by="b")
+    letters = "".join({"done": "s", "parked": "f"}[word] for word in words)
+    told = {"nonce": "n1", "state": state, "letters": letters, **changed}
+    told.setdefault("counts", [told["letters"].count(letter) for letter in "sfcm"])
+    s.final(batches={"b1": told})
+
+
+@good("I62")
+def a_batch_is_done(s: Story) -> None:
+    _batch(s, "done", "parked")
+
+
+@good("I62")
+def a_batch_has_failed_and_one_was_never_accepted(s: Story) -> None:
+    _batch(s, "parked", state="failed", then=0, letters="fm")
+
+
+@good("I62")
+def a_batch_is_lost_with_the_data(s: Story) -> None:
+    s.say("batch", "invoke", key="b1", extra={"then": "c-then", "least": 1})
+    s.say("batch", key="b1", nonce="n1")
+    s.fault("loss", since=0.0)
+    s.final()
+
+
+@bad("I62")
+def a_batch_is_gone(s: Story) -> None:
+    s.say("batch", "invoke", key="b1", extra={"then": "c-then", "least": 1})
+    s.say("batch", key="b1", nonce="n1")
+    s.final()
+
+
+@bad("I62")
+def a_batch_never_settles(s: Story) -> None:
+    _batch(s, "done", state="sealed", then=0)
+
+
+@bad("I62")
+def a_member_counts_as_what_it_is_not(s: Story) -> None:
+    _batch(s, "done", "parked", letters="ss")
+
+
+@bad("I62")
+def who_has_ended_counts_as_missing(s: Story) -> None:
+    _batch(s, "done", "done", letters="sm")
+
+
+@bad("I62")
+def a_batch_counts_wrongly(s: Story) -> None:
+    _batch(s, "done", "parked", counts=[2, 0, 0, 0])
+
+
+@bad("I62")
+def a_batch_is_done_and_too_few_succeeded(s: Story) -> None:
+    _batch(s, "parked")
+
+
+@bad("I62")
+def nobody_follows_a_batch(s: Story) -> None:
+    _batch(s, "done", then=0)
+
+
+@bad("I62")
+def two_follow_a_batch(s: Story) -> None:
+    _batch(s, "done", then=2)
+
+
+def _fires(s: Story, *jobs: str, accepted: bool = True, **changed: Any) -> None:
+    """Tell of a firing of a schedule of each 10 s that comes in time."""
+    told = {"jobs": [*jobs], "next": (90_000, 90_000 + 10_000 * len(jobs)), "fired": len(jobs)}
+    told |= {"missed": 0, "paused": False, "wall_ms": 90_000, "is_edit": False, **changed}
+    s.say("fire", "info", key="nightly", extra=told)
+    for job in jobs if accepted else ():
+        s.say("dispatch", "invoke", key=job, idem=job, extra={"digest": "x"})
+        s.say("dispatch", key=job, job=job, idem=job, extra={"digest": "x"})
+
+
+@good("I63")
+def a_schedule_fires(s: Story) -> None:
+    _fires(s, "nightly@1", "nightly@2")
+
+
+@good("I63")
+def a_late_schedule_misses_times(s: Story) -> None:
+    _fires(s, "nightly@1", next=(10_000, 100_000), missed=8)
+
+
+@good("I63")
+def a_firing_is_left_out_by_its_policy(s: Story) -> None:
+    _fires(s, "nightly@1", accepted=False)
+    s.say("overlap", "info", key="k", job="nightly@1")
+
+
+@good("I63")
+def a_paused_schedule_is_triggered(s: Story) -> None:
+    _fires(s, "nightly@trigger-1", paused=True)
+
+
+@good("I63")
+def a_firing_is_lost_with_the_data(s: Story) -> None:
+    _fires(s, "nightly@1", accepted=False)
+    s.fault("loss", since=0.0)
+
+
+@bad("I63")
+def a_firing_is_never_accepted(s: Story) -> None:
+    _fires(s, "nightly@1", accepted=False)
+
+
+@bad("I63")
+def a_time_is_fired_twice(s: Story) -> None:
+    _fires(s, "nightly@1")
+    _fires(s, "nightly@1", accepted=False)
+
+
+@bad("I63")
+def a_paused_schedule_is_fired(s: Story) -> None:
+    _fires(s, "nightly@1", paused=True)
+
+
+@bad("I63")
+def a_schedule_stands_still(s: Story) -> None:
+    _fires(s, "nightly@1", next=(90_000, 90_000))
+
+
+@bad("I63")
+def a_schedule_counts_wrongly(s: Story) -> None:
+    _fires(s, "nightly@1", fired=2)
+
+
+@bad("I63")
+def a_schedule_passes_a_time(s: Story) -> None:
+    _fires(s, "nightly@1", "nightly@2", next=(90_000, 100_001))
+
+
+@bad("I63")
+def a_schedule_misses_what_was_in_time(s: Story) -> None:
+    _fires(s, "nightly@1", next=(90_000, 110_000), missed=1)
+
+
+@bad("I63")
+def nobody_comes_for_a_schedule(s: Story) -> None:
+    s.heal()
+    s.at += 1.0
+    s.say("schedule", "info", key="nightly", extra={"late_ms": 10_000_000, "paused": False})
 
 
 @good("I50")
