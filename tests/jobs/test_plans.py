@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 LONG_S = 3600.0  # turns are taken when a test asks for one
-ASK_S = 30.0
+ASK_S = 60.0
+# No lease is lost on a busy machine: what begins again for that would be counted here.
+PATIENT: dict[str, Any] = {"lease_ttl_s": 30.0, "op_timeout_s": 10.0}
 
 
 @attrs.define
@@ -82,7 +84,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 async def test_what_a_plan_starts_and_stops_is_told(fleet: Fleet) -> None:
     world = World()
-    node = await fleet.node(house(world))
+    node = await fleet.node(house(world), **PATIENT)
     status = await kept(node)
     assert (status.plan, status.state, status.version) == ("feeds", "running", 1)
     assert status.owner == fleet.workers(node)[0].id + ".1"
@@ -105,7 +107,7 @@ async def test_jobs_are_started_stopped_and_replaced_as_the_producer_says(
     fleet: Fleet, lanes: int
 ) -> None:
     world = World()
-    node = await fleet.node(house(world), lanes=lanes)
+    node = await fleet.node(house(world), lanes=lanes, **PATIENT)
     await kept(node)
     last = (await turn(node, world, "a", Call("b", "x"), Planned("follow", "c"))).last
     assert (last.started, last.kept, last.wanted, last.problem) == (3, 0, 3, "")
@@ -120,7 +122,7 @@ async def test_jobs_are_started_stopped_and_replaced_as_the_producer_says(
 
 async def test_a_key_that_comes_back_begins_at_once(fleet: Fleet) -> None:
     world = World()
-    node = await fleet.node(house(world, stop_max=1.0))
+    node = await fleet.node(house(world, stop_max=1.0), **PATIENT)
     await kept(node)
     for _ in range(3):  # each run of it has an id of its own, though all are remembered
         assert (await turn(node, world, "a", "b")).last.ended == 0
@@ -132,7 +134,7 @@ async def test_a_key_that_comes_back_begins_at_once(fleet: Fleet) -> None:
 
 async def test_jobs_of_others_are_never_touched(fleet: Fleet) -> None:
     world = World()
-    node = await fleet.node(house(world))
+    node = await fleet.node(house(world), **PATIENT)
     await kept(node)
     others = [await node.dispatch("follow", key, "mine") for key in ("other", "taken")]
     await until(lambda: len(world.running) == 2)
@@ -147,7 +149,7 @@ async def test_jobs_of_others_are_never_touched(fleet: Fleet) -> None:
 
 async def test_an_answer_that_would_stop_too_much_is_held_until_confirmed(fleet: Fleet) -> None:
     world = World()
-    node = await fleet.node(house(world))
+    node = await fleet.node(house(world), **PATIENT)
     await kept(node)
     plan = node.plan("feeds")
     await turn(node, world, *"abcd")
@@ -173,7 +175,7 @@ async def test_an_answer_that_would_stop_too_much_is_held_until_confirmed(fleet:
 
 async def test_an_empty_answer_stops_nothing_unless_it_is_told_to(fleet: Fleet) -> None:
     world = World()
-    node = await fleet.node(house(world, stop_max=1.0))
+    node = await fleet.node(house(world, stop_max=1.0), **PATIENT)
     await kept(node)
     await turn(node, world, "a")
     await until(lambda: world.running)
@@ -247,7 +249,7 @@ UNUSABLE = (
 
 async def test_what_cannot_be_changes_nothing(fleet: Fleet) -> None:
     world, problems = World(), list[str]()
-    node = await fleet.node(house(world))
+    node = await fleet.node(house(world), **PATIENT)
     await kept(node)
     await turn(node, world, "before")
     await until(lambda: world.running)
@@ -270,7 +272,7 @@ async def test_a_handler_of_no_entry_and_too_many_keys_are_refused(
     world = World()
     handlers = house(world)
     handlers.plan("bare", every_s=LONG_S)(lambda _: ["a"])
-    node = await fleet.node(handlers)
+    node = await fleet.node(handlers, **PATIENT)
     await kept(node)
     with pytest.raises(PlanRefused, match=r"use Planned\(...\)"):
         await node.plan("bare").diff(ASK_S)
@@ -312,7 +314,7 @@ async def test_a_producer_may_have_any_form(fleet: Fleet) -> None:
     handlers = house(world)
     for form in FORMS:
         assert handlers.plan(form.__name__, "follow", every_s=LONG_S)(form) is form
-    await fleet.node(handlers)
+    await fleet.node(handlers, **PATIENT)
     wanted = {f"plan:{form.__name__}/x" for form in FORMS}
     await until(lambda: set(world.running) == wanted)
 
@@ -332,7 +334,7 @@ async def test_a_producer_that_hangs_changes_nothing_and_is_not_called_again(fle
             gate.wait(ASK_S)
         return ["a"]
 
-    node = await fleet.node(handlers)
+    node = await fleet.node(handlers, **PATIENT)
     await kept(node)
     plan = node.plan("feeds")
     while (await plan.apply(ASK_S)).last.problem:  # on a busy machine
@@ -360,7 +362,7 @@ async def test_what_was_parked_is_not_begun_again_and_is_told(fleet: Fleet) -> N
         world.begun.append((job.key, ""))
         raise Park("it cannot work")
 
-    node = await fleet.node(handlers)
+    node = await fleet.node(handlers, **PATIENT)
     await kept(node)
     await turn(node, world, Planned(broken, "k"))
     await until(lambda: fleet.record("k") is None and world.begun)
@@ -372,7 +374,7 @@ async def test_what_was_parked_is_not_begun_again_and_is_told(fleet: Fleet) -> N
 
 async def test_who_takes_a_plan_over_knows_what_to_stop(fleet: Fleet) -> None:
     world = World()
-    nodes = [await fleet.node(house(world)) for _ in range(2)]
+    nodes = [await fleet.node(house(world), **PATIENT) for _ in range(2)]
     status = await kept(nodes[0])
     await turn(nodes[0], world, "a", "b", "c")
     # As a call of a former owner that came late: a job of the plan of which it knows nothing.
@@ -390,9 +392,9 @@ async def test_who_takes_a_plan_over_knows_what_to_stop(fleet: Fleet) -> None:
 
 async def test_the_latest_version_of_a_producer_keeps_the_plan(fleet: Fleet) -> None:
     old, new = World(answer=("a",)), World(answer=("b",))
-    first = await fleet.node(house(old, stop_max=1.0))
+    first = await fleet.node(house(old, stop_max=1.0), **PATIENT)
     await kept(first)
-    second = await fleet.node(house(new, version=2))
+    second = await fleet.node(house(new, version=2), **PATIENT)
     await fleet.until(lambda: new.asked)
     assert (await second.plan("feeds").status()).version == 2
     asked = old.asked
@@ -445,7 +447,7 @@ async def test_a_plan_converges_whatever_step_its_owner_dies_after(
 ) -> None:
     """What it knew is lost with it; each job begins once all the same."""
     world, armed = World(), list[str]()
-    node = await fleet.node(house(world, stop_max=1.0), lanes=4)
+    node = await fleet.node(house(world, stop_max=1.0), lanes=4, **PATIENT)
     await kept(node)
     for n, (owner, name, first) in enumerate(STEPS):
         await turn(node, world, "kept", f"a{n}", f"b{n}", f"c{n}")
@@ -488,7 +490,7 @@ def test_what_a_plan_is_called_and_how_often_it_is_asked_is_checked() -> None:
 
 
 async def test_there_may_be_no_such_plan(fleet: Fleet) -> None:
-    node = await fleet.node()
+    node = await fleet.node(**PATIENT)
     for ask in (node.plan("x").status, node.plan("x").diff, node.plan("x").apply):
         with pytest.raises(NoSuchPlan):
             await ask()
@@ -498,7 +500,7 @@ async def test_there_may_be_no_such_plan(fleet: Fleet) -> None:
 async def test_a_plan_of_included_handlers_has_their_prefix(fleet: Fleet) -> None:
     world, outer = World(answer=("a",)), Handlers()
     outer.include(house(world), prefix="eu.")
-    node = await fleet.node(outer)
+    node = await fleet.node(outer, **PATIENT)
     await fleet.until(lambda: set(world.running) == {"a"})
     assert await node.plans() == ["eu.feeds"]
     record = fleet.record("a")
