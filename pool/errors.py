@@ -415,7 +415,7 @@ class NotRunning(UsageError):
     """
 
     code: ClassVar[str] = "POOLNOTRUNNING"
-    hint: ClassVar[str] = "use it inside its `async with` block"
+    hint: ClassVar[str] = "use it inside its `async with` block; a pool.sync.Client before close()"
 
     state: str
 
@@ -712,10 +712,11 @@ class OutcomeExpired(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class NotStarted(RefusedError):
-    """The job has not begun within the time given; it still waits.
+    """The job was not seen to begin within the time given.
 
-    The job is accepted and stays so. `why` says what it waits for: a free slot (add workers, or
-    raise their `capacity`), a worker that knows its handler (start one), its delay or its retry,
+    The job is accepted and stays so. `why` says what it waited for when it was looked at last, or
+    that its store has not answered: then it may have begun. It waits for a free slot (add workers,
+    or raise their `capacity`), a worker that knows its handler (start one), its delay or its retry,
     or the worker that was given it and has not begun it.
     """
 

@@ -73,7 +73,7 @@ class ScheduledJob:
 
 
 @attrs.frozen(kw_only=True)
-class Head:
+class ScheduleHead:
     """What of a schedule changes when it is fired."""
 
     is_paused: bool = False
@@ -95,7 +95,7 @@ class StoredSchedule:
     """A schedule, whole."""
 
     name: str
-    head: Head
+    head: ScheduleHead
     when: When
     job: ScheduledJob
 
@@ -120,7 +120,7 @@ class StoredSchedule:
 _HEAD: Final = re.compile(rb"([ap]) (\d+) (\d+) (\d+) (\d+) (\d+) (\S+)", re.ASCII)
 
 
-def parse_head(line: bytes) -> Head | None:
+def parse_head(line: bytes) -> ScheduleHead | None:
     """Return what a schedule's first line says, or None if it is none of ours."""
     found = _HEAD.fullmatch(line)
     if found is None:
@@ -130,7 +130,7 @@ def parse_head(line: bytes) -> Head | None:
         due, following, last, fired, missed = map(number, numbers)
     except ValueError:
         return None
-    return Head(
+    return ScheduleHead(
         is_paused=state == b"p",
         due_ms=due,
         next_ms=following,
@@ -178,7 +178,7 @@ class Firing:
 
     times: Sequence[int]  # for each a job
     missed: int = 0  # times for which there is none, as far as they were counted
-    head: Head | None
+    head: ScheduleHead | None
 
 
 def fire(stored: StoredSchedule, now_ms: int, token: str) -> Firing:
@@ -262,12 +262,12 @@ def due_ms(name: str, when: When, at_ms: int) -> int:
     return at_ms + int.from_bytes(digest, "big") % (round(1000 * when.jitter_s) + 1)
 
 
-def first_head(name: str, when: When, now_ms: int, token: str) -> Head | None:
+def first_head(name: str, when: When, now_ms: int, token: str) -> ScheduleHead | None:
     """Return how a new schedule stands; None: its time is over."""
     at_ms = next_ms(when, now_ms)
     if at_ms is None:
         return None
-    return Head(due_ms=due_ms(name, when, at_ms), next_ms=at_ms, token=token)
+    return ScheduleHead(due_ms=due_ms(name, when, at_ms), next_ms=at_ms, token=token)
 
 
 # --- ids ------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ _YEAR_MAX: Final = 9000
 class Cron:
     """By a cron expression: minute, hour, day of month, month, day of week; or a second before.
 
-    Args:
+    Attributes:
         expression: Such as "0 3 * * *", "*/15 9-17 * * MON-FRI", "0 0 L * *", "30 0 3 * * *".
         tz: The zone whose clock it is, such as "Europe/Paris".
         misfire: What becomes of times that came when nobody could fire: `skip` fires none of them,
@@ -86,7 +86,7 @@ class Cron:
 class Every:
     """At an interval, counted from a moment that all share, so that it is the same for everybody.
 
-    Args:
+    Attributes:
         seconds: The interval, 1 s to 365 days.
         start: From when on it counts, with a zone; before that nothing is due.  None: since 1970.
         misfire: As for `Cron`; likewise the others.
@@ -123,7 +123,7 @@ class Every:
 class At:
     """Once.  When it has fired, or was missed, its schedule is gone.
 
-    Args:
+    Attributes:
         when: The moment, with a zone.
         window_s: If nobody could fire it for so long it never is, 0 to 365 days.
 

@@ -16,8 +16,8 @@ from pool.core.schedules import (
     FIRED_MAX,
     ON_TIME_S,
     Firing,
-    Head,
     ScheduledJob,
+    ScheduleHead,
     StoredSchedule,
     due_ms,
     fire,
@@ -282,7 +282,9 @@ def test_jitter_is_the_same_whoever_asks_and_nothing_is_fired_before_it() -> Non
 )
 def test_a_schedule_reads_as_it_was_written(when: When) -> None:
     assert unpacked(packed(when)) == when
-    head = Head(is_paused=True, due_ms=5, next_ms=4, last_ms=3, fired=2, missed=1, token="t")
+    head = ScheduleHead(
+        is_paused=True, due_ms=5, next_ms=4, last_ms=3, fired=2, missed=1, token="t"
+    )
     made = StoredSchedule(name="s", head=head, when=when, job=JOB)
     text = head.pack().encode() + b"\n" + made.body
     assert parse_schedule("s", text) == made

@@ -13,7 +13,8 @@ import pytest
 from pool import Handlers, Job, Node, PoolError
 from pool.errors import AuthError, NotRunning, StoreUnavailable
 from pool.events import ActorCrashed
-from pool.jobs.client.dispatcher import FLIGHTS_MAX
+from pool.jobs.client import dispatcher
+from pool.jobs.client.dispatcher import FLIGHTS_MAX, Accepted
 from pool.redis.commands.admission import DISPATCH
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.pipeline import Pipeline
@@ -168,17 +169,16 @@ async def test_what_is_asked_while_the_node_leaves_a_silent_server_is_answered(
 async def test_a_dispatcher_that_crashes_in_flight_sends_again_what_it_had(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Before the first of a batch was answered, and between two of it."""
     node = await fleet.node(handlers_of())
-    dispatcher = fleet.wiring(node).dispatcher
-    read, left = type(dispatcher)._read, [2]
+    count = iter(range(1_000))
 
-    def failing(self: Any, *args: Any) -> Any:
-        if left[0]:
-            left[0] -= 1
+    def failing(*args: Any) -> Accepted:
+        if next(count) in (0, 51):
             raise KeyError("k")
-        return read(self, *args)
+        return Accepted(*args)
 
-    monkeypatch.setattr(type(dispatcher), "_read", failing)
+    monkeypatch.setattr(dispatcher, "Accepted", failing)  # every admission's answer
     with anyio.fail_after(5):
         refs = await node.dispatch_many("quick", [f"k{i}" for i in range(100)])
     assert not any(isinstance(ref, PoolError) for ref in refs)
@@ -199,7 +199,7 @@ async def test_a_dispatcher_that_crashes_too_often_answers_whoever_waits(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made, "result", lambda _: ref.result(), node, told)
         await ref.started(timeout_s=5)
-        monkeypatch.setattr(type(fleet.wiring(node).dispatcher), "_read", failing)
+        monkeypatch.setattr(dispatcher, "Accepted", failing)
         tasks.start_soon(made, "dispatch", lambda n: n.dispatch("quick", "q"), node, told)
         assert isinstance(await fleet.ended(node), KeyError)
         with anyio.fail_after(OP_S + 1.0):

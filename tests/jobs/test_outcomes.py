@@ -473,7 +473,8 @@ async def test_an_outcome_is_kept_for_its_time_and_then_said_to_be_expired(fleet
         await ref.started(timeout_s=5)
     with pytest.raises(NoSuchJob):
         await ref.status()
-    await ref.stop(timeout_s=5)  # it has ended: nothing to do
+    with pytest.raises(NoSuchJob):  # nobody knows any more whether it has ended
+        await ref.stop(timeout_s=5)
 
 
 async def test_results_of_every_ending_are_the_same_from_any_node(fleet: Fleet) -> None:

@@ -10,10 +10,13 @@ import redis
 
 from pool.core.followers import Follows
 from pool.core.options import Options
+from pool.core.schedules import ScheduledJob, ScheduleHead, StoredSchedule
+from pool.core.times import Every
 from pool.names import line, queued, split_pair
 from pool.redis.commands.calls import Target
 from pool.redis.commands.channel import outgoing_of
 from pool.redis.commands.lane import SCRIPTS, Lane
+from pool.redis.commands.schedules import ScheduleChange
 from pool.redis.commands.upkeep import expired, walked
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.scripts import Script, ScriptCall
@@ -193,6 +196,25 @@ def _batch(bench: Bench, *, is_sealed: bool = False) -> Lane:
     return bench.lane
 
 
+def _schedule(bench: Bench) -> ScriptCall:
+    job = ScheduledJob(lane=0, key="f", handler="h", call=b"[]")
+    due = StoredSchedule(
+        name="due", head=ScheduleHead(due_ms=1, next_ms=1, token="t"), when=Every(1), job=job
+    )
+    line = due.head.pack()
+    new = ScheduleChange(name="due", seen=b"", head=line, body=due.body, due_ms=1)
+    bench.run(bench.lane.schedule([new], hold_s=2.0))
+    following = ScheduleHead(due_ms=2, next_ms=2, fired=1, token="u").pack()
+    fired = ScheduleChange(
+        name="due",
+        seen=line.encode(),
+        head=following,
+        due_ms=2,
+        messages=[(0, job.message("due@1970-01-01T00:00:00Z"))],
+    )
+    return bench.lane.schedule([fired], hold_s=2.0, is_firing=True)
+
+
 # Each makes a call which writes, in a lane as `busy` makes it.
 ACCEPTING: dict[str, Make] = {
     "dispatch": _dispatch,
@@ -201,6 +223,8 @@ ACCEPTING: dict[str, Make] = {
     "notify": lambda b: b.lane.notify("r1", "w1.1", "r9", b"m", messages_max=9),
     "batch_open": _open_batch,
     "batch_add": lambda b: _batch(b).batch_add("b", "b1", 2, ["k3"]),
+    "schedule": _schedule,
+    "tick": lambda b: b.lane.tick("t", "a", every_s=1.0),
     "edit": lambda b: b.lane.letter("edit", *_letter(b), b"another payload"),
 }
 FREEING: dict[str, Make] = {
@@ -395,6 +419,8 @@ def unused(bench: Bench, name: str) -> set[str]:
             return {n.batch("b")}
         case "batch_seal" | "batch_ends" | "batch_tend":
             return {n.batch("b"), n.jobs}
+        case "schedule":  # declared for what it shares with others
+            return {n.jobs}
         case "quarantine":
             return {n.owned("w1.1"), n.stream("w1.1")}
         case _:

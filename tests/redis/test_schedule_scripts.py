@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pool.core.schedules import Head
+from pool.core.schedules import ScheduleHead
 from pool.redis.commands.schedules import ScheduleChange, SchedulePage, TickTold, page_of, ticked
 from tests.redis.conftest import Bench
 
@@ -19,7 +19,7 @@ def call(bench: Bench, *changes: ScheduleChange, **options: Any) -> SchedulePage
 
 
 def put(name: str, due_ms: int, by: str = "t", seen: bytes = b"", **more: Any) -> ScheduleChange:
-    head = Head(due_ms=due_ms, next_ms=due_ms, token=by).pack()
+    head = ScheduleHead(due_ms=due_ms, next_ms=due_ms, token=by).pack()
     body = b"" if seen else b"what it is"
     return ScheduleChange(name=name, seen=seen, head=head, body=body, due_ms=due_ms, **more)
 

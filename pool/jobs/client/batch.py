@@ -603,8 +603,9 @@ class Batch:
             BatchDiffers: It was entered again, and had another member there.
             BatchTooLarge: It would have over 1,000,000 members.
             NoSuchBatch: It is gone.
-            InvalidKey, InvalidOption, ConfigError, PayloadEncodingError, PayloadTooLarge,
-                WrongArguments: Of these, nothing was added, nor of some before them.
+            InvalidKey, InvalidOption, ConfigError: Of these, nothing was added, nor of some before
+                them.
+            PayloadEncodingError, PayloadTooLarge, WrongArguments: Likewise.
             StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `Node.dispatch()`.
         """
         given = iter(checks.several("calls", calls, _CALLS))

@@ -204,8 +204,9 @@ class Dispatching:
             InvalidOption: `when` is none, or its only time is over; or an option cannot be used:
                 each job has an id of its own.
             ConfigError: The name cannot be used.
-            UnknownHandler, InvalidKey, WrongArguments, PayloadEncodingError, PayloadTooLarge,
-                StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+            UnknownHandler, InvalidKey, WrongArguments: As for `dispatch()`; likewise the others.
+            PayloadEncodingError, PayloadTooLarge: Likewise.
+            StorageFull, StoreUnavailable, StoreLost, NotRunning: Likewise.
         """
         call = handler, key, args, kwargs
         await schedule(self._opened(), name, when, call, self._options)

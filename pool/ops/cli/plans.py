@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +19,7 @@ from pool.jobs.node import Node
 from pool.names import check_pool
 from pool.ops.cli.parked import check_there
 from pool.ops.cli.status import reachable
+from pool.ops.terminal import write
 from pool.redis.url import Url
 
 
@@ -30,8 +30,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(setting="confirm", problem="give --token, or --anything")
     with reachable(args.url) as url:
         facts, lines, is_well = anyio.run(_run, args, url)
-    text = json.dumps({"ok": is_well, **facts}) if args.json else "\n".join(lines)
-    sys.stdout.write(f"{text}\n")
+    write([json.dumps({"ok": is_well, **facts})] if args.json else lines)
     return 0 if is_well else 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +16,7 @@ from pool.jobs.node import Node
 from pool.names import check_pool
 from pool.ops.cli.parked import as_facts, check_there
 from pool.ops.cli.status import reachable
+from pool.ops.terminal import write
 from pool.redis.url import Url
 
 
@@ -33,8 +33,7 @@ def run(args: argparse.Namespace) -> int:
     check_pool(args.pool)
     with reachable(args.url) as url:
         said = anyio.run(_run, args, url)
-    text = json.dumps({"ok": True, **said.facts}) if args.json else "\n".join(said.lines)
-    sys.stdout.write(f"{text}\n")
+    write([json.dumps({"ok": True, **said.facts})] if args.json else said.lines)
     return 0
 
 
