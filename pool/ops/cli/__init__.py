@@ -204,10 +204,10 @@ def _add_schedules(commands: _Commands) -> None:
         return command
 
     listing = verb("list", "show a page of schedules")
-    listing.add_argument("--handler", default="", help="of this handler only")
-    listing.add_argument("--prefix", default="", help="whose name begins so")
+    listing.add_argument("--handler", type=_filled, help="of this handler only")
+    listing.add_argument("--prefix", type=_filled, help="whose name begins so")
     listing.add_argument("--count", type=int, default=100, help="of a page, about (default: 100)")
-    listing.add_argument("--cursor", default="", help="where the page before ended")
+    listing.add_argument("--cursor", type=_filled, help="where the page before ended")
     show = verb("show", "show a schedule, with its next times")
     show.add_argument("--next", type=int, default=5, help="how many times (default: 5)")
     others = (
@@ -245,7 +245,9 @@ def _add_plans(commands: _Commands) -> None:
                 "--timeout", type=float, default=120.0, metavar="SECONDS", help="(default: 120)"
             )
         if name == "confirm":
-            command.add_argument("--token", help="as `show` or `diff` tells it: just those stops")
+            command.add_argument(
+                "--token", type=_filled, help="as `show` or `diff` tells it: just those stops"
+            )
             command.add_argument("--anything", action="store_true", help="whatever it stops now")
 
 

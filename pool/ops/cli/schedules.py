@@ -44,7 +44,10 @@ async def _run(args: argparse.Namespace, url: Url) -> _Said:
         match args.verb:
             case "list":
                 page = await schedules.list(
-                    handler=args.handler, prefix=args.prefix, cursor=args.cursor, count=args.count
+                    handler=args.handler or "",
+                    prefix=args.prefix or "",
+                    cursor=args.cursor or "",
+                    count=args.count,
                 )
                 lines = [_line(each) for each in page.schedules]
                 lines.append(f"{len(page.schedules)} schedules")
