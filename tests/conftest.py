@@ -12,6 +12,7 @@ POOL_TEST_ON=sentinel or cluster it is several processes of that program; see `s
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import secrets
@@ -198,6 +199,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out.add(item)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected from the collector: 350,000 objects, which stay to the end.
+
+    To look through them all took half a second and more where others needed the machine, in which
+    no loop went on: a call whose time was shorter had failed by then, in whichever test it was.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _is_on_the_other_loop(item: pytest.Item) -> bool:
