@@ -17,7 +17,10 @@ from pool.errors import (
     ConfigError,
     InvalidKey,
     InvalidOption,
+    JobCancelled,
+    JobExists,
     NoSuchSchedule,
+    QueueFull,
     UnknownHandler,
     WrongArguments,
 )
@@ -154,9 +157,8 @@ async def test_what_another_has_changed_meanwhile_is_not_fired_twice(
         assert list(page.done) == [is_done]
     context.on_due(state.number, 0.0)
     await diary.counts(1)
-    await node.schedules.trigger("s")
-    await diary.counts(2)
-    assert [e[1].split("-")[0] for e in diary.entries] == ["s@mine", "s@trigger"]
+    assert await (await node.job("key", "s@mine")).result(timeout_s=20) == "noted"
+    assert len(diary.entries) == 1
 
 
 async def test_the_policy_of_the_key_decides_what_overlaps(
@@ -182,6 +184,47 @@ async def test_the_policy_of_the_key_decides_what_overlaps(
     edges: Any = fleet.client.xrange(names_of(fleet, "reject", lanes).journal)
     assert len([fields for _, fields in edges if fields[b"edge"] == b"overlap"]) >= 6
     await node.stop_all()
+
+
+async def test_what_is_triggered_is_dispatched_as_anything_is(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """Who triggers is told what has become of it, and each job is followed by its own."""
+    node = await fleet.node(handlers, lanes=lanes)
+    for policy in ("reject", "attach", "queue", "replace"):
+        options: Any = {"if_exists": policy, "queue_max": 1}
+        await node.options(**options).schedule(policy, RARE, "hold", policy)
+        live = await node.schedules.trigger(policy)
+        assert live.job_id.startswith(f"{policy}@trigger-")
+        await live.started(timeout_s=20)
+        match policy:
+            case "reject":
+                with pytest.raises(JobExists) as refused:
+                    await node.schedules.trigger(policy)
+                assert refused.value.job_id == live.job_id
+            case "attach":
+                assert (await node.schedules.trigger(policy)).job_id == live.job_id
+            case "queue":
+                behind = await node.schedules.trigger(policy)
+                assert (await behind.status()).state == "queued"
+                with pytest.raises(QueueFull):
+                    await node.schedules.trigger(policy)
+            case _:
+                newer = await node.schedules.trigger(policy)
+                with pytest.raises(JobCancelled):
+                    await live.result(timeout_s=20)
+                await newer.started(timeout_s=20)
+    await node.stop_all()
+    then = Follower("note", "behind", "it").options(takes_result=True)
+    await node.options(then=then).schedule("followed", RARE, "note", "key", 1)
+    refs = []
+    for _ in range(2):
+        refs.append(await node.schedules.trigger("followed"))
+        assert await refs[-1].result(timeout_s=20) == "noted"
+    await diary.until(lambda entries: len([e for e in entries if e[0] == "behind"]) == 2)
+    behind_ids = {e[1] for e in diary.entries if e[0] == "behind"}
+    assert behind_ids == {(await ref.stages())[1].job_id for ref in refs}
+    assert (await node.schedules.show("followed")).fired == 0
 
 
 async def _are(count: Any, wanted: dict[str, int]) -> bool:
@@ -215,6 +258,7 @@ async def test_an_edit_keeps_the_times_and_a_pause(
     assert first[1] - first[0] == timedelta(days=300)
     ref = await node.schedules.trigger("s")
     assert await ref.result(timeout_s=20) == "noted"
+    assert ref.job_id.startswith("s@trigger-")
     assert diary.entries == [("key", ref.job_id, None, "new")]
     put_back(fleet, "s", lanes, 86_400 * 900)  # it stays paused, though its time has come
     await node.schedules.resume("s")
@@ -222,7 +266,7 @@ async def test_an_edit_keeps_the_times_and_a_pause(
     assert (await node.schedules.show("s")).next_at == first[0]
     await node.schedule("s", Every(86_400 * 100), "note", "key", "new")
     assert (await node.schedules.show("s")).next_at != first[0]
-    assert (await node.schedules.show("s")).fired == 1
+    assert (await node.schedules.show("s")).fired == 0
     await node.schedules.remove("s")
     with pytest.raises(NoSuchSchedule):
         await node.schedules.remove("s")
