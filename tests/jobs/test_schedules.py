@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 
@@ -24,7 +26,9 @@ from pool.errors import (
     UnknownHandler,
     WrongArguments,
 )
-from pool.events import IndexRestored, ScheduleMissed, ScheduleUnreadable
+from pool.events import IndexRestored, ScheduleMissed, ScheduleUnreadable, StoreTroubled
+from pool.jobs.fleet.scheduler import Scheduler
+from pool.jobs.scheduling import HOLD_S
 from pool.names import Names, lane_of
 from pool.redis.commands.schedules import ScheduleCalls, ScheduleChange
 from pool.schedules import At, Cron, Every
@@ -376,7 +380,66 @@ async def test_without_the_extra_others_fire(
         await node.schedule("every", Every(1), "note", "every")
         await diary.until(lambda entries: len([e for e in entries if e[0] == "every"]) >= 3)
         before = len([e for e in diary.entries if e[0] == "cron"])
+        with pytest.raises(ConfigError, match="extra"):
+            await node.schedules.list()  # and not only the others, as if these were all
     await diary.until(lambda entries: len([e for e in entries if e[0] == "cron"]) > before)
+
+
+async def test_what_a_node_cannot_read_is_due_for_the_next_one_at_once(
+    fleet: Fleet, handlers: Handlers, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many nodes without the extra there are, and however often they look."""
+    blind, judge = await fleet.node(), Scheduler._judge
+    await blind.options(allow_unknown=True).schedule("s", RARE, "note", "key")
+
+    def judging(self: Scheduler, *args: Any) -> Any:
+        return (None, None) if self.context.node_id == blind.id else judge(self, *args)
+
+    monkeypatch.setattr(Scheduler, "_judge", judging)
+    wiring = fleet.wiring(blind)
+    put_back(fleet, "s", 1, 86_400 * 300)
+    ahead_ms = []
+    for _ in range(5):  # it may look by itself, too
+        await wiring._sweeper.scheduler._fire_due(wiring.context.lanes[0])
+        seconds, micros = fleet.client.time()
+        score: Any = fleet.client.zscore(fleet.names.due, "s:")
+        ahead_ms.append(score - 1000 * seconds - micros / 1000)
+    assert min(ahead_ms) < 500 * HOLD_S
+    await fleet.node(handlers)
+    await diary.counts(1)
+
+
+async def test_counting_what_was_missed_keeps_nobody_waiting(
+    fleet: Fleet, handlers: Handlers, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of schedules that missed a thousand times each is seconds of work."""
+    node = await fleet.node(handlers)
+    judged, judge, turns, count = 0, Scheduler._judge, list[int](), 10
+
+    def judging(self: Scheduler, *args: Any) -> Any:
+        nonlocal judged
+        judged += 1
+        return judge(self, *args)
+
+    monkeypatch.setattr(Scheduler, "_judge", judging)
+    names, pages = fleet.names, fleet.client.pipeline()
+    for name in (f"s{number}" for number in range(count)):
+        await node.schedule(name, Cron("* * * * *"), "note", name)
+        text: Any = fleet.client.hget(names.schedules, name)
+        stored = parse(name, text)
+        assert stored is not None
+        next_ms = stored.head.next_ms - 86_400_000
+        head = attrs.evolve(stored.head, next_ms=next_ms, due_ms=next_ms)
+        pages.hset(names.schedules, name, head.pack().encode() + b"\n" + stored.body)
+        pages.zadd(names.scheduled, {name: next_ms})
+    pages.zadd(names.due, {"s:": 0})
+    pages.execute()
+    fleet.wiring(node).context.on_due(0, 0.0)
+    while len(diary.entries) < count:
+        turns.append(judged)
+        await anyio.lowlevel.checkpoint()
+    assert judged >= count
+    assert max(later - at for at, later in pairwise(turns)) <= 2
 
 
 def _no_cron(*_: object) -> Any:

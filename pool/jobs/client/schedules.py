@@ -96,6 +96,7 @@ class Schedules:
 
         Raises:
             InvalidOption: An argument cannot be used.
+            ConfigError: One has a cron expression, and the extra is not installed here.
             StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         checks.text("handler", handler)
@@ -326,7 +327,7 @@ def _stored(name: str, found: FoundSchedule) -> StoredSchedule:
 def _legible(raw: bytes, text: bytes) -> StoredSchedule | None:
     try:
         return parse(raw.decode(), text)
-    except (UnicodeDecodeError, ConfigError):
+    except UnicodeDecodeError:
         return None
 
 
