@@ -333,6 +333,27 @@ async def test_what_stands_in_the_code_is_kept_and_put_back_after_a_loss(
     await fleet.until(are_there)
 
 
+async def test_one_in_the_code_whose_time_is_over_keeps_none_of_the_others_out(
+    fleet: Fleet,
+) -> None:
+    """As when a service starts again on the day after."""
+    made = Handlers()
+
+    @made.schedule(At(datetime.now(UTC) - timedelta(days=1)), name="over")
+    @made.schedule(RARE, name="behind")
+    @made.schedule(At(datetime.now(UTC) - timedelta(days=1)), name="over-too")
+    @made.job("note")
+    async def note(job: Job) -> None: ...
+
+    node = await fleet.node(made)
+
+    async def are_there() -> bool:
+        return [each.name for each in (await node.schedules.list()).schedules] == ["behind"]
+
+    await fleet.until(are_there)
+    assert not fleet.all_seen(StoreTroubled, during="keep schedules")
+
+
 async def test_a_lost_index_is_found_by_the_walk(
     fleet: Fleet, handlers: Handlers, diary: Diary
 ) -> None:

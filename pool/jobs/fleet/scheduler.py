@@ -26,7 +26,7 @@ import attrs
 
 from pool.core.retry import refused_delay
 from pool.core.schedules import Firing, fire, job_id, parse, parse_head
-from pool.errors import PoolError, StoreLost, UsageError
+from pool.errors import InvalidOption, PoolError, StoreLost, UsageError
 from pool.events import ScheduleMissed, ScheduleUnreadable
 from pool.jobs.context import Context, LaneState
 from pool.jobs.restoring import tell_restored
@@ -203,14 +203,25 @@ class Scheduler:
             while self._has_to_keep(state):
                 stands = self._version, state.lane.generation
                 mine = [each for each in self._coded.values() if lane_of(each.name, lanes) == lane]
-                try:
-                    for each in mine:
-                        await keep(self.context, each)
-                except PoolError as error:
-                    self.context.trouble("keep schedules", lane, error)
+                if await self._keep_all(lane, mine):
+                    self._kept[lane] = stands
+                else:
                     refusals += 1
                     await anyio.sleep(refused_delay(refusals, _RETRY_S))
-                else:
-                    self._kept[lane] = stands
         finally:
             self._keeping.discard(lane)
+
+    async def _keep_all(self, lane: int, wanted: Sequence[WantedSchedule]) -> bool:
+        """Store these; return whether all stand there.  One that cannot be keeps none waiting."""
+        are_kept = True
+        for each in wanted:
+            try:
+                await keep(self.context, each)
+            except InvalidOption:
+                continue  # its only time is over: it was fired, or nobody had it here by then
+            except PoolError as error:
+                self.context.trouble("keep schedules", lane, error)
+                are_kept = False
+                if not isinstance(error, UsageError):
+                    break
+        return are_kept
