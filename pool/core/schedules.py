@@ -6,7 +6,7 @@
     DUE     ms of the server's clock when somebody is to come: NEXT and its jitter
     NEXT    the nominal time of its next firing; none is fired twice, as firing it puts this on
     LAST    that of the latest one, 0 if there was none
-    FIRED, MISSED   how many jobs were made of it, and times for which there was none
+    FIRED, MISSED   how many jobs its times have made, and of how many there was none
     TOKEN   of the call that has written this
 
 The first line is what the scripts compare and write (`lua/schedule.lua`); what is behind it only
@@ -59,14 +59,18 @@ class ScheduledJob:
     call: bytes = b""
     followers: bytes = b""  # packed, of a job with the id PLACEHOLDER
 
+    def made(self, job_id: str) -> tuple[str, bytes]:
+        """Return what the job of that id has in `more`, and its payload."""
+        more, followers = self.more, renamed(self.followers, self.key, job_id)
+        if followers:
+            more = ",".join(filter(None, (more, pack_more(followers=len(self.call)))))
+        return more, self.call + followers
+
     def message(self, job_id: str) -> bytes:
         """Return what the lane of the key is told: see `lua/incoming.lua`."""
-        call, followers = self.call, renamed(self.followers, self.key, job_id)
-        more = self.more
-        if followers:
-            more = ",".join(filter(None, (more, pack_more(followers=len(call)))))
+        more, payload = self.made(job_id)
         texts = (self.key, job_id, self.handler, more)
-        parts = (*(text.encode() for text in texts), call + followers)
+        parts = (*(text.encode() for text in texts), payload)
         letter = KIND_LETTERS[self.kind] if self.kind else "?"
         words = ("j", self.delay_ms, letter + (self.policy or "-"), *map(len, parts))
         return " ".join(map(str, words)).encode() + b"\n" + b"".join(parts)

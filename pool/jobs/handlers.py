@@ -420,8 +420,8 @@ class Handlers:
         """Have a handler's job dispatched whenever its time comes: stands above `job()`.
 
         It is stored under its name when a worker with these handlers starts, in the place of the
-        one that stands there; what was taken out of the code stays until it is removed.  See
-        `Node.schedule`.
+        one that stands there; what was taken out of the code stays until it is removed.  An `At`
+        that is over by then is left out.  See `Node.schedule`.
 
         Args:
             when: A cron expression, or a `Cron`, an `Every` or an `At`.

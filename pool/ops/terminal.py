@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from io import TextIOWrapper
 from typing import TextIO
 
 
@@ -31,6 +32,15 @@ def write(lines: Iterable[str], stream: TextIO | None = None) -> None:
     text = "".join(f"{plain(line)}\n" for line in lines)
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
+
+
+def by_lines(stream: TextIO) -> None:
+    """Have each line written when it ends, also into a pipe or a file.
+
+    Python would keep some thousand bytes back there, and lose them with a process that is killed.
+    """
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(line_buffering=True)
 
 
 def redraw(line: str, stream: TextIO) -> None:

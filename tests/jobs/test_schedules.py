@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 
@@ -17,11 +19,16 @@ from pool.errors import (
     ConfigError,
     InvalidKey,
     InvalidOption,
+    JobCancelled,
+    JobExists,
     NoSuchSchedule,
+    QueueFull,
     UnknownHandler,
     WrongArguments,
 )
-from pool.events import IndexRestored, ScheduleMissed, ScheduleUnreadable
+from pool.events import IndexRestored, ScheduleMissed, ScheduleUnreadable, StoreTroubled
+from pool.jobs.fleet.scheduler import Scheduler
+from pool.jobs.scheduling import HOLD_S
 from pool.names import Names, lane_of
 from pool.redis.commands.schedules import ScheduleCalls, ScheduleChange
 from pool.schedules import At, Cron, Every
@@ -154,9 +161,8 @@ async def test_what_another_has_changed_meanwhile_is_not_fired_twice(
         assert list(page.done) == [is_done]
     context.on_due(state.number, 0.0)
     await diary.counts(1)
-    await node.schedules.trigger("s")
-    await diary.counts(2)
-    assert [e[1].split("-")[0] for e in diary.entries] == ["s@mine", "s@trigger"]
+    assert await (await node.job("key", "s@mine")).result(timeout_s=20) == "noted"
+    assert len(diary.entries) == 1
 
 
 async def test_the_policy_of_the_key_decides_what_overlaps(
@@ -182,6 +188,47 @@ async def test_the_policy_of_the_key_decides_what_overlaps(
     edges: Any = fleet.client.xrange(names_of(fleet, "reject", lanes).journal)
     assert len([fields for _, fields in edges if fields[b"edge"] == b"overlap"]) >= 6
     await node.stop_all()
+
+
+async def test_what_is_triggered_is_dispatched_as_anything_is(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """Who triggers is told what has become of it, and each job is followed by its own."""
+    node = await fleet.node(handlers, lanes=lanes)
+    for policy in ("reject", "attach", "queue", "replace"):
+        options: Any = {"if_exists": policy, "queue_max": 1}
+        await node.options(**options).schedule(policy, RARE, "hold", policy)
+        live = await node.schedules.trigger(policy)
+        assert live.job_id.startswith(f"{policy}@trigger-")
+        await live.started(timeout_s=20)
+        match policy:
+            case "reject":
+                with pytest.raises(JobExists) as refused:
+                    await node.schedules.trigger(policy)
+                assert refused.value.job_id == live.job_id
+            case "attach":
+                assert (await node.schedules.trigger(policy)).job_id == live.job_id
+            case "queue":
+                behind = await node.schedules.trigger(policy)
+                assert (await behind.status()).state == "queued"
+                with pytest.raises(QueueFull):
+                    await node.schedules.trigger(policy)
+            case _:
+                newer = await node.schedules.trigger(policy)
+                with pytest.raises(JobCancelled):
+                    await live.result(timeout_s=20)
+                await newer.started(timeout_s=20)
+    await node.stop_all()
+    then = Follower("note", "behind", "it").options(takes_result=True)
+    await node.options(then=then).schedule("followed", RARE, "note", "key", 1)
+    refs = []
+    for _ in range(2):
+        refs.append(await node.schedules.trigger("followed"))
+        assert await refs[-1].result(timeout_s=20) == "noted"
+    await diary.until(lambda entries: len([e for e in entries if e[0] == "behind"]) == 2)
+    behind_ids = {e[1] for e in diary.entries if e[0] == "behind"}
+    assert behind_ids == {(await ref.stages())[1].job_id for ref in refs}
+    assert (await node.schedules.show("followed")).fired == 0
 
 
 async def _are(count: Any, wanted: dict[str, int]) -> bool:
@@ -215,6 +262,7 @@ async def test_an_edit_keeps_the_times_and_a_pause(
     assert first[1] - first[0] == timedelta(days=300)
     ref = await node.schedules.trigger("s")
     assert await ref.result(timeout_s=20) == "noted"
+    assert ref.job_id.startswith("s@trigger-")
     assert diary.entries == [("key", ref.job_id, None, "new")]
     put_back(fleet, "s", lanes, 86_400 * 900)  # it stays paused, though its time has come
     await node.schedules.resume("s")
@@ -222,7 +270,7 @@ async def test_an_edit_keeps_the_times_and_a_pause(
     assert (await node.schedules.show("s")).next_at == first[0]
     await node.schedule("s", Every(86_400 * 100), "note", "key", "new")
     assert (await node.schedules.show("s")).next_at != first[0]
-    assert (await node.schedules.show("s")).fired == 1
+    assert (await node.schedules.show("s")).fired == 0
     await node.schedules.remove("s")
     with pytest.raises(NoSuchSchedule):
         await node.schedules.remove("s")
@@ -285,6 +333,27 @@ async def test_what_stands_in_the_code_is_kept_and_put_back_after_a_loss(
     await fleet.until(are_there)
 
 
+async def test_one_in_the_code_whose_time_is_over_keeps_none_of_the_others_out(
+    fleet: Fleet,
+) -> None:
+    """As when a service starts again on the day after."""
+    made = Handlers()
+
+    @made.schedule(At(datetime.now(UTC) - timedelta(days=1)), name="over")
+    @made.schedule(RARE, name="behind")
+    @made.schedule(At(datetime.now(UTC) - timedelta(days=1)), name="over-too")
+    @made.job("note")
+    async def note(job: Job) -> None: ...
+
+    node = await fleet.node(made)
+
+    async def are_there() -> bool:
+        return [each.name for each in (await node.schedules.list()).schedules] == ["behind"]
+
+    await fleet.until(are_there)
+    assert not fleet.all_seen(StoreTroubled, during="keep schedules")
+
+
 async def test_a_lost_index_is_found_by_the_walk(
     fleet: Fleet, handlers: Handlers, diary: Diary
 ) -> None:
@@ -332,7 +401,66 @@ async def test_without_the_extra_others_fire(
         await node.schedule("every", Every(1), "note", "every")
         await diary.until(lambda entries: len([e for e in entries if e[0] == "every"]) >= 3)
         before = len([e for e in diary.entries if e[0] == "cron"])
+        with pytest.raises(ConfigError, match="extra"):
+            await node.schedules.list()  # and not only the others, as if these were all
     await diary.until(lambda entries: len([e for e in entries if e[0] == "cron"]) > before)
+
+
+async def test_what_a_node_cannot_read_is_due_for_the_next_one_at_once(
+    fleet: Fleet, handlers: Handlers, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many nodes without the extra there are, and however often they look."""
+    blind, judge = await fleet.node(), Scheduler._judge
+    await blind.options(allow_unknown=True).schedule("s", RARE, "note", "key")
+
+    def judging(self: Scheduler, *args: Any) -> Any:
+        return (None, None) if self.context.node_id == blind.id else judge(self, *args)
+
+    monkeypatch.setattr(Scheduler, "_judge", judging)
+    wiring = fleet.wiring(blind)
+    put_back(fleet, "s", 1, 86_400 * 300)
+    ahead_ms = []
+    for _ in range(5):  # it may look by itself, too
+        await wiring._sweeper.scheduler._fire_due(wiring.context.lanes[0])
+        seconds, micros = fleet.client.time()
+        score: Any = fleet.client.zscore(fleet.names.due, "s:")
+        ahead_ms.append(score - 1000 * seconds - micros / 1000)
+    assert min(ahead_ms) < 500 * HOLD_S
+    await fleet.node(handlers)
+    await diary.counts(1)
+
+
+async def test_counting_what_was_missed_keeps_nobody_waiting(
+    fleet: Fleet, handlers: Handlers, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of schedules that missed a thousand times each is seconds of work."""
+    node = await fleet.node(handlers)
+    judged, judge, turns, count = 0, Scheduler._judge, list[int](), 10
+
+    def judging(self: Scheduler, *args: Any) -> Any:
+        nonlocal judged
+        judged += 1
+        return judge(self, *args)
+
+    monkeypatch.setattr(Scheduler, "_judge", judging)
+    names, pages = fleet.names, fleet.client.pipeline()
+    for name in (f"s{number}" for number in range(count)):
+        await node.schedule(name, Cron("* * * * *"), "note", name)
+        text: Any = fleet.client.hget(names.schedules, name)
+        stored = parse(name, text)
+        assert stored is not None
+        next_ms = stored.head.next_ms - 86_400_000
+        head = attrs.evolve(stored.head, next_ms=next_ms, due_ms=next_ms)
+        pages.hset(names.schedules, name, head.pack().encode() + b"\n" + stored.body)
+        pages.zadd(names.scheduled, {name: next_ms})
+    pages.zadd(names.due, {"s:": 0})
+    pages.execute()
+    fleet.wiring(node).context.on_due(0, 0.0)
+    while len(diary.entries) < count:
+        turns.append(judged)
+        await anyio.lowlevel.checkpoint()
+    assert judged >= count
+    assert max(later - at for at, later in pairwise(turns)) <= 2
 
 
 def _no_cron(*_: object) -> Any:

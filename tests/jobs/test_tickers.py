@@ -88,6 +88,18 @@ async def test_who_dies_with_a_tick_is_told_of_and_so_is_who_was_away(
     assert late.was_done
 
 
+async def test_who_leaves_takes_no_tick_along(fleet: Fleet) -> None:
+    """Also when the next one's time has come meanwhile."""
+    node, other = await fleet.node(), await fleet.node()
+    async with node.ticker("t", every_s=EVERY_S) as ticks:
+        mine = await anext(ticks)
+        await anyio.sleep(2 * EVERY_S)
+    async with other.ticker("t", every_s=EVERY_S) as ticks:
+        late = await anext(ticks)
+    assert late.was_done
+    assert late.missed == late.number - mine.number - 1
+
+
 async def test_a_repeat_has_the_same_tick_and_a_late_call_none(fleet: Fleet) -> None:
     node = await fleet.node()
     context = fleet.wiring(node).context

@@ -271,7 +271,12 @@ class Session:
 
     def _env(self) -> dict[str, str]:
         return {
-            **{k: v for k, v in os.environ.items() if not k.startswith("POOL_")},
+            # As few readers set PYTHONUNBUFFERED: what is printed comes without it.
+            **{
+                k: v
+                for k, v in os.environ.items()
+                if not k.startswith("POOL_") and k != "PYTHONUNBUFFERED"
+            },
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "PYTHONPATH": ":".join(map(str, (*self.imports, self.folder))),
             "PYTHONDONTWRITEBYTECODE": "1",

@@ -26,6 +26,10 @@ async def test_schedules_are_seen_and_changed_from_the_command_line(
     async def report(job: Job, number: int) -> int:
         return number
 
+    @handlers.job("hold")
+    async def hold(job: Job) -> None:
+        await anyio.sleep_forever()
+
     where = ["--pool", pool_name, "--url", pool_url]
 
     async def said(*words: str, code: int = OK) -> str:
@@ -57,7 +61,10 @@ async def test_schedules_are_seen_and_changed_from_the_command_line(
         ref = await node.job("k", made["job_id"])
         assert await ref.result(timeout_s=30) == 7
         assert "nightly is resumed" in await said("resume", "nightly")
-        assert (await node.schedules.show("nightly")).fired == 1
+        assert (await node.schedules.show("nightly")).fired == 0
+        holding = await node.dispatch(hold, "k")
+        await said("trigger", "nightly", code=FINDING)
+        await holding.stop()
         assert "nightly is removed" in await said("remove", "nightly")
         await said("remove", "nightly", code=FINDING)
         await said("show", "a b", code=USAGE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from pool.ops.cli.parked import _line as letter_line
 from pool.ops.cli.parked import _lines as letter_lines
 from pool.ops.cli.status import PoolStatus
 from pool.ops.cli.status import _lines as status_lines
-from pool.ops.terminal import plain, write
+from pool.ops.terminal import by_lines, plain, write
 from tests.ops.commands import ROOT, WAIT_S, running
 
 EVIL = "\x1b[31mred\x1b[0m\r\n! all is lost\x07\u202e\x9b2J\udc80"
@@ -175,3 +176,15 @@ async def test_log_lines_and_a_modules_own_failure_are_safe(
                 out = await failing.process.stdout.receive() if failing.process.stdout else b""
                 assert is_printable(out.decode())
                 assert words[-1] != "--json" or not json.loads(out)["ok"]
+
+
+def test_a_line_is_written_when_it_ends() -> None:
+    """Into a pipe Python writes blocks: what is printed would come when the worker leaves."""
+    read, written = os.pipe()
+    os.set_blocking(read, False)
+    with os.fdopen(read, "rb") as there, os.fdopen(written, "w") as here:
+        print("one", file=here)
+        assert there.read() is None
+        by_lines(here)
+        print("two", file=here)
+        assert there.read() == b"one\ntwo\n"

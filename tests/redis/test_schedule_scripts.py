@@ -86,6 +86,18 @@ def test_pages_are_told_in_order_and_put_the_next_look_off(bench: Bench) -> None
     assert bench.do("ZSCORE", bench.names.scheduled, "s0") is None
 
 
+def test_who_leaves_some_out_comes_for_the_others_only(bench: Bench) -> None:
+    now_ms = call(bench).wall_ms
+    call(bench, put("unread", now_ms - 1000))
+    assert call(bench, is_firing=True, skip=1).next_s is None
+    assert look_ms(bench) is not None  # but somebody is to come
+    call(bench, put("s", now_ms + HOUR_MS))
+    page = call(bench, is_firing=True, skip=1)
+    assert page.due == []
+    assert page.next_s is not None
+    assert page.next_s > 1000
+
+
 def test_nobody_waits_for_longer_than_a_day(bench: Bench) -> None:
     """A later deadline than any delay the sweeper takes for junk."""
     page = call(bench, put("s", call(bench).wall_ms + 1000 * DAY_MS))

@@ -12,7 +12,7 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
                            extra: digest, kind job|service, attempts_max, delay_s, poison
     follow    producer     idem is to follow: key.  extra: of (idem of its predecessor), when
                            (then: that is done, otherwise)
-    fire      store        schedule `key` was fired, or triggered.  extra: jobs (their ids), next
+    fire      store        schedule `key` was fired.  extra: jobs (their ids), next
                            (its next time before, and now), fired, missed (what it counts more),
                            paused, wall_ms
     schedule  store        it was changed otherwise.  extra: late_ms (of one that is gone: how long

@@ -3168,8 +3168,8 @@ MUTANTS: Final = (
         name="tick for everybody",
         breaks="whoever asks for a tick has it, though somebody had it",
         path="pool/redis/lua/tick.lua",
-        old="elseif at < latest then",
-        new="elseif at <= latest then",
+        old="elseif at < latest and token ~= '' then",
+        new="elseif at <= latest and token ~= '' then",
         by=(_SCHEDULES + "test_a_tick_is_one_callers",),
     ),
     Mutant(

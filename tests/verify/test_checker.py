@@ -4330,11 +4330,6 @@ def a_firing_is_left_out_by_its_policy(s: Story) -> None:
 
 
 @good("I63")
-def a_paused_schedule_is_triggered(s: Story) -> None:
-    _fires(s, "nightly@trigger-1", paused=True)
-
-
-@good("I63")
 def a_firing_is_lost_with_the_data(s: Story) -> None:
     _fires(s, "nightly@1", accepted=False)
     s.fault("loss", since=0.0)

@@ -44,18 +44,15 @@ def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
 def _judge_times(event: Event, found: Finding) -> None:
     """Judge which times a firing passed."""
     jobs, missed = event.extra["jobs"], event.extra["missed"]
-    timed = [job for job in jobs if "@trigger-" not in job]
     before, after = event.extra["next"]
-    if event.extra["paused"] and timed:
+    if event.extra["paused"]:
         found.say(f"{event.key} was fired while it was paused", event)
-    if not timed:
-        return
     if not before < after:
         found.say(f"{event.key} was fired, and its next time is not behind that", event)
     if event.extra["fired"] != len(jobs):
         found.say(f"{event.key} counts {event.extra['fired']} of {len(jobs)} firings", event)
     # All periods are whole seconds; so the times passed, at least, are these.
-    if missed < COUNTED_MAX - 1 and (after - before) % (len(timed) + missed):
+    if missed < COUNTED_MAX - 1 and (after - before) % (len(jobs) + missed):
         found.say(f"{event.key} passed times that were neither fired nor missed", event)
     if missed and before > event.extra["wall_ms"] - 1000 * ON_TIME_S:
         found.say(f"{event.key} missed {missed} times that were in time", event)

@@ -8,7 +8,6 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-import anyio
 import attrs
 
 from pool import checks
@@ -18,12 +17,13 @@ from pool.core.times import When, check_when, moment, times
 from pool.errors import (
     ConfigError,
     InvalidOption,
-    NoSuchJob,
     NoSuchSchedule,
     PayloadEncodingError,
     UnknownHandler,
+    again,
     shown,
 )
+from pool.jobs.client.dispatcher import Accepted
 from pool.jobs.client.job_client import DispatchOptions, JobClient
 from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler, Handlers
@@ -37,21 +37,21 @@ from pool.jobs.scheduling import (
     resumed,
 )
 from pool.names import check_schedule, lane_of
+from pool.redis.commands.admission import Admission
 from pool.redis.commands.schedules import ScheduleChange
 
 COUNT_MAX: Final = 1000  # schedules in one page, about
 NEXT_MAX: Final = 1000  # times told at once
 _TRIGGERED: Final = "@trigger-"
-_LOOK_S: Final = 0.02  # between two looks for what was triggered
 
 
 @attrs.frozen(kw_only=True)
 class Schedule:
     """A schedule as it stands.  Times are UTC.
 
-    `fired` counts the jobs that were made of it, `missed` the times for which there was none (see
-    `Cron`).  `args` and `kwargs` are as the handler takes them, if this node has it, else in terms
-    of JSON; None where they cannot be read.
+    `fired` counts the jobs that its times have made, `missed` the times for which there was none
+    (see `Cron`).  `args` and `kwargs` are as the handler takes them, if this node has it, else in
+    terms of JSON; None where they cannot be read.
     """
 
     name: str
@@ -96,6 +96,7 @@ class Schedules:
 
         Raises:
             InvalidOption: An argument cannot be used.
+            ConfigError: One has a cron expression, and the extra is not installed here.
             StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         checks.text("handler", handler)
@@ -182,35 +183,37 @@ class Schedules:
         await self._change(name, judge)
 
     async def trigger(self, name: str) -> JobRef[Any]:
-        """Make a job of a schedule now, beside its times, also of a paused one; return it.
+        """Dispatch the job of a schedule now, beside its times, also of a paused one; return it.
+
+        Its options decide about a key with a live job, as for any dispatch: with `reject` it is
+        refused, with `attach` the live one is returned.  `Schedule.fired` does not count it.
 
         Raises:
-            NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
-            StorageFull: Redis is at its memory limit; nothing was written.
+            NoSuchSchedule, ConfigError: As for `show()`.
+            JobExists, JobStopping, ArgumentsDiffer, QueueFull, PoolFull: As for `dispatch()`.
+            StorageFull, StoreUnavailable, StoreLost, NotRunning: Likewise.
         """
         check_schedule(name)
         client = self._opened()
-        context, made = client.context, list[ScheduledJob]()
-        job_id = f"{name}{_TRIGGERED}{context.ids.next()}"
-
-        def judge(found: FoundSchedule, _: int, token: str) -> ScheduleChange | None:
-            stored = _stored(name, found)
-            head = attrs.evolve(stored.head, fired=stored.head.fired + 1, token=token)
-            made[:] = [stored.job]
-            wanted = change_of(found, attrs.evolve(stored, head=head))
-            messages = ((stored.job.lane, stored.job.message(job_id)),)
-            return attrs.evolve(wanted, body=b"", messages=messages)
-
-        await change(context, name, judge)
-        [job] = made
-        context.on_due(lane_of(name, len(context.lanes)), 0.0)  # it is carried over at once
-        with anyio.move_on_after(context.settings.op_timeout_s):
-            while True:
-                with suppress(NoSuchJob):
-                    await client.look(job.key, job_id)
-                    break
-                await anyio.sleep(_LOOK_S)
-        return JobRef[Any](job.key, job_id, job.handler, client, None)
+        job = _stored(name, await fetch(client.context, name)).job
+        job_id = f"{name}{_TRIGGERED}{client.context.ids.next()}"
+        more, payload = job.made(job_id)
+        admission = Admission(
+            job.key,
+            job_id,
+            job.handler,
+            job.kind,
+            payload,
+            job.delay_ms / 1000,
+            job.policy,
+            allow_unknown=True,  # that was asked when the schedule was made
+            more=more,
+        )
+        [pending] = client.dispatcher.admit([admission])
+        answer = await pending.wait()
+        if isinstance(answer, Accepted):
+            return JobRef[Any](answer.key, answer.job_id, answer.handler, client, answer.seen)
+        raise again(answer)
 
     async def remove(self, name: str) -> None:
         """Take a schedule away; jobs that it has made stay.
@@ -324,7 +327,7 @@ def _stored(name: str, found: FoundSchedule) -> StoredSchedule:
 def _legible(raw: bytes, text: bytes) -> StoredSchedule | None:
     try:
         return parse(raw.decode(), text)
-    except (UnicodeDecodeError, ConfigError):
+    except UnicodeDecodeError:
         return None
 
 

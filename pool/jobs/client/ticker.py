@@ -73,7 +73,7 @@ class Ticker:
     async def __aexit__(self, kind: object, *_: object) -> None:
         self._is_open = False
         if kind is None and self._done_ms:  # else its last tick came to no good end
-            await self._ask(self._opened())
+            await self._ask(self._opened(), is_leaving=True)
 
     def __aiter__(self) -> Self:
         return self
@@ -105,13 +105,13 @@ class Ticker:
                 later_s = context.io.dice.uniform(0, min(_LATER_S, _LATER_SHARE * self.every_s))
             await anyio.sleep(told.next_s + later_s)
 
-    async def _ask(self, client: JobClient) -> TickTold | None:
-        """Ask for a tick; None: there was no answer."""
+    async def _ask(self, client: JobClient, *, is_leaving: bool = False) -> TickTold | None:
+        """Ask for a tick, or just say that the last one is done; None: there was no answer."""
         context = client.context
         state = context.lanes[lane_of(self.name, len(context.lanes))]
         call = state.lane.tick(
             self.name,
-            context.ids.next(),
+            "" if is_leaving else context.ids.next(),
             every_s=self.every_s,
             done_ms=self._done_ms,
             expects=state.time.expects(context.io.clock()),

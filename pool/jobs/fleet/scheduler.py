@@ -7,8 +7,9 @@
 Whoever sweeps the lane fires, on a task of its own, a page after the other, those due first first.
 Each look puts s: off by `HOLD_S`; who dies, or fails, is followed then.  Two that fire at once are
 harmless, and so is a call that comes late: each change names what it was judged by.  What nobody
-here can read (a cron expression without the extra) is passed over, and left to other nodes; what
-nobody can is told, and fires no more.
+here can read (a cron expression without the extra) is passed over, and left to other nodes: s: is
+due at once again, for whoever sweeps next, and we come for the others only.  What nobody can read
+is told, and fires no more.
 
 What the code has is compared with the lane when a worker comes, and when the lane's data are not
 those of then.
@@ -25,7 +26,7 @@ import attrs
 
 from pool.core.retry import refused_delay
 from pool.core.schedules import Firing, fire, job_id, parse, parse_head
-from pool.errors import PoolError, StoreLost, UsageError
+from pool.errors import InvalidOption, PoolError, StoreLost, UsageError
 from pool.events import ScheduleMissed, ScheduleUnreadable
 from pool.jobs.context import Context, LaneState
 from pool.jobs.restoring import tell_restored
@@ -34,6 +35,7 @@ from pool.names import lane_of
 from pool.redis.commands.schedules import ScheduleChange, SchedulePage
 
 SCANNED: Final = 64  # schedules that one call of the walk looks at
+PASS_S: Final = 0.001  # then another one may come for what was passed over
 _RETRY_S: Final = 1.0  # between two tries to keep what the code has
 
 
@@ -80,7 +82,8 @@ class Scheduler:
         """Fire page after page."""
         changes, firings, skip = list[ScheduleChange](), list[Firing](), 0
         while True:
-            call = state.lane.schedule(changes, hold_s=HOLD_S, is_firing=True, skip=skip)
+            hold_s = PASS_S if skip else HOLD_S
+            call = state.lane.schedule(changes, hold_s=hold_s, is_firing=True, skip=skip)
             page: SchedulePage = await self.context.pipeline.call(call, repeatable=True)
             self._tell(state, changes, firings, page)
             if not page.due:
@@ -93,6 +96,8 @@ class Scheduler:
                 else:
                     changes.append(change)
                     firings.append(firing)
+                    if firing.missed:  # counting them may take a tenth of a second
+                        await anyio.lowlevel.checkpoint()
             await anyio.lowlevel.checkpoint()
         if page.next_s is not None:
             self.context.on_due(state.number, page.next_s)
@@ -198,14 +203,25 @@ class Scheduler:
             while self._has_to_keep(state):
                 stands = self._version, state.lane.generation
                 mine = [each for each in self._coded.values() if lane_of(each.name, lanes) == lane]
-                try:
-                    for each in mine:
-                        await keep(self.context, each)
-                except PoolError as error:
-                    self.context.trouble("keep schedules", lane, error)
+                if await self._keep_all(lane, mine):
+                    self._kept[lane] = stands
+                else:
                     refusals += 1
                     await anyio.sleep(refused_delay(refusals, _RETRY_S))
-                else:
-                    self._kept[lane] = stands
         finally:
             self._keeping.discard(lane)
+
+    async def _keep_all(self, lane: int, wanted: Sequence[WantedSchedule]) -> bool:
+        """Store these; return whether all stand there.  One that cannot be keeps none waiting."""
+        are_kept = True
+        for each in wanted:
+            try:
+                await keep(self.context, each)
+            except InvalidOption:
+                continue  # its only time is over: it was fired, or nobody had it here by then
+            except PoolError as error:
+                self.context.trouble("keep schedules", lane, error)
+                are_kept = False
+                if not isinstance(error, UsageError):
+                    break
+        return are_kept

@@ -23,6 +23,7 @@ from pool.ops.cli.config import Configuration, RunOptions
 from pool.ops.cli.loading import load_all, load_observer
 from pool.ops.cli.readiness import Readiness
 from pool.ops.logs import configure
+from pool.ops.terminal import by_lines
 from pool.runtime.memory import freeze_memory
 from pool.runtime.observers import log_observer
 from pool.runtime.session import CLOSE_BUDGET_S
@@ -42,6 +43,7 @@ def run_worker(
     options = said.options
     if options.loop == "trio" and importlib.util.find_spec("trio") is None:
         raise ConfigError(setting="loop", problem="trio is not installed: pip install trio")
+    by_lines(sys.stdout)  # what handlers print is for whoever watches this worker
     # Before what takes long: a file that is left of a process that was killed is not so any more.
     readiness = Readiness() if leash else Readiness.of(options.ready_file, os.environ)
     handlers = load_all(options.handlers)

@@ -18,7 +18,8 @@ ARGV[...] items          name, line as it was seen (empty: there was none), its 
                          message lane, what it says
 
 Uses     lane, record, batch, out, channel
-Returns  server's clock (ms), in how many ms somebody is to come (-1: nobody), statuses, (name, schedule) of due ones
+Returns  server's clock (ms), in how many ms the caller is to come for those that are not left out (-1: there are
+         none), statuses, (name, schedule) of due ones
          status: OK | CHANGED (it stands otherwise; nothing was done)
 Errors   POOLDATALOST <lane>
 Cost     O(items + page); 5 commands an item, 2 a message, 8 a call
@@ -87,12 +88,15 @@ for _, name in ipairs(names) do
     page[#page + 1] = text
   end
 end
-local first, wait_ms = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2], -1
-if first then
-  wait_ms = math.max(page_max > 0 and tonumber(first) <= wall and hold_ms or 0, math.min(tonumber(first) - wall, DAY_MS))
+local function wait_for(rank)
+  local at = tonumber(redis.call('ZRANGE', scheduled, rank, rank, 'WITHSCORES')[2])
+  return at and math.max(page_max > 0 and at <= wall and hold_ms or 0, math.min(at - wall, DAY_MS)) or -1
+end
+local wait_ms = wait_for(0)
+if wait_ms >= 0 then
   redis.call('ZADD', due, text_of(now + wait_ms), 's:')
 else
   redis.call('ZREM', due, 's:')
 end
 close_lane()
-return { text_of(wall), text_of(wait_ms), statuses, page }
+return { text_of(wall), text_of(skip > 0 and wait_for(skip) or wait_ms), statuses, page }

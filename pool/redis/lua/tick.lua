@@ -7,7 +7,7 @@ KEYS[2] tickers   hash    name -> TIME TOKEN DONE MISSED: of its latest tick the
 ARGV[1] generation  str
 ARGV[2] expects      str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[3] name         str
-ARGV[4] token        str   of this call, for its repeats
+ARGV[4] token        str   of this call, for its repeats; empty: the caller leaves, and takes no more
 ARGV[5] every_ms     int   > 0
 ARGV[6] done         int   nominal time of the tick that the caller has dealt with; 0: none
 
@@ -33,7 +33,7 @@ end
 local answer = { '0', '0', 1 }
 if at >= latest and had == token then
   answer = { text_of(at), text_of(whole(missed)), 1 }
-elseif at < latest then
+elseif at < latest and token ~= '' then
   local is_first = at < 0
   missed = is_first and 0 or math.max(0, math.floor((latest - at) / every_ms) - 1)
   if not is_first then

@@ -122,9 +122,17 @@ class Timetable:
 
 
 def told(job: str, more: dict[str, Any]) -> dict[str, Any]:
-    """Return what a firing's message says, as the history has it: its job's id is its token."""
+    """Return what a schedule's job says, as the history has it: its id is its token."""
     extra = {"digest": digest(PLAN), "kind": "job", "attempts_max": ATTEMPTS_MAX, "within_s": 1.0}
     return {"job": job, "idem": job, "extra": {**extra, **more}}
+
+
+def triggered(item: Sequence[bytes]) -> dict[str, Any] | None:
+    """Return what a dispatch says, as the history has it, if somebody has triggered a schedule."""
+    key, job, handler, _, flags, *_ = (word.decode(errors="replace") for word in item)
+    if handler != HANDLER:
+        return None
+    return {"key": key, **told(job, {"policy": "queue"} if flags[:1] == "q" else {})}
 
 
 def watch_changes(watch: Watch, args: Sequence[bytes], reply: Any) -> None:

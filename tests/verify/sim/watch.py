@@ -40,7 +40,7 @@ from tests.verify.sim.chains import carried
 from tests.verify.sim.faults import POOL
 from tests.verify.sim.programs import Programs, token_of
 from tests.verify.sim.server import Server
-from tests.verify.sim.timetable import watch_changes
+from tests.verify.sim.timetable import triggered, watch_changes
 from tests.verify.sim.world import Process, World
 
 STORE: Final = "server"
@@ -208,6 +208,9 @@ class Watch:
                 self.key_of.setdefault(job, item[0].decode())
                 if found := _TOKEN.search(item[7]):
                     self.token_of[job] = found[1].decode()
+            for item, said in zip(items, reply, strict=True) if isinstance(reply, list) else ():
+                if (facts := triggered(item)) and said.startswith((b"OK", b"QUEUED")):
+                    self._accept(facts)
             if isinstance(reply, list) and b"ENDED" in reply:
                 self.seen.add("dispatch repeated after its end")
         elif script is REPLAY and isinstance(reply, bytes) and reply[:3] == b"OK ":
@@ -265,11 +268,15 @@ class Watch:
                 if facts["job"] not in self.token_of:
                     self._store("overlap", key=facts["key"], job=facts["job"])
                 continue
-            if facts["job"] not in self.token_of:
-                self.key_of.setdefault(facts["job"], facts["key"])
-                self.token_of[facts["job"]] = facts["idem"]
-                self._store("dispatch", "invoke", **{**facts, "job": ""})
-                self._store("dispatch", **facts)
+            self._accept(facts)
+
+    def _accept(self, facts: dict[str, Any]) -> None:
+        """Write that a job was accepted that no producer has told of; once."""
+        if facts["job"] not in self.token_of:
+            self.key_of.setdefault(facts["job"], facts["key"])
+            self.token_of[facts["job"]] = facts["idem"]
+            self._store("dispatch", "invoke", **{**facts, "job": ""})
+            self._store("dispatch", **facts)
 
     def _is_there(self, keys: Sequence[bytes], facts: dict[str, Any]) -> bool:
         """Say whether a job has a record, live or in line."""
