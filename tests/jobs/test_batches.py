@@ -28,24 +28,12 @@ from pool.errors import (
 from pool.jobs.client.batch import NOTED, Batch
 from pool.jobs.client.dispatcher import Dispatcher
 from pool.names import Names, lane_of
-from tests.nodes import PATIENCE_S, Diary
+from tests.nodes import LANES, PATIENCE_S
 
 if TYPE_CHECKING:
-    from tests.nodes import Fleet
+    from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
-LANES = 4
-
-
-@pytest.fixture(params=[1, LANES], ids=["one lane", "four lanes"])
-def lanes(request: pytest.FixtureRequest) -> int:
-    number: int = request.param
-    return number
-
-
-@pytest.fixture
-def diary() -> Diary:
-    return Diary()
 
 
 @attrs.define
