@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -9,7 +10,7 @@ import attrs
 import pytest
 
 from pool import Call, Cancel, Follower, Handlers, Job, Node, Park
-from pool.batches import BatchStatus, Member
+from pool.batches import BatchRef, BatchStatus, Member
 from pool.errors import (
     BatchDiffers,
     BatchFailed,
@@ -28,6 +29,7 @@ from pool.errors import (
 from pool.jobs.client.batch import NOTED, Batch
 from pool.jobs.client.dispatcher import Dispatcher
 from pool.names import Names, lane_of
+from pool.testing.proxy import fault_proxy
 from tests.nodes import LANES, PATIENCE_S
 
 if TYPE_CHECKING:
@@ -169,6 +171,84 @@ async def test_those_that_run_are_counted_and_all_are_cancelled(
 
 async def _runs(batch: Batch, number: int) -> bool:
     return (await batch.ref.status()).running == number
+
+
+async def wait_in_both_ways(ref: BatchRef, diary: Diary) -> None:
+    """Wait for a batch, and for its members; note what comes of that."""
+
+    async def waits(what: str, wait: Callable[[], Awaitable[object]]) -> None:
+        try:
+            diary.note(what, await wait())
+        except NotRunning as error:
+            diary.note(what, error.code)
+
+    async def state() -> str:
+        return (await ref.wait(PATIENCE_S)).state
+
+    async def keys() -> tuple[str, ...]:
+        return tuple([member.key async for member in ref.members()])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waits, "state", state)
+        tasks.start_soon(waits, "keys", keys)
+
+
+async def waiting(fleet: Fleet, node: Node) -> None:
+    """Wait until both wait on this node."""
+    bells = fleet.wiring(node).waiters._bells
+    await fleet.until(lambda: len(bells.get("b", ())) == 2)
+
+
+async def test_an_outage_is_waited_out(
+    fleet: Fleet,
+    handlers: Handlers,
+    diary: Diary,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by who waits for a job: it may last for hours, and the store be away for a moment."""
+    monkeypatch.setattr("pool.jobs.client.batch_ref.ASK_AGAIN_S", 0.05)
+    node = await fleet.node(handlers)
+    async with node.batch("b") as batch:
+        await batch.add("stand", ["k"])
+    await diary.has("stands", "k")
+    async with fault_proxy(fleet.url) as proxy, anyio.create_task_group() as tasks:
+        client = await fleet.node(url=proxy.url, op_timeout_s=0.5)
+        ref = client.batches.get("b")
+        tasks.start_soon(wait_in_both_ways, ref, diary)
+        await waiting(fleet, client)
+        await proxy.refuse()
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable):
+                await ref.status()
+        with pytest.raises(TimeoutError, match="its store has not answered"):
+            await ref.wait(0)
+        gate.event.set()
+        await batch.ref.result(PATIENCE_S)
+        await proxy.listen()
+        await diary.has("state", "done")
+        await diary.has("keys", ("k",))
+        await fleet.leave(client)
+
+
+async def test_who_waits_is_told_at_once_that_its_node_has_left(
+    fleet: Fleet,
+    handlers: Handlers,
+    diary: Diary,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pool.jobs.client.batch_ref.ASK_AGAIN_S", 3600.0)
+    node, client = await fleet.node(handlers), await fleet.node()
+    async with node.batch("b") as batch:
+        await batch.add("stand", ["k"])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait_in_both_ways, client.batches.get("b"), diary)
+        await waiting(fleet, client)
+        await fleet.leave(client)
+        await diary.has("state", NotRunning.code)
+        await diary.has("keys", NotRunning.code)
+    gate.event.set()
 
 
 # --- who makes it may go ------------------------------------------------------------------------

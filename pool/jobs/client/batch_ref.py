@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import anyio
@@ -19,7 +19,14 @@ from pool.core.batches import CHECK_S, IS_BATCH, MEMBERS_MAX, BatchState, End, m
 from pool.core.codec import decode_value
 from pool.core.followers import released
 from pool.core.record import MORE, Outcome, Record
-from pool.errors import BatchFailed, NoSuchBatch, NoSuchJob, OutcomeExpired, StoreLost
+from pool.errors import (
+    BatchFailed,
+    NoSuchBatch,
+    NoSuchJob,
+    OutcomeExpired,
+    StoreLost,
+    StoreUnavailable,
+)
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.ref import JobRef
 from pool.jobs.client.waiters import ASK_AGAIN_S
@@ -156,16 +163,17 @@ class Members(AsyncIterator[Member[R]]):
         return self
 
     async def __anext__(self) -> Member[R]:
+        ref = self._ref
         while not self._page:
-            with self._ref._bell() as bell:
-                found = await self._ref._look(is_waiting=True, since=self._at)
-                if found.ended:
-                    self._page = await self._ref._read(found, self._handler)
+            with ref._client.waiters.bell(ref.id) as bell:
+                with suppress(StoreUnavailable):  # it is asked again
+                    found = await ref._look(is_waiting=True, since=self._at)
+                    if found.head.is_settled and not found.ended:
+                        raise StopAsyncIteration
+                    self._page = await ref._read(found, self._handler)
                     self._page.reverse()
-                    self._at += len(found.ended)
-                elif found.head.is_settled:
-                    raise StopAsyncIteration
-                else:
+                    self._at += len(self._page)
+                if not self._page:
                     with anyio.move_on_after(ASK_AGAIN_S):
                         await bell.wait()
         return self._page.pop()
@@ -206,7 +214,7 @@ class BatchRef:
         *,
         on_progress: Callable[[BatchStatus], object] | None = None,
     ) -> BatchStatus:
-        """Return how it is once it has settled, whatever became of it.
+        """Return how it is once it has settled, whatever became of it; outages are waited out.
 
         Args:
             timeout_s: How long to wait; None: as long as it takes; 0: what the store says now.
@@ -216,7 +224,7 @@ class BatchRef:
         Raises:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
             TimeoutError: It has not settled within `timeout_s`.
-            NoSuchBatch, StoreUnavailable, StoreLost, NotRunning: As for `status()`.
+            NoSuchBatch, StoreLost, NotRunning: As for `status()`.
         """
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         if on_progress is not None:
@@ -224,11 +232,13 @@ class BatchRef:
         last: BatchStatus | None = None
         with anyio.move_on_after(timeout_s or None):
             while True:
-                with self._bell() as bell:
-                    before, last = last, _status(self.id, await self._look(is_waiting=True))
-                    if on_progress is not None and last != before:
+                with self._client.waiters.bell(self.id) as bell:
+                    before = last
+                    with suppress(StoreUnavailable):  # it is asked again
+                        last = _status(self.id, await self._look(is_waiting=True))
+                    if last is not None and on_progress is not None and last != before:
                         on_progress(last)
-                    if last.is_settled:
+                    if last is not None and last.is_settled:
                         return last
                     if timeout_s == 0:
                         break
@@ -245,7 +255,7 @@ class BatchRef:
         Raises:
             BatchFailed: It has settled, and they have not; or it was cancelled.
             InvalidOption, TimeoutError: As for `wait()`.
-            NoSuchBatch, StoreUnavailable, StoreLost, NotRunning: As for `status()`.
+            NoSuchBatch, StoreLost, NotRunning: As for `status()`.
         """
         status = await self.wait(timeout_s)
         if status.state != "done":
@@ -286,8 +296,8 @@ class BatchRef:
     ) -> Members[R] | Members[Any]:
         """Return its members in the order in which they end: those that have, then each that does.
 
-        That ends when it has settled.  However many they are, there is one waiter for all, and
-        their outcomes are fetched in pages.
+        That ends when it has settled; outages are waited out.  However many they are, there is one
+        waiter for all, and their outcomes are fetched in pages.
 
         Args:
             handler: That of all members: by its annotation results are read; None: as JSON.
@@ -295,7 +305,7 @@ class BatchRef:
 
         Raises:
             InvalidOption: An argument is none.
-            NoSuchBatch, StoreUnavailable, StoreLost, NotRunning: As for `status()`, in the loop.
+            NoSuchBatch, StoreLost, NotRunning: As for `status()`, in the loop.
         """
         if handler is not None:
             checks.instance("handler", handler, Handler)
@@ -306,18 +316,6 @@ class BatchRef:
     def _lane(self) -> LaneState:
         self._client.check_open()
         return self._client.context.lane_of(self.id)
-
-    @contextmanager
-    def _bell(self) -> Any:
-        """Have an event set when something of it has ended."""
-        bells, bell = self._client.waiters.bells, anyio.Event()
-        bells.setdefault(self.id, set()).add(bell)
-        try:
-            yield bell
-        finally:
-            bells[self.id].discard(bell)
-            if not bells[self.id]:
-                del bells[self.id]
 
     async def _look(
         self,
