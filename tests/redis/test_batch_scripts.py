@@ -398,6 +398,22 @@ def test_each_member_says_how_it_is(bench: Bench) -> None:
     assert bench.audit() == []
 
 
+def test_a_member_that_found_no_room_may_come_again(bench: Bench) -> None:
+    """While former calls with it may be under way, too: whoever adds it waits for room."""
+
+    def dispatch(room: int, policy: str) -> str:
+        more = pack_more(batch=member_of(ID, "b1", 1, 0))
+        item = bench.admission("k", id=member_id("b1", 0), more=more, policy=policy)
+        [said] = bench.dispatch(item, queued_jobs_max=room, refused_s=30.0)
+        return said
+
+    bench.dispatch(bench.admission("other"))
+    assert dispatch(1, "") == "FULL 1"
+    bench.dispatch(bench.admission("k"))
+    assert dispatch(2, "q5") == "FULL 2"
+    assert dispatch(9, "q5").startswith("QUEUED")
+
+
 def test_one_that_is_queued_is_there(bench: Bench) -> None:
     member(bench, 0, "k")
     item = bench.admission("k", id=member_id("b1", 1), policy="q5")
