@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -27,12 +27,13 @@ from pool.errors import (
     UnknownHandler,
 )
 from pool.jobs.client.batch import NOTED, Batch
-from pool.jobs.client.dispatcher import Dispatcher
+from pool.jobs.client.dispatcher import Dispatcher, Pending
 from pool.names import Names, lane_of
 from pool.testing.proxy import fault_proxy
 from tests.nodes import LANES, PATIENCE_S
 
 if TYPE_CHECKING:
+    from pool.redis.commands.admission import Admission
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
@@ -381,6 +382,31 @@ async def test_a_full_pool_is_waited_for(
 
         tasks.start_soon(let_go)
         assert await batch.add("stand", [f"k{n}" for n in range(100)]) == []
+    assert counts(await batch.ref.result(PATIENCE_S)) == (100, 0, 0, 100, 0, 0, 0)
+
+
+async def test_a_full_pool_is_not_asked_for_all_members_again_and_again(
+    fleet: Fleet, handlers: Handlers, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where some have found no room, those behind them are not sent."""
+    admit, sent = Dispatcher.admit, list[str]()
+
+    def counted(self: Dispatcher, items: Sequence[Admission], **options: Any) -> list[Pending]:
+        sent.extend(item.key for item in items)
+        return admit(self, items, **options)
+
+    monkeypatch.setattr(Dispatcher, "admit", counted)
+    monkeypatch.setattr("pool.jobs.client.batch.SLICE", 10)
+    monkeypatch.setattr("pool.jobs.client.batch.FULL_S", 3600.0)
+    node = await fleet.node(handlers, lanes=1, capacity=4, queued_jobs_max=10)
+    keys = [f"k{n}" for n in range(100)]
+    async with node.batch("b") as batch:
+        with anyio.move_on_after(1.0):
+            await batch.add("stand", keys)
+        assert 10 < len(sent) <= 40
+        gate.event.set()
+        monkeypatch.undo()
+        assert await batch.add("stand", keys) == []
     assert counts(await batch.ref.result(PATIENCE_S)) == (100, 0, 0, 100, 0, 0, 0)
 
 

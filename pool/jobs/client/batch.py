@@ -275,18 +275,25 @@ class Batch:
     async def _dispatch(
         self, items: Sequence[Admission], left: list[int], answers: dict[int, Accepted | PoolError]
     ) -> None:
-        """Dispatch those that are left, a slice ahead; wait for room as long as it takes."""
+        """Dispatch those that are left, a slice ahead; wait for room as long as it takes.
+
+        Where the store fails the others are left: they are added again together.
+        """
         dispatcher, pause_s = self._client.dispatcher, FULL_S
         while left:
-            under_way = list[tuple[int, Pending]]()
+            under_way, is_over = list[tuple[int, Pending]](), False
             for i in range(0, len(left) + SLICE, SLICE):
-                some = left[i : i + SLICE]
+                # Nobody is asked for more where some have found no room.
+                some = [] if is_over else left[i : i + SLICE]
                 admitted = dispatcher.admit([items[n] for n in some], is_bounded=False)
                 await anyio.lowlevel.checkpoint()
                 for n, pending in under_way:
-                    answers[n] = await pending.wait()
+                    answers[n] = answer = await pending.wait()
+                    is_over = is_over or isinstance(answer, (PoolFull, StoreError, NotRunning))
                 under_way = list(zip(some, admitted, strict=True))
-            before, left = left, [n for n in left if isinstance(answers[n], PoolFull)]
+            if any(isinstance(each, (StoreError, NotRunning)) for each in answers.values()):
+                return
+            before, left = left, [n for n in left if isinstance(answers.get(n), PoolFull | None)]
             if left:
                 await anyio.sleep(pause_s)
                 pause_s = min(2 * pause_s, FULL_MAX_S) if len(left) == len(before) else FULL_S
