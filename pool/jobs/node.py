@@ -516,7 +516,7 @@ class Node(Dispatching):
             NotRunning: The node is not open.
         """
         check_batch(id)
-        options = batch_options(then, otherwise, success_min, open_s, keep_s, within)
+        options = batch_options(id, then, otherwise, success_min, open_s, keep_s, within)
         self._check_open()
         return Batch(self._open_client, id, options)
 

@@ -27,13 +27,18 @@ from pool.errors import (
     UnknownHandler,
 )
 from pool.jobs.client.batch import NOTED, Batch
+from pool.jobs.client.batch_ref import ask
 from pool.jobs.client.dispatcher import Dispatcher, Pending
 from pool.names import Names, lane_of
+from pool.redis.commands.batches import BATCH_OPEN
 from pool.testing.proxy import fault_proxy
 from tests.nodes import LANES, PATIENCE_S
 
 if TYPE_CHECKING:
+    from pool.jobs.client.job_client import JobClient
+    from pool.jobs.context import LaneState
     from pool.redis.commands.admission import Admission
+    from pool.redis.scripts import ScriptCall
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
@@ -306,6 +311,20 @@ async def test_who_enters_again_goes_on(fleet: Fleet, handlers: Handlers, lanes:
         await batch.seal()
 
 
+async def test_one_that_is_entered_once_more_begins_with_the_first_member(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    calls = [Call(f"k{n}", 0) for n in range(10)]
+    batch = node.batch("b")
+    await (await batch.__aenter__()).add("report", calls[:5])
+    for _ in range(2):
+        async with batch:
+            assert batch.added == 0
+            await batch.add("report", calls)
+    assert counts(await batch.ref.result(PATIENCE_S)) == (10, 0, 0, 10, 0, 0, 0)
+
+
 async def test_members_of_lost_data_are_missing(
     fleet: Fleet, handlers: Handlers, diary: Diary
 ) -> None:
@@ -337,6 +356,29 @@ async def test_batches_within_a_batch(fleet: Fleet, handlers: Handlers, lanes: i
     assert (counts(status), status.state) == ((9, 0, 0, 8, 1, 0, 0), "failed")
     inner_ends = {m.key: m.end async for m in outer.ref.members() if m.is_batch}
     assert inner_ends == {f"inner{n}": "failed" if n == 3 else "succeeded" for n in range(4)}
+
+
+async def test_one_that_could_not_be_opened_within_another_is_one_member(
+    fleet: Fleet, handlers: Handlers, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its maker was not answered, and opens it again."""
+
+    async def lost(client: JobClient, state: LaneState, call: ScriptCall) -> Any:
+        answer = await ask(client, state, call)
+        if call.script is BATCH_OPEN:
+            raise StoreUnavailable(problem="lost", maybe_done=True)
+        return answer
+
+    node = await fleet.node(handlers, lanes=lanes)
+    async with node.batch("outer") as outer:
+        monkeypatch.setattr("pool.jobs.client.batch.ask", lost)
+        with pytest.raises(StoreUnavailable):
+            await node.batch("inner", within=outer).__aenter__()
+        monkeypatch.undo()
+        async with node.batch("inner", within=outer) as inner:
+            await inner.add("report", [Call("k", 0)])
+        assert outer.added == 1
+    assert counts(await outer.ref.result(PATIENCE_S)) == (1, 0, 0, 1, 0, 0, 0)
 
 
 async def test_cancelling_reaches_batches_within(
@@ -401,9 +443,12 @@ async def test_a_full_pool_is_not_asked_for_all_members_again_and_again(
     node = await fleet.node(handlers, lanes=1, capacity=4, queued_jobs_max=10)
     keys = [f"k{n}" for n in range(100)]
     async with node.batch("b") as batch:
-        with anyio.move_on_after(1.0):
-            await batch.add("stand", keys)
-        assert 10 < len(sent) <= 40
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(batch.add, "stand", keys)
+            await fleet.until(lambda: len(sent) >= 20)
+            await anyio.sleep(0.5)  # by then all others would have been sent
+            tasks.cancel_scope.cancel()
+        assert len(sent) <= 40
         gate.event.set()
         monkeypatch.undo()
         assert await batch.add("stand", keys) == []
@@ -427,6 +472,8 @@ async def test_bad_members_are_refused_before_any_is_noted(
     for id_ in ("", "a b", "a,b", "a|b", "x" * 129):
         with pytest.raises(InvalidOption):
             node.batch(id_)
+    with pytest.raises(InvalidOption, match="another batch"):
+        node.batch("b", within=batch)
     with pytest.raises(NotRunning):
         await node.batch("new").add("report", [])
     gone = node.batches.get("never")

@@ -122,10 +122,18 @@ class Batch:
         return BatchRef(self.id, self._opened(), self._nonce)
 
     async def __aenter__(self) -> Self:
-        client, options = self._opened(), self._options
-        self._client, parent = client, ""
-        if options.within is not None:
-            parent = await options.within._note_batch(self.id)
+        self._client, outer = self._opened(), self._options.within
+        self._added, self._is_sealed = 0, False  # of a former time
+        if outer is None:
+            await self._open("")
+            return self
+        async with outer._lock:
+            await self._open(await outer._note_batch(self.id))
+            outer._added += 1  # only now: who is not answered, and comes again, is the same member
+        return self
+
+    async def _open(self, parent: str) -> None:
+        client, options = self._client, self._options
         nonce = client.context.ids.next("b")
         packed = b""
         if options.then or options.otherwise:
@@ -147,7 +155,6 @@ class Batch:
             problem = f"{self.id!r} is the name of something else"
             raise StoreFault(problem=problem, maybe_done=False)
         self._nonce = opened.nonce
-        return self
 
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         if kind is None and not self._is_sealed:
@@ -237,12 +244,10 @@ class Batch:
         return said.words
 
     async def _note_batch(self, batch_id: str) -> str:
-        """Note a batch as a member; return what that carries."""
-        async with self._lock:
-            self._check_open()
-            await self._note([IS_BATCH + batch_id])
-            self._added += 1
-            return member_of(self.id, self._nonce, self._lane.number, self._added - 1)
+        """Note a batch as the next member; return what that carries."""
+        self._check_open()
+        await self._note([IS_BATCH + batch_id])
+        return member_of(self.id, self._nonce, self._lane.number, self._added)
 
     async def _add(self, admitting: Admitting, calls: Sequence[Call]) -> list[Refused]:
         first = self._added
@@ -340,6 +345,7 @@ class Batch:
 
 
 def batch_options(
+    batch_id: str,
     then: Follower | Iterable[Follower],
     otherwise: Follower | Iterable[Follower],
     success_min: int | None,
@@ -352,6 +358,8 @@ def batch_options(
         success_min = checks.count("success_min", success_min, 0, MEMBERS_MAX)
     if within is not None and not issubclass(type(within), Batch):
         raise checks.option("within", within, "a Batch that is being made")
+    if within is not None and within.id == batch_id:
+        raise checks.option("within", batch_id, "another batch: within itself it would never end")
     open_s, keep_s = checks.seconds("open_s", open_s), checks.seconds("keep_s", keep_s)
     for name, value in (("open_s", open_s), ("keep_s", keep_s)):
         if value < 1:
