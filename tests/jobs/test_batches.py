@@ -257,6 +257,25 @@ async def test_who_waits_is_told_at_once_that_its_node_has_left(
     gate.event.set()
 
 
+async def test_only_those_that_are_listed_are_looked_at(
+    fleet: Fleet, handlers: Handlers, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = list[str]()
+
+    async def counted(client: JobClient, state: LaneState, call: ScriptCall) -> Any:
+        looked.append(call.script.name)
+        return await ask(client, state, call)
+
+    node = await fleet.node(handlers, lanes=lanes)
+    for n in range(8):
+        async with node.batch(f"b{n}"):
+            pass
+        await anyio.sleep(0.002)  # they are listed by the millisecond
+    monkeypatch.setattr("pool.jobs.client.batch_ref.ask", counted)
+    assert [each.id for each in await node.batches.list(newest=3)] == ["b7", "b6", "b5"]
+    assert looked == ["batch_look"] * 3
+
+
 # --- who makes it may go ------------------------------------------------------------------------
 
 

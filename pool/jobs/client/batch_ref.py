@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import anyio
@@ -420,20 +421,21 @@ class Batches:
         """
         newest = checks.count("newest", newest, 1, LISTED_MAX)
         client = self._opened()
+        context, opened = client.context, list[tuple[float, bytes, LaneState]]()
+        for state in context.lanes:
+            there = ("ZRANGE", state.lane.names.batches, 0, newest - 1, "REV", "WITHSCORES")
+            told = await context.pipeline.execute(*there)
+            of_lane = zip(told[::2], told[1::2], strict=True)
+            opened += ((float(ms), each, state) for each, ms in of_lane)
+        opened.sort(key=itemgetter(0), reverse=True)
         found = list[BatchStatus]()
-        for state in client.context.lanes:
-            names = state.lane.names
-            ids = await client.context.pipeline.execute(
-                "ZRANGE", names.batches, 0, newest - 1, "REV"
-            )
-            for each in ids:
-                batch_id = each.decode(errors="replace")
-                call = state.lane.batch_look(batch_id, members_max=0)
-                looked: BatchLooked | None = await ask(client, state, call)
-                if looked is not None:
-                    found.append(_status(batch_id, looked))
-        found.sort(key=lambda each: each.created_ms, reverse=True)
-        return found[:newest]
+        for _, each, state in opened[:newest]:
+            batch_id = each.decode(errors="replace")
+            call = state.lane.batch_look(batch_id, members_max=0)
+            looked: BatchLooked | None = await ask(client, state, call)
+            if looked is not None:
+                found.append(_status(batch_id, looked))
+        return found
 
 
 async def ask(client: JobClient, state: LaneState, call: ScriptCall) -> Any:
