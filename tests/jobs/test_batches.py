@@ -9,7 +9,7 @@ import anyio
 import attrs
 import pytest
 
-from pool import Call, Cancel, Follower, Handlers, Job, Node, Park
+from pool import Call, Cancel, Follower, Handlers, Job, JobRef, Node, Park
 from pool.batches import BatchRef, BatchStatus, Member
 from pool.errors import (
     BatchDiffers,
@@ -20,6 +20,7 @@ from pool.errors import (
     InvalidOption,
     JobExists,
     JobParked,
+    MiddlewareFailed,
     NoSuchBatch,
     NoSuchJob,
     NotRunning,
@@ -29,6 +30,7 @@ from pool.errors import (
 from pool.jobs.client.batch import NOTED, Batch
 from pool.jobs.client.batch_ref import ask
 from pool.jobs.client.dispatcher import Dispatcher, Pending
+from pool.middleware import Outgoing
 from pool.names import Names, lane_of
 from pool.redis.commands.batches import BATCH_OPEN
 from pool.testing.proxy import fault_proxy
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
+Send = Callable[[Outgoing], Awaitable[JobRef[Any]]]
 
 
 @attrs.define
@@ -523,6 +526,41 @@ async def test_members_that_got_no_answer_are_added_again(
         monkeypatch.setattr(Dispatcher, "admit", admit)
         assert await batch.add("report", [Call("k", 0)]) == []
     assert counts(await batch.ref.result(PATIENCE_S)) == (1, 0, 0, 1, 0, 0, 0)
+
+
+async def test_members_go_by_way_of_middleware_some_at_once(fleet: Fleet) -> None:
+    """What the store has said of one counts, whatever the middleware makes of that."""
+    handlers, inside, everyone = Handlers(), set[str](), anyio.Event()
+
+    @handlers.around_dispatch
+    async def around(outgoing: Outgoing, call_next: Send) -> JobRef[Any]:
+        inside.add(outgoing.key)
+        if len(inside) == 5:
+            everyone.set()
+        await everyone.wait()
+        if outgoing.key == "refused":
+            raise PermissionError("no quota")
+        if outgoing.key == "other":
+            outgoing = attrs.evolve(outgoing, key="another")
+        ref = None if outgoing.key == "nothing" else await call_next(outgoing)
+        if outgoing.key == "late":
+            raise PermissionError("too late: it is accepted")
+        return ref  # type: ignore[return-value]
+
+    @handlers.job("nap")
+    async def nap(job: Job) -> None:
+        return
+
+    node = await fleet.node(handlers, lanes=1)
+    async with node.batch("b") as batch:
+        with anyio.fail_after(PATIENCE_S):
+            refused = await batch.add(nap, ["k", "refused", "other", "nothing", "late"])
+    assert [(each.key, type(each.error)) for each in refused] == [
+        ("refused", MiddlewareFailed),
+        ("other", InvalidOption),
+        ("nothing", MiddlewareFailed),
+    ]
+    assert counts(await batch.ref.wait(PATIENCE_S)) == (5, 0, 0, 2, 0, 0, 3)
 
 
 async def test_a_job_of_a_batch_says_so_to_nobody_else(fleet: Fleet, handlers: Handlers) -> None:

@@ -256,8 +256,14 @@ class Batch:
         left = [n for n, word in enumerate(words) if word == NOT_ENDED]
         answers = dict[int, Accepted | PoolError]()
         if admitting.around:
-            for n in left:
+
+            async def one(n: int) -> None:
                 answers[n] = await self._through(admitting, first + n, calls[n])
+
+            for i in range(0, len(left), SLICE):
+                async with anyio.create_task_group() as tasks:
+                    for n in left[i : i + SLICE]:
+                        tasks.start_soon(one, n)
         else:
             await self._dispatch(items, left, answers)
         errors = {n: each for n, each in answers.items() if isinstance(each, PoolError)}
@@ -304,14 +310,16 @@ class Batch:
                 pause_s = min(2 * pause_s, FULL_MAX_S) if len(left) == len(before) else FULL_S
 
     async def _through(self, admitting: Admitting, index: int, call: Call) -> Accepted | PoolError:
-        """Dispatch one by way of middleware, which cannot give a member another key."""
-        client = self._client
+        """Dispatch one by way of middleware, which cannot give a member another key.
+
+        What the store has said of it counts, whatever the middleware makes of that.
+        """
+        client, answers = self._client, dict[int, Accepted | PoolError]()
 
         async def send(outgoing: Outgoing) -> JobRef[Any]:
             if outgoing.key != call.key:
                 raise checks.option("key", outgoing.key, f"{call.key!r}: it is noted so")
             changed = Call(outgoing.key, *outgoing.args, **dict(outgoing.kwargs))
-            answers = dict[int, Accepted | PoolError]()
             await self._dispatch([self._item(admitting, index, changed)], [0], answers)
             accepted = answers[0]
             if isinstance(accepted, PoolError):
@@ -325,15 +333,15 @@ class Batch:
             kwargs=call.kwargs,
             options=_OPTIONS.told(),
         )
+        failed: PoolError = MiddlewareFailed(key=call.key, problem="it has dispatched nothing")
         try:
-            ref = await dispatch_through(admitting.around, outgoing, send)
+            await dispatch_through(admitting.around, outgoing, send)
         except PoolError as error:
-            return error.with_traceback(None)
+            failed = error.with_traceback(None)
         except Exception as error:  # noqa: BLE001 - of the middleware
             failed = MiddlewareFailed(key=call.key, problem=told(error))
             failed.__cause__ = error.with_traceback(None)
-            return failed
-        return Accepted(ref.key, ref.job_id, ref.handler, None)
+        return answers.get(0, failed)
 
     async def _tell_missing(self, indexes: Sequence[int]) -> None:
         state = self._lane
