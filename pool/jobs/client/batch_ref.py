@@ -421,7 +421,8 @@ class Batches:
         """
         newest = checks.count("newest", newest, 1, LISTED_MAX)
         client = self._opened()
-        context, opened = client.context, list[tuple[float, bytes, LaneState]]()
+        context = client.context
+        opened: list[tuple[float, bytes, LaneState]] = []
         for state in context.lanes:
             there = ("ZRANGE", state.lane.names.batches, 0, newest - 1, "REV", "WITHSCORES")
             told = await context.pipeline.execute(*there)

@@ -193,7 +193,7 @@ class Waiters(Actor[Message]):
             if not mine:
                 del self._bells[batch_id]
 
-    def _ring(self, *batch_ids: str) -> None:
+    def _ring_bells(self, *batch_ids: str) -> None:
         for batch_id in batch_ids:
             for bell in self._bells.get(batch_id, ()):
                 bell.set()
@@ -211,7 +211,7 @@ class Waiters(Actor[Message]):
                 elif job in self._waiting:
                     self._look(*split_pair(job))
             case b"batch":
-                self._ring(job)
+                self._ring_bells(job)
             case b"waits":
                 words = (fields.get(name, b"").decode(errors="replace") for name in "ovj")
                 self.put(WaitsFor(*words))
@@ -234,14 +234,14 @@ class Waiters(Actor[Message]):
         for job, (waiting, *_) in list(self._waiting.items()):
             if self.context.lane_of(waiting.key).number == lane:
                 self.on_ended(job, StoreLost(pool=self.context.pool))
-        self._ring(*self._bells)
+        self._ring_bells(*self._bells)
 
     def look_again(self) -> None:
         """Ask how everything is that somebody waits for, and register anew."""
         for waitings in self._waiting.values():
             for waiting in waitings[:1]:
                 self._look(waiting.key, waiting.job_id)
-        self._ring(*self._bells)
+        self._ring_bells(*self._bells)
 
     # --- the actor ----------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class Waiters(Actor[Message]):
             lane.looks.clear()
         for job in list(self._waiting):
             self.on_ended(job, NotRunning(state="closed"))
-        self._ring(*self._bells)  # who looks now finds that the node is closed
+        self._ring_bells(*self._bells)  # who looks now finds that the node is closed
 
     def _look(self, key: str, job_id: str) -> None:
         number = self.context.lane_of(key).number
