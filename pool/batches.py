@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from pool.jobs.client.batch import (
-    Batch,
-    Batches,
-    BatchRef,
-    BatchStatus,
-    Member,
-    Members,
-    Refused,
-)
+from pool.jobs.client.batch import Batch, Refused
+from pool.jobs.client.batch_ref import Batches, BatchRef, BatchStatus, Member, Members
 
 __all__ = ["Batch", "BatchRef", "BatchStatus", "Batches", "Member", "Members", "Refused"]

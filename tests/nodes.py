@@ -24,6 +24,7 @@ from tests.stopwatch import Stopwatch, stopwatch
 
 PATIENCE_S = 30.0  # for what is bound to happen; nothing here takes that long
 LOOK_AGAIN_S = 0.01
+LANES = 4
 SETTINGS = Settings(lease_ttl_s=3.0, op_timeout_s=5.0, grace_s=2.0, settle_delay_s=0.05)
 
 E = TypeVar("E")
@@ -229,3 +230,10 @@ def watch() -> Iterator[Stopwatch]:
 @pytest.fixture
 def diary() -> Diary:
     return Diary()
+
+
+@pytest.fixture(params=[1, LANES], ids=["one lane", "four lanes"])
+def lanes(request: pytest.FixtureRequest) -> int:
+    """How many lanes a pool has: what goes from lane to lane goes so within one, too."""
+    number: int = request.param
+    return number

@@ -36,7 +36,8 @@ from pool.errors import (
     again,
 )
 from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, PolicyUnknown
-from pool.jobs.client.batch import KEEP_S, OPEN_S, Batch, Batches, batch_options
+from pool.jobs.client.batch import KEEP_S, OPEN_S, Batch, batch_options
+from pool.jobs.client.batch_ref import Batches
 from pool.jobs.client.dispatch import Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
 from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
@@ -515,7 +516,7 @@ class Node(Dispatching):
             NotRunning: The node is not open.
         """
         check_batch(id)
-        options = batch_options(then, otherwise, success_min, open_s, keep_s, within)
+        options = batch_options(id, then, otherwise, success_min, open_s, keep_s, within)
         self._check_open()
         return Batch(self._open_client, id, options)
 

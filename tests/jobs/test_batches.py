@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import attrs
 import pytest
 
-from pool import Call, Cancel, Follower, Handlers, Job, Node, Park
-from pool.batches import BatchStatus, Member
+from pool import Call, Cancel, Follower, Handlers, Job, JobRef, Node, Park
+from pool.batches import BatchRef, BatchStatus, Member
 from pool.errors import (
     BatchDiffers,
     BatchFailed,
@@ -19,6 +20,7 @@ from pool.errors import (
     InvalidOption,
     JobExists,
     JobParked,
+    MiddlewareFailed,
     NoSuchBatch,
     NoSuchJob,
     NotRunning,
@@ -26,26 +28,23 @@ from pool.errors import (
     UnknownHandler,
 )
 from pool.jobs.client.batch import NOTED, Batch
-from pool.jobs.client.dispatcher import Dispatcher
+from pool.jobs.client.batch_ref import ask
+from pool.jobs.client.dispatcher import Dispatcher, Pending
+from pool.middleware import Outgoing
 from pool.names import Names, lane_of
-from tests.nodes import PATIENCE_S, Diary
+from pool.redis.commands.batches import BATCH_OPEN
+from pool.testing.proxy import fault_proxy
+from tests.nodes import LANES, PATIENCE_S
 
 if TYPE_CHECKING:
-    from tests.nodes import Fleet
+    from pool.jobs.client.job_client import JobClient
+    from pool.jobs.context import LaneState
+    from pool.redis.commands.admission import Admission
+    from pool.redis.scripts import ScriptCall
+    from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
-LANES = 4
-
-
-@pytest.fixture(params=[1, LANES], ids=["one lane", "four lanes"])
-def lanes(request: pytest.FixtureRequest) -> int:
-    number: int = request.param
-    return number
-
-
-@pytest.fixture
-def diary() -> Diary:
-    return Diary()
+Send = Callable[[Outgoing], Awaitable[JobRef[Any]]]
 
 
 @attrs.define
@@ -183,6 +182,103 @@ async def _runs(batch: Batch, number: int) -> bool:
     return (await batch.ref.status()).running == number
 
 
+async def wait_in_both_ways(ref: BatchRef, diary: Diary) -> None:
+    """Wait for a batch, and for its members; note what comes of that."""
+
+    async def waits(what: str, wait: Callable[[], Awaitable[object]]) -> None:
+        try:
+            diary.note(what, await wait())
+        except NotRunning as error:
+            diary.note(what, error.code)
+
+    async def state() -> str:
+        return (await ref.wait(PATIENCE_S)).state
+
+    async def keys() -> tuple[str, ...]:
+        return tuple([member.key async for member in ref.members()])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waits, "state", state)
+        tasks.start_soon(waits, "keys", keys)
+
+
+async def waiting(fleet: Fleet, node: Node) -> None:
+    """Wait until both wait on this node."""
+    bells = fleet.wiring(node).waiters._bells
+    await fleet.until(lambda: len(bells.get("b", ())) == 2)
+
+
+async def test_an_outage_is_waited_out(
+    fleet: Fleet,
+    handlers: Handlers,
+    diary: Diary,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by who waits for a job: it may last for hours, and the store be away for a moment."""
+    monkeypatch.setattr("pool.jobs.client.batch_ref.ASK_AGAIN_S", 0.05)
+    node = await fleet.node(handlers)
+    async with node.batch("b") as batch:
+        await batch.add("stand", ["k"])
+    await diary.has("stands", "k")
+    async with fault_proxy(fleet.url) as proxy, anyio.create_task_group() as tasks:
+        client = await fleet.node(url=proxy.url, op_timeout_s=0.5)
+        ref = client.batches.get("b")
+        tasks.start_soon(wait_in_both_ways, ref, diary)
+        await waiting(fleet, client)
+        await proxy.refuse()
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable):
+                await ref.status()
+        with pytest.raises(TimeoutError, match="its store has not answered"):
+            await ref.wait(0)
+        gate.event.set()
+        await batch.ref.result(PATIENCE_S)
+        await proxy.listen()
+        await diary.has("state", "done")
+        await diary.has("keys", ("k",))
+        await fleet.leave(client)
+
+
+async def test_who_waits_is_told_at_once_that_its_node_has_left(
+    fleet: Fleet,
+    handlers: Handlers,
+    diary: Diary,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pool.jobs.client.batch_ref.ASK_AGAIN_S", 3600.0)
+    node, client = await fleet.node(handlers), await fleet.node()
+    async with node.batch("b") as batch:
+        await batch.add("stand", ["k"])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait_in_both_ways, client.batches.get("b"), diary)
+        await waiting(fleet, client)
+        await fleet.leave(client)
+        await diary.has("state", NotRunning.code)
+        await diary.has("keys", NotRunning.code)
+    gate.event.set()
+
+
+async def test_only_those_that_are_listed_are_looked_at(
+    fleet: Fleet, handlers: Handlers, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = list[str]()
+
+    async def counted(client: JobClient, state: LaneState, call: ScriptCall) -> Any:
+        looked.append(call.script.name)
+        return await ask(client, state, call)
+
+    node = await fleet.node(handlers, lanes=lanes)
+    for n in range(8):
+        async with node.batch(f"b{n}"):
+            pass
+        await anyio.sleep(0.002)  # they are listed by the millisecond
+    monkeypatch.setattr("pool.jobs.client.batch_ref.ask", counted)
+    assert [each.id for each in await node.batches.list(newest=3)] == ["b7", "b6", "b5"]
+    assert looked == ["batch_look"] * 3
+
+
 # --- who makes it may go ------------------------------------------------------------------------
 
 
@@ -237,6 +333,20 @@ async def test_who_enters_again_goes_on(fleet: Fleet, handlers: Handlers, lanes:
         await batch.seal()
 
 
+async def test_one_that_is_entered_once_more_begins_with_the_first_member(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    calls = [Call(f"k{n}", 0) for n in range(10)]
+    batch = node.batch("b")
+    await (await batch.__aenter__()).add("report", calls[:5])
+    for _ in range(2):
+        async with batch:
+            assert batch.added == 0
+            await batch.add("report", calls)
+    assert counts(await batch.ref.result(PATIENCE_S)) == (10, 0, 0, 10, 0, 0, 0)
+
+
 async def test_members_of_lost_data_are_missing(
     fleet: Fleet, handlers: Handlers, diary: Diary
 ) -> None:
@@ -268,6 +378,29 @@ async def test_batches_within_a_batch(fleet: Fleet, handlers: Handlers, lanes: i
     assert (counts(status), status.state) == ((9, 0, 0, 8, 1, 0, 0), "failed")
     inner_ends = {m.key: m.end async for m in outer.ref.members() if m.is_batch}
     assert inner_ends == {f"inner{n}": "failed" if n == 3 else "succeeded" for n in range(4)}
+
+
+async def test_one_that_could_not_be_opened_within_another_is_one_member(
+    fleet: Fleet, handlers: Handlers, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its maker was not answered, and opens it again."""
+
+    async def lost(client: JobClient, state: LaneState, call: ScriptCall) -> Any:
+        answer = await ask(client, state, call)
+        if call.script is BATCH_OPEN:
+            raise StoreUnavailable(problem="lost", maybe_done=True)
+        return answer
+
+    node = await fleet.node(handlers, lanes=lanes)
+    async with node.batch("outer") as outer:
+        monkeypatch.setattr("pool.jobs.client.batch.ask", lost)
+        with pytest.raises(StoreUnavailable):
+            await node.batch("inner", within=outer).__aenter__()
+        monkeypatch.undo()
+        async with node.batch("inner", within=outer) as inner:
+            await inner.add("report", [Call("k", 0)])
+        assert outer.added == 1
+    assert counts(await outer.ref.result(PATIENCE_S)) == (1, 0, 0, 1, 0, 0, 0)
 
 
 async def test_cancelling_reaches_batches_within(
@@ -316,6 +449,34 @@ async def test_a_full_pool_is_waited_for(
     assert counts(await batch.ref.result(PATIENCE_S)) == (100, 0, 0, 100, 0, 0, 0)
 
 
+async def test_a_full_pool_is_not_asked_for_all_members_again_and_again(
+    fleet: Fleet, handlers: Handlers, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where some have found no room, those behind them are not sent."""
+    admit, sent = Dispatcher.admit, list[str]()
+
+    def counted(self: Dispatcher, items: Sequence[Admission], **options: Any) -> list[Pending]:
+        sent.extend(item.key for item in items)
+        return admit(self, items, **options)
+
+    monkeypatch.setattr(Dispatcher, "admit", counted)
+    monkeypatch.setattr("pool.jobs.client.batch.SLICE", 10)
+    monkeypatch.setattr("pool.jobs.client.batch.FULL_S", 3600.0)
+    node = await fleet.node(handlers, lanes=1, capacity=4, queued_jobs_max=10)
+    keys = [f"k{n}" for n in range(100)]
+    async with node.batch("b") as batch:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(batch.add, "stand", keys)
+            await fleet.until(lambda: len(sent) >= 20)
+            await anyio.sleep(0.5)  # by then all others would have been sent
+            tasks.cancel_scope.cancel()
+        assert len(sent) <= 40
+        gate.event.set()
+        monkeypatch.undo()
+        assert await batch.add("stand", keys) == []
+    assert counts(await batch.ref.result(PATIENCE_S)) == (100, 0, 0, 100, 0, 0, 0)
+
+
 async def test_bad_members_are_refused_before_any_is_noted(
     fleet: Fleet, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +494,8 @@ async def test_bad_members_are_refused_before_any_is_noted(
     for id_ in ("", "a b", "a,b", "a|b", "x" * 129):
         with pytest.raises(InvalidOption):
             node.batch(id_)
+    with pytest.raises(InvalidOption, match="another batch"):
+        node.batch("b", within=batch)
     with pytest.raises(NotRunning):
         await node.batch("new").add("report", [])
     gone = node.batches.get("never")
@@ -363,6 +526,41 @@ async def test_members_that_got_no_answer_are_added_again(
         monkeypatch.setattr(Dispatcher, "admit", admit)
         assert await batch.add("report", [Call("k", 0)]) == []
     assert counts(await batch.ref.result(PATIENCE_S)) == (1, 0, 0, 1, 0, 0, 0)
+
+
+async def test_members_go_by_way_of_middleware_some_at_once(fleet: Fleet) -> None:
+    """What the store has said of one counts, whatever the middleware makes of that."""
+    handlers, inside, everyone = Handlers(), set[str](), anyio.Event()
+
+    @handlers.around_dispatch
+    async def around(outgoing: Outgoing, call_next: Send) -> JobRef[Any]:
+        inside.add(outgoing.key)
+        if len(inside) == 5:
+            everyone.set()
+        await everyone.wait()
+        if outgoing.key == "refused":
+            raise PermissionError("no quota")
+        if outgoing.key == "other":
+            outgoing = attrs.evolve(outgoing, key="another")
+        ref = None if outgoing.key == "nothing" else await call_next(outgoing)
+        if outgoing.key == "late":
+            raise PermissionError("too late: it is accepted")
+        return ref  # type: ignore[return-value]
+
+    @handlers.job("nap")
+    async def nap(job: Job) -> None:
+        return
+
+    node = await fleet.node(handlers, lanes=1)
+    async with node.batch("b") as batch:
+        with anyio.fail_after(PATIENCE_S):
+            refused = await batch.add(nap, ["k", "refused", "other", "nothing", "late"])
+    assert [(each.key, type(each.error)) for each in refused] == [
+        ("refused", MiddlewareFailed),
+        ("other", InvalidOption),
+        ("nothing", MiddlewareFailed),
+    ]
+    assert counts(await batch.ref.wait(PATIENCE_S)) == (5, 0, 0, 2, 0, 0, 3)
 
 
 async def test_a_job_of_a_batch_says_so_to_nobody_else(fleet: Fleet, handlers: Handlers) -> None:

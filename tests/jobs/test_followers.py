@@ -29,24 +29,12 @@ from pool.jobs.followers import CHAIN_MAX, FOLLOWERS_MAX
 from pool.listing import Stage
 from pool.names import Names, lane_of, out
 from pool.testing import make_job
-from tests.nodes import Diary
+from tests.nodes import LANES
 
 if TYPE_CHECKING:
-    from tests.nodes import Fleet
+    from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
-LANES = 4
-
-
-@pytest.fixture(params=[1, LANES], ids=["one lane", "four lanes"])
-def lanes(request: pytest.FixtureRequest) -> int:
-    number: int = request.param
-    return number
-
-
-@pytest.fixture
-def diary() -> Diary:
-    return Diary()
 
 
 @pytest.fixture

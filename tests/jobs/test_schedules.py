@@ -32,25 +32,12 @@ from pool.jobs.scheduling import HOLD_S
 from pool.names import Names, lane_of
 from pool.redis.commands.schedules import ScheduleCalls, ScheduleChange
 from pool.schedules import At, Cron, Every
-from tests.nodes import Diary
 
 if TYPE_CHECKING:
-    from tests.nodes import Fleet
+    from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
-LANES = 4
 RARE = Every(86_400 * 300, window_s=365 * 86_400)
-
-
-@pytest.fixture(params=[1, LANES], ids=["one lane", "four lanes"])
-def lanes(request: pytest.FixtureRequest) -> int:
-    number: int = request.param
-    return number
-
-
-@pytest.fixture
-def diary() -> Diary:
-    return Diary()
 
 
 @pytest.fixture

@@ -216,6 +216,24 @@ def test_members_stand_in_chunks(bench: Bench) -> None:
     assert bench.audit() == []
 
 
+def test_one_look_reads_the_keys_of_so_many_chunks_at_most(bench: Bench) -> None:
+    """However members end: else one call would read all keys of a large batch."""
+    make(bench, *(f"k{n}" for n in range(20 * CHUNK)))
+    ended = [n * CHUNK + n for n in reversed(range(20))]
+    ends(bench, *[(n, "s") for n in ended])
+    pages = [look(bench, since=0).ended, look(bench, since=16).ended]
+    assert [len(page) for page in pages] == [16, 4]
+    assert [(each.index, each.key) for page in pages for each in page] == [
+        (n, f"k{n}") for n in ended
+    ]
+    left = {n * CHUNK + 100 for n in range(20)}
+    ends(bench, *[(n, "s") for n in range(20 * CHUNK) if n not in left])
+    page = look(bench, what="open")
+    assert (len(page.open), page.follows) == (16, 16 * CHUNK)
+    page = look(bench, what="open", since=16 * CHUNK)
+    assert (len(page.open), page.follows) == (4, None)
+
+
 def test_a_batch_has_so_many_members_at_most(bench: Bench) -> None:
     make(bench, "a")
     call = bench.lane.batch_add(ID, "b1", 1, ["b", "c"])
@@ -396,6 +414,22 @@ def test_each_member_says_how_it_is(bench: Bench) -> None:
     assert bench.text("never") is None
     assert isinstance(looked(bench.run(bench.lane.look([jobs[-1]])))[0], Missing)
     assert bench.audit() == []
+
+
+def test_a_member_that_found_no_room_may_come_again(bench: Bench) -> None:
+    """While former calls with it may be under way, too: whoever adds it waits for room."""
+
+    def dispatch(room: int, policy: str) -> str:
+        more = pack_more(batch=member_of(ID, "b1", 1, 0))
+        item = bench.admission("k", id=member_id("b1", 0), more=more, policy=policy)
+        [said] = bench.dispatch(item, queued_jobs_max=room, refused_s=30.0)
+        return said
+
+    bench.dispatch(bench.admission("other"))
+    assert dispatch(1, "") == "FULL 1"
+    bench.dispatch(bench.admission("k"))
+    assert dispatch(2, "q5") == "FULL 2"
+    assert dispatch(9, "q5").startswith("QUEUED")
 
 
 def test_one_that_is_queued_is_there(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Batches as their users have them: made, waited for, looked through, cancelled.
+"""Batches as who makes them has them: opened, added to, sealed.
 
     open --add: note the next members, dispatch them, tell of those refused--> open
       --seal--> sealed --the last one ends--> settled
@@ -11,76 +11,52 @@ batch was sealed (`fleet/caretaker.py`), and so is what this process did not get
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 import anyio.lowlevel
 import attrs
 
 from pool import checks
-from pool.core.batches import (
-    CHECK_S,
-    IS_BATCH,
-    MEMBERS_MAX,
-    NOT_ENDED,
-    BatchState,
-    End,
-    member_id,
-    member_of,
-)
-from pool.core.codec import decode_value
-from pool.core.followers import released
-from pool.core.record import MORE, Outcome, Record
+from pool.core.batches import CHECK_S, IS_BATCH, MEMBERS_MAX, NOT_ENDED, member_id, member_of
+from pool.core.record import MORE
 from pool.errors import (
     BatchDiffers,
-    BatchFailed,
     BatchSealed,
     BatchTooLarge,
     MiddlewareFailed,
     NoSuchBatch,
-    NoSuchJob,
     NotRunning,
-    OutcomeExpired,
     PoolError,
     PoolFull,
     StoreError,
     StoreFault,
-    StoreLost,
     again,
 )
 from pool.jobs.around import Outgoing, dispatch_through
+from pool.jobs.client.batch_ref import BatchRef, ask, tell_stirred
 from pool.jobs.client.dispatch import Call, _checked
 from pool.jobs.client.dispatcher import Accepted, Pending
 from pool.jobs.client.job_client import Admitting, DispatchOptions, JobClient
 from pool.jobs.client.ref import JobRef
-from pool.jobs.client.waiters import ASK_AGAIN_S
 from pool.jobs.followers import Follower, several
 from pool.jobs.handlers import Handler
-from pool.names import check_batch, lane_of
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.batches import (
     Added,
     BatchGone,
     BatchHas,
-    BatchLooked,
     BatchSealedAt,
-    Ended,
     Opened,
     OtherMember,
     Stirred,
 )
-from pool.redis.commands.talk import Missing, More
-from pool.redis.scripts import ScriptCall
 from pool.runtime.exceptions import told
 
 if TYPE_CHECKING:
     from pool.jobs.context import LaneState
-
-R = TypeVar("R")
 
 OPEN_S: Final = 3600.0  # after so long without a new member it is sealed
 KEEP_S: Final = 86_400.0
@@ -88,71 +64,8 @@ NOTED: Final = 2048  # members noted by one call
 SLICE: Final = 256  # of these dispatched at once; the next ones are prepared meanwhile
 FULL_S: Final = 0.05  # before those are tried again that a full pool has refused
 FULL_MAX_S: Final = 2.0
-LOOKED_MAX: Final = 10_000  # members that have not ended, of which one look counts those that run
-LISTED_MAX: Final = 1_000
 _CALLS: Final = "Call(...) or keys"
 _OPTIONS: Final = DispatchOptions()
-
-
-@attrs.frozen(kw_only=True)
-class BatchStatus:
-    """How a batch is at one moment.
-
-    `state` is open, sealed or cancelling; settled, it is done, failed or cancelled.  `expected`
-    members were noted; each of them is waiting, running, succeeded, failed (parked), cancelled or
-    missing: it was refused, never dispatched, or its lane has lost it.  `running` is counted among
-    the first 10,000 that have not ended, which begin first; `Batches.list()` and what
-    `BatchRef.wait()` tells leave it 0.  `success_min` members must succeed, None: all.  `cause` is
-    why it was cancelled, or that its maker has left it open.  `released` are the jobs (key, id)
-    that followed.  Times are pool time in milliseconds; 0 is what has not been.
-    """
-
-    id: str
-    state: BatchState
-    expected: int
-    waiting: int
-    running: int
-    succeeded: int
-    failed: int
-    cancelled: int
-    missing: int
-    success_min: int | None
-    cause: str = ""
-    created_ms: int = 0
-    sealed_ms: int = 0
-    settled_ms: int = 0
-    released: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def ended(self) -> int:
-        """How many members have ended."""
-        return self.succeeded + self.failed + self.cancelled + self.missing
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing of it changes any more."""
-        return self.settled_ms > 0
-
-
-def _status(batch_id: str, found: BatchLooked, running: int = 0) -> BatchStatus:
-    head = found.head
-    return BatchStatus(
-        id=batch_id,
-        state=head.state,
-        expected=head.members,
-        waiting=max(0, head.members - head.ended - running),
-        running=running,
-        succeeded=head.succeeded,
-        failed=head.failed,
-        cancelled=head.cancelled,
-        missing=head.missing,
-        success_min=head.least,
-        cause=head.cause,
-        created_ms=head.created_ms,
-        sealed_ms=0 if head.state == "open" else head.sealed_ms,
-        settled_ms=head.settled_ms,
-        released=tuple(released(f"{MORE['followers']}{found.released}")),
-    )
 
 
 @attrs.frozen(kw_only=True)
@@ -162,345 +75,6 @@ class Refused:
     index: int
     key: str
     error: PoolError
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class Member(Generic[R]):
-    """A member that has ended: its place in the batch, its job, and how.
-
-    Of a member that is itself a batch `key` is that one's id, and `job_id` is empty.
-    """
-
-    index: int
-    key: str
-    job_id: str
-    end: End
-    _outcome: Outcome | None = attrs.field(repr=False, default=None)
-    _client: JobClient = attrs.field(repr=False)
-    _handler: Handler[..., R] | None = attrs.field(repr=False, default=None)
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether it is itself a batch."""
-        return not self.job_id
-
-    def result(self) -> R:
-        """Return what its handler returned; of a batch that succeeded None.
-
-        Raises:
-            JobParked, JobCancelled: That became of it.
-            NoSuchJob: It is missing; or it is a batch that did not succeed.
-            OutcomeExpired: It ended longer ago than its outcome is kept.
-            CodecMissing, PayloadEncodingError: As for `JobRef.result()`.
-        """
-        value: Any = None
-        if self.end == "missing" or (self.is_batch and self.end != "succeeded"):
-            raise NoSuchJob(key=self.key, job_id=self.job_id)
-        if not self.is_batch:
-            if self._outcome is None:
-                raise OutcomeExpired(key=self.key, job_id=self.job_id)
-            handler = "" if self._handler is None else self._handler.name
-            ref = JobRef[Any](self.key, self.job_id, handler, self._client)
-            body = ref._read(self._outcome)
-            of = None if self._handler is None else self._handler._result
-            value = decode_value(body) if of is None else of.decode(body)
-        return value  # type: ignore[no-any-return]
-
-
-class Members(AsyncIterator[Member[R]]):
-    """The members of a batch in the order in which they end; see `BatchRef.members()`.
-
-    Not an async generator: whoever reads may leave its loop at any time; nothing is left open.
-    """
-
-    def __init__(self, ref: BatchRef, handler: Handler[..., R] | None, passed: int) -> None:
-        self._ref, self._handler, self._at = ref, handler, passed
-        self._page: list[Member[R]] = []
-
-    def __aiter__(self) -> Members[R]:
-        return self
-
-    async def __anext__(self) -> Member[R]:
-        while not self._page:
-            with self._ref._bell() as bell:
-                found = await self._ref._look(is_waiting=True, since=self._at)
-                if found.ended:
-                    self._page = await self._ref._read(found, self._handler)
-                    self._page.reverse()
-                    self._at += len(found.ended)
-                elif found.head.is_settled:
-                    raise StopAsyncIteration
-                else:
-                    with anyio.move_on_after(ASK_AGAIN_S):
-                        await bell.wait()
-        return self._page.pop()
-
-
-@attrs.define(eq=False)
-class BatchRef:
-    """A reference to a batch, from any node.  It stays good after restarts of anything."""
-
-    id: str = attrs.field(on_setattr=attrs.setters.frozen)
-    _client: JobClient = attrs.field(repr=False)
-    _nonce: str = attrs.field(default="", repr=False)  # empty: whichever there is
-
-    async def status(self) -> BatchStatus:
-        """Return how it is now.
-
-        Raises:
-            NoSuchBatch: There is none of this id (any more).
-            StoreUnavailable, StoreLost, NotRunning: As for `Node.dispatch()`.
-        """
-        found = await self._look()
-        if found.head.is_settled:
-            return _status(self.id, found)
-        running, since, looked = 0, 0, 0
-        while looked < LOOKED_MAX:
-            page = await self._look(what="open", since=since)
-            looked += len(page.open)
-            running += await self._running(page)
-            if page.follows is None:
-                break
-            since = page.follows
-        found = await self._look()
-        return _status(self.id, found, min(running, found.head.members - found.head.ended))
-
-    async def wait(
-        self,
-        timeout_s: float | None = None,
-        *,
-        on_progress: Callable[[BatchStatus], object] | None = None,
-    ) -> BatchStatus:
-        """Return how it is once it has settled, whatever became of it.
-
-        Args:
-            timeout_s: How long to wait; None: as long as it takes; 0: what the store says now.
-            on_progress: A plain function, called at once and then whenever members have ended,
-                for the last time when it has settled.
-
-        Raises:
-            InvalidOption: `timeout_s` is no number from 0 to 365 days.
-            TimeoutError: It has not settled within `timeout_s`.
-            NoSuchBatch, StoreUnavailable, StoreLost, NotRunning: As for `status()`.
-        """
-        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
-        if on_progress is not None:
-            checks.plain_function("on_progress", on_progress)
-        last: BatchStatus | None = None
-        with anyio.move_on_after(timeout_s or None):
-            while True:
-                with self._bell() as bell:
-                    before, last = last, _status(self.id, await self._look(is_waiting=True))
-                    if on_progress is not None and last != before:
-                        on_progress(last)
-                    if last.is_settled:
-                        return last
-                    if timeout_s == 0:
-                        break
-                    with anyio.move_on_after(ASK_AGAIN_S):
-                        await bell.wait()
-        how = "its store has not answered"
-        if last is not None:
-            how = f"it is {last.state}, and {last.ended} of {last.expected} have ended"
-        raise TimeoutError(f"batch {self.id!r} has not settled within {timeout_s:g} s: {how}")
-
-    async def result(self, timeout_s: float | None = None) -> BatchStatus:
-        """Return how it is once it is done: as many members have succeeded as must.
-
-        Raises:
-            BatchFailed: It has settled, and they have not; or it was cancelled.
-            InvalidOption, TimeoutError: As for `wait()`.
-            NoSuchBatch, StoreUnavailable, StoreLost, NotRunning: As for `status()`.
-        """
-        status = await self.wait(timeout_s)
-        if status.state != "done":
-            raise BatchFailed(
-                batch=self.id,
-                state=status.state,
-                expected=status.expected,
-                succeeded=status.succeeded,
-                failed=status.failed,
-                cancelled=status.cancelled,
-                missing=status.missing,
-                cause=status.cause,
-            )
-        return status
-
-    async def cancel(self, cause: str = "stopped") -> None:
-        """Have it take no more members, and stop all that have not ended; return once that stands.
-
-        From then on it happens by itself, some members after others, whoever dies; `wait()` waits
-        for it.  One that has settled stays as it is.  Of `cause` the first 200 characters are kept.
-
-        Raises:
-            InvalidOption: `cause` is no text.
-            NoSuchBatch, StoreUnavailable, StoreLost, NotRunning: As for `status()`.
-        """
-        cause = checks.text("cause", cause)[:200]
-        state = self._lane()
-        call = state.lane.batch_seal(self.id, self._nonce, -1, check_s=CHECK_S, cause=cause)
-        said = await ask(self._client, state, call)
-        if isinstance(said, BatchGone):
-            raise NoSuchBatch(batch=self.id)
-        if isinstance(said, Stirred):
-            tell_stirred(self._client, state, said)
-            self._client.context.on_due(state.number, 0.0)
-
-    def members(
-        self, handler: Handler[..., R] | None = None, *, passed: int = 0
-    ) -> Members[R] | Members[Any]:
-        """Return its members in the order in which they end: those that have, then each that does.
-
-        That ends when it has settled.  However many they are, there is one waiter for all, and
-        their outcomes are fetched in pages.
-
-        Args:
-            handler: That of all members: by its annotation results are read; None: as JSON.
-            passed: How many to pass over, of those that ended first.
-
-        Raises:
-            InvalidOption: An argument is none.
-            NoSuchBatch, StoreUnavailable, StoreLost, NotRunning: As for `status()`, in the loop.
-        """
-        if handler is not None:
-            checks.instance("handler", handler, Handler)
-        return Members(self, handler, checks.count("passed", passed, 0, MEMBERS_MAX))
-
-    # --- for those above ----------------------------------------------------------------------
-
-    def _lane(self) -> LaneState:
-        self._client.check_open()
-        return self._client.context.lane_of(self.id)
-
-    @contextmanager
-    def _bell(self) -> Any:
-        """Have an event set when something of it has ended."""
-        bells, bell = self._client.waiters.bells, anyio.Event()
-        bells.setdefault(self.id, set()).add(bell)
-        try:
-            yield bell
-        finally:
-            bells[self.id].discard(bell)
-            if not bells[self.id]:
-                del bells[self.id]
-
-    async def _look(
-        self,
-        *,
-        is_waiting: bool = False,
-        what: Literal["ended", "open"] = "ended",
-        since: int = 0,
-    ) -> BatchLooked:
-        state = self._lane()
-        call = state.lane.batch_look(
-            self.id,
-            nonce=self._nonce,
-            node=state.node.name if is_waiting else "",
-            what=what,
-            since=since,
-        )
-        found: BatchLooked | None = await ask(self._client, state, call)
-        if found is None:
-            raise NoSuchBatch(batch=self.id)
-        self._nonce = found.head.nonce
-        return found
-
-    async def _running(self, page: BatchLooked) -> int:
-        """Count those of a page that run."""
-        context = self._client.context
-        shares = defaultdict[int, list[tuple[str, str]]](list)
-        for index, key in page.open:
-            if key[:1] != IS_BATCH:
-                number = lane_of(key, len(context.lanes))
-                shares[number].append((key, member_id(page.head.nonce, index)))
-        running = 0
-        for number, share in shares.items():
-            jobs = context.lanes[number].lane.names.jobs
-            texts = await context.pipeline.execute("HMGET", jobs, *(key for key, _ in share))
-            for (_, job_id), text in zip(share, texts, strict=True):
-                record = Record.parse(text) if text is not None else None
-                running += record is not None and (record.id, record.state) == (job_id, "running")
-        return running
-
-    async def _read(self, found: BatchLooked, handler: Handler[..., R] | None) -> list[Member[R]]:
-        """Fetch the outcomes of some that have ended."""
-        context, nonce = self._client.context, found.head.nonce
-        outcomes = dict[int, Outcome]()
-        shares = defaultdict[int, list[Ended]](list)
-        for each in found.ended:
-            if each.end != "missing" and each.key[:1] != IS_BATCH:
-                shares[lane_of(each.key, len(context.lanes))].append(each)
-        for number, left in shares.items():
-            state, share = context.lanes[number], left
-            while share:
-                jobs = [(each.key, member_id(nonce, each.index)) for each in share]
-                told = await ask(self._client, state, state.lane.look(jobs))
-                more = list[Ended]()
-                for each, answer in zip(share, told, strict=True):
-                    if isinstance(answer, Outcome):
-                        outcomes[each.index] = answer
-                    elif isinstance(answer, More):
-                        more.append(each)
-                    else:
-                        assert isinstance(answer, (Missing, Record)), "no other answer"
-                share = more
-        return [
-            Member(
-                index=each.index,
-                key=each.key.removeprefix(IS_BATCH),
-                job_id="" if each.key[:1] == IS_BATCH else member_id(nonce, each.index),
-                end=each.end,
-                outcome=outcomes.get(each.index),
-                client=self._client,
-                handler=handler,
-            )
-            for each in found.ended
-        ]
-
-
-@attrs.define(eq=False)
-class Batches:
-    """The batches of a pool."""
-
-    _opened: Callable[[], JobClient]  # raises where the node is not open
-
-    def get(self, id: str) -> BatchRef:
-        """Return a reference; nothing is asked: whether there is such a batch its calls tell.
-
-        Raises:
-            InvalidOption: No batch can be called so.
-            NotRunning: The node is not open.
-        """
-        check_batch(id)
-        return BatchRef(id, self._opened())
-
-    async def list(self, *, newest: int = 100) -> list[BatchStatus]:
-        """Return the newest ones, the last that was opened first; those that run in them are not
-        counted.
-
-        Args:
-            newest: How many at most, 1 to 1,000.
-
-        Raises:
-            InvalidOption: It is no such number.
-            StoreUnavailable, StoreLost, NotRunning: As for `Node.dispatch()`.
-        """
-        newest = checks.count("newest", newest, 1, LISTED_MAX)
-        client = self._opened()
-        found = list[BatchStatus]()
-        for state in client.context.lanes:
-            names = state.lane.names
-            ids = await client.context.pipeline.execute(
-                "ZRANGE", names.batches, 0, newest - 1, "REV"
-            )
-            for each in ids:
-                batch_id = each.decode(errors="replace")
-                call = state.lane.batch_look(batch_id, members_max=0)
-                looked: BatchLooked | None = await ask(client, state, call)
-                if looked is not None:
-                    found.append(_status(batch_id, looked))
-        found.sort(key=lambda each: each.created_ms, reverse=True)
-        return found[:newest]
 
 
 @attrs.frozen(kw_only=True)
@@ -548,10 +122,18 @@ class Batch:
         return BatchRef(self.id, self._opened(), self._nonce)
 
     async def __aenter__(self) -> Self:
-        client, options = self._opened(), self._options
-        self._client, parent = client, ""
-        if options.within is not None:
-            parent = await options.within._note_batch(self.id)
+        self._client, outer = self._opened(), self._options.within
+        self._added, self._is_sealed = 0, False  # of a former time
+        if outer is None:
+            await self._open("")
+            return self
+        async with outer._lock:
+            await self._open(await outer._note_batch(self.id))
+            outer._added += 1  # only now: who is not answered, and comes again, is the same member
+        return self
+
+    async def _open(self, parent: str) -> None:
+        client, options = self._client, self._options
         nonce = client.context.ids.next("b")
         packed = b""
         if options.then or options.otherwise:
@@ -573,7 +155,6 @@ class Batch:
             problem = f"{self.id!r} is the name of something else"
             raise StoreFault(problem=problem, maybe_done=False)
         self._nonce = opened.nonce
-        return self
 
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         if kind is None and not self._is_sealed:
@@ -663,12 +244,10 @@ class Batch:
         return said.words
 
     async def _note_batch(self, batch_id: str) -> str:
-        """Note a batch as a member; return what that carries."""
-        async with self._lock:
-            self._check_open()
-            await self._note([IS_BATCH + batch_id])
-            self._added += 1
-            return member_of(self.id, self._nonce, self._lane.number, self._added - 1)
+        """Note a batch as the next member; return what that carries."""
+        self._check_open()
+        await self._note([IS_BATCH + batch_id])
+        return member_of(self.id, self._nonce, self._lane.number, self._added)
 
     async def _add(self, admitting: Admitting, calls: Sequence[Call]) -> list[Refused]:
         first = self._added
@@ -677,8 +256,14 @@ class Batch:
         left = [n for n, word in enumerate(words) if word == NOT_ENDED]
         answers = dict[int, Accepted | PoolError]()
         if admitting.around:
-            for n in left:
+
+            async def one(n: int) -> None:
                 answers[n] = await self._through(admitting, first + n, calls[n])
+
+            for i in range(0, len(left), SLICE):
+                async with anyio.create_task_group() as tasks:
+                    for n in left[i : i + SLICE]:
+                        tasks.start_soon(one, n)
         else:
             await self._dispatch(items, left, answers)
         errors = {n: each for n, each in answers.items() if isinstance(each, PoolError)}
@@ -701,31 +286,40 @@ class Batch:
     async def _dispatch(
         self, items: Sequence[Admission], left: list[int], answers: dict[int, Accepted | PoolError]
     ) -> None:
-        """Dispatch those that are left, a slice ahead; wait for room as long as it takes."""
+        """Dispatch those that are left, a slice ahead; wait for room as long as it takes.
+
+        Where the store fails the others are left: they are added again together.
+        """
         dispatcher, pause_s = self._client.dispatcher, FULL_S
         while left:
-            under_way = list[tuple[int, Pending]]()
+            under_way, is_over = list[tuple[int, Pending]](), False
             for i in range(0, len(left) + SLICE, SLICE):
-                some = left[i : i + SLICE]
+                # Nobody is asked for more where some have found no room.
+                some = [] if is_over else left[i : i + SLICE]
                 admitted = dispatcher.admit([items[n] for n in some], is_bounded=False)
                 await anyio.lowlevel.checkpoint()
                 for n, pending in under_way:
-                    answers[n] = await pending.wait()
+                    answers[n] = answer = await pending.wait()
+                    is_over = is_over or isinstance(answer, (PoolFull, StoreError, NotRunning))
                 under_way = list(zip(some, admitted, strict=True))
-            before, left = left, [n for n in left if isinstance(answers[n], PoolFull)]
+            if any(isinstance(each, (StoreError, NotRunning)) for each in answers.values()):
+                return
+            before, left = left, [n for n in left if isinstance(answers.get(n), PoolFull | None)]
             if left:
                 await anyio.sleep(pause_s)
                 pause_s = min(2 * pause_s, FULL_MAX_S) if len(left) == len(before) else FULL_S
 
     async def _through(self, admitting: Admitting, index: int, call: Call) -> Accepted | PoolError:
-        """Dispatch one by way of middleware, which cannot give a member another key."""
-        client = self._client
+        """Dispatch one by way of middleware, which cannot give a member another key.
+
+        What the store has said of it counts, whatever the middleware makes of that.
+        """
+        client, answers = self._client, dict[int, Accepted | PoolError]()
 
         async def send(outgoing: Outgoing) -> JobRef[Any]:
             if outgoing.key != call.key:
                 raise checks.option("key", outgoing.key, f"{call.key!r}: it is noted so")
             changed = Call(outgoing.key, *outgoing.args, **dict(outgoing.kwargs))
-            answers = dict[int, Accepted | PoolError]()
             await self._dispatch([self._item(admitting, index, changed)], [0], answers)
             accepted = answers[0]
             if isinstance(accepted, PoolError):
@@ -739,15 +333,15 @@ class Batch:
             kwargs=call.kwargs,
             options=_OPTIONS.told(),
         )
+        failed: PoolError = MiddlewareFailed(key=call.key, problem="it has dispatched nothing")
         try:
-            ref = await dispatch_through(admitting.around, outgoing, send)
+            await dispatch_through(admitting.around, outgoing, send)
         except PoolError as error:
-            return error.with_traceback(None)
+            failed = error.with_traceback(None)
         except Exception as error:  # noqa: BLE001 - of the middleware
             failed = MiddlewareFailed(key=call.key, problem=told(error))
             failed.__cause__ = error.with_traceback(None)
-            return failed
-        return Accepted(ref.key, ref.job_id, ref.handler, None)
+        return answers.get(0, failed)
 
     async def _tell_missing(self, indexes: Sequence[int]) -> None:
         state = self._lane
@@ -758,29 +352,8 @@ class Batch:
             tell_stirred(self._client, state, said)
 
 
-async def ask(client: JobClient, state: LaneState, call: ScriptCall) -> Any:
-    """Return what a lane answers.
-
-    Raises:
-        StoreLost, StoreUnavailable: It does not, or has lost its data.
-    """
-    client.check_open()
-    try:
-        return await client.context.pipeline.call(call, repeatable=True)
-    except StoreLost:
-        client.context.on_data_lost(state.number)
-        raise StoreLost(pool=client.pool) from None
-
-
-def tell_stirred(client: JobClient, state: LaneState, stirred: Stirred) -> None:
-    """Tell who waits, and have carried what a lane has for others."""
-    for names, batch_id in stirred.waits:
-        client.requests.tell_waiters(state.number, names, "batch", batch_id, b"")
-    if stirred.has_due:
-        client.context.on_due(state.number, 0.0)
-
-
 def batch_options(
+    batch_id: str,
     then: Follower | Iterable[Follower],
     otherwise: Follower | Iterable[Follower],
     success_min: int | None,
@@ -793,6 +366,8 @@ def batch_options(
         success_min = checks.count("success_min", success_min, 0, MEMBERS_MAX)
     if within is not None and not issubclass(type(within), Batch):
         raise checks.option("within", within, "a Batch that is being made")
+    if within is not None and within.id == batch_id:
+        raise checks.option("within", batch_id, "another batch: within itself it would never end")
     open_s, keep_s = checks.seconds("open_s", open_s), checks.seconds("keep_s", keep_s)
     for name, value in (("open_s", open_s), ("keep_s", keep_s)):
         if value < 1:

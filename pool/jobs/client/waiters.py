@@ -25,7 +25,8 @@ are told that the node is closed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias
@@ -125,8 +126,8 @@ class Waiters(Actor[Message]):
     context: Context
     # Has the worker (lane, name there) that runs a job hear who waits for it.
     tell_wait: Callable[[int, str, WaitsFor], object] = attrs.field(default=lambda *_: None)
-    # Who waits for what ends of a batch; each looks for itself, and asks again if nothing rings.
-    bells: dict[str, set[anyio.Event]] = attrs.field(init=False, factory=dict)
+    # Of who waits for what ends of a batch; each looks for itself, and asks again if none rings.
+    _bells: dict[str, set[anyio.Event]] = attrs.field(init=False, factory=dict)
     _origins: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # of handlers
     _passed_on: dict[WaitsFor, None] = attrs.field(init=False, factory=dict)  # of late
     # By number, made as they are asked for.
@@ -173,6 +174,30 @@ class Waiters(Actor[Message]):
                 if not mine:
                     del self._origins[waiting.origin]
 
+    @contextmanager
+    def bell(self, batch_id: str) -> Iterator[anyio.Event]:
+        """Give an event that is set when whoever waits for a batch is to look at it again.
+
+        Raises:
+            NotRunning: The node has left.
+        """
+        if self.state in ("stopping", "ended"):
+            raise NotRunning(state="closed")
+        bell = anyio.Event()
+        self._bells.setdefault(batch_id, set()).add(bell)
+        try:
+            yield bell
+        finally:
+            mine = self._bells[batch_id]
+            mine.remove(bell)
+            if not mine:
+                del self._bells[batch_id]
+
+    def _ring_bells(self, *batch_ids: str) -> None:
+        for batch_id in batch_ids:
+            for bell in self._bells.get(batch_id, ()):
+                bell.set()
+
     def on_signal(self, fields: dict[str, bytes]) -> None:
         """Take a reply from the node's own stream."""
         job = fields.get("i", b"").decode(errors="replace")
@@ -186,17 +211,12 @@ class Waiters(Actor[Message]):
                 elif job in self._waiting:
                     self._look(*split_pair(job))
             case b"batch":
-                self.on_batch(job)
+                self._ring_bells(job)
             case b"waits":
                 words = (fields.get(name, b"").decode(errors="replace") for name in "ovj")
                 self.put(WaitsFor(*words))
             case b"remade":
                 self.look_again()  # somebody deleted our signals; see `renew.lua`
-
-    def on_batch(self, batch_id: str) -> None:
-        """Something of a batch has ended that somebody may wait for."""
-        for bell in self.bells.get(batch_id, ()):
-            bell.set()
 
     def on_started(self, job: str) -> None:
         """A job (key and id) that somebody may wait for has started."""
@@ -214,12 +234,14 @@ class Waiters(Actor[Message]):
         for job, (waiting, *_) in list(self._waiting.items()):
             if self.context.lane_of(waiting.key).number == lane:
                 self.on_ended(job, StoreLost(pool=self.context.pool))
+        self._ring_bells(*self._bells)
 
     def look_again(self) -> None:
         """Ask how everything is that somebody waits for, and register anew."""
         for waitings in self._waiting.values():
             for waiting in waitings[:1]:
                 self._look(waiting.key, waiting.job_id)
+        self._ring_bells(*self._bells)
 
     # --- the actor ----------------------------------------------------------------------------
 
@@ -249,6 +271,7 @@ class Waiters(Actor[Message]):
             lane.looks.clear()
         for job in list(self._waiting):
             self.on_ended(job, NotRunning(state="closed"))
+        self._ring_bells(*self._bells)  # who looks now finds that the node is closed
 
     def _look(self, key: str, job_id: str) -> None:
         number = self.context.lane_of(key).number

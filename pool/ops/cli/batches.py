@@ -15,7 +15,7 @@ import anyio
 import attrs
 
 from pool.core.batches import ENDS
-from pool.jobs.client.batch import BatchStatus
+from pool.jobs.client.batch_ref import BatchStatus
 from pool.jobs.node import Node
 from pool.names import check_batch, check_pool
 from pool.ops.cli.parked import check_there

@@ -9,13 +9,13 @@ ARGV[2] nonce       str   of the batch; empty: whichever there is
 ARGV[3] node        str   who is to be told; empty: only look
 ARGV[4] what        str   ended | open
 ARGV[5] from        int   ended: how many of them to pass over; open: index of the first
-ARGV[6] members_max int   of how many it tells
+ARGV[6] members_max int   of how many it tells at most
 
 Uses     lane, members
 Returns  empty: there is none; else `what`, its head, released followers, where to go on (of `open`; -1: that was the end), then ended: index, letter, key each,
          open: index, key each
 Errors   POOLDATALOST <lane>
-Cost     O(members_max + members / 512); 5 commands, 3 for each 512 members
+Cost     O(members_max + members / 512 + 16 * 512); 5 commands, 3 for each 512 members
 Why Lua  what ends between looking and registering would never be told.
 ]]
 local WAITERS_MAX = 16
@@ -42,26 +42,26 @@ if what == 'open' then
   answers[4] = text_of(open_members(b, from, members_max, answers))
   return answers
 end
-local n, keys_of = from, {}
-local function key_at(index)
-  local k = math.floor(index / CHUNK)
-  if not keys_of[k] then
-    keys_of[k] = {}
-    for key in string.gmatch(part_of(b, 'n', k), '[^\n]+') do
-      table.insert(keys_of[k], key)
-    end
-  end
-  return keys_of[k][index - k * CHUNK + 1] or ''
-end
+local keys_of, chunks = {}, 0
 local to = math.min(ended_of(b), from + members_max)
 for e = math.floor(from / CHUNK), math.floor((to - 1) / CHUNK) do
   local at = e * CHUNK
   for index in string.gmatch(part_of(b, 'e', e), '%d+') do
     if at >= from and at < to then
-      local place = tonumber(index) % CHUNK + 1
+      local k = math.floor(tonumber(index) / CHUNK)
+      if not keys_of[k] then
+        if chunks == CHUNKS_MAX then
+          return answers
+        end
+        keys_of[k], chunks = {}, chunks + 1
+        for key in string.gmatch(part_of(b, 'n', k), '[^\n]+') do
+          table.insert(keys_of[k], key)
+        end
+      end
+      local place = index - k * CHUNK + 1
       answers[#answers + 1] = index
-      answers[#answers + 1] = string.sub(part_of(b, 'w', math.floor(tonumber(index) / CHUNK)), place, place)
-      answers[#answers + 1] = key_at(tonumber(index))
+      answers[#answers + 1] = string.sub(part_of(b, 'w', k), place, place)
+      answers[#answers + 1] = keys_of[k][place] or ''
     end
     at = at + 1
   end

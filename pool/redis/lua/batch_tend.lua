@@ -13,13 +13,13 @@ ARGV[2] id          str
 ARGV[3] from        int   index from which on it tells of members
 ARGV[4] hold_ms     int   > 0; by then the next one comes, if the caller does not
 ARGV[5] check_ms    int   > 0; by then all are looked at again, when all have been
-ARGV[6] members_max int   > 0; of how many it tells
+ARGV[6] members_max int   > 0; of how many it tells at most
 
 Uses     lane, record, batch, (out), (channel), (members), (settle)
 Returns  GONE | SETTLED | OPEN, or: nonce, state, cause, where to go on (-1: that was the end), what it says of waiters (see incoming), then
          index, key of each
 Errors   POOLDATALOST <lane>
-Cost     O(members_max + members / 512); 14 commands
+Cost     O(members_max + members / 512 + 16 * 512); 14 commands
 Why Lua  its maker may come back at this moment, and its last member end.
 
     open, not yet     --> OPEN, due then

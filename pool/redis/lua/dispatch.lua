@@ -92,8 +92,9 @@ local function looked_up(handler, kind)
 end
 
 -- late meeting
-local function refuse(answer, result, id, key)
-  if refused_ms > 0 then
+local function refuse(answer, result, id, key, more)
+  -- Not of a member of a batch that found no room: it comes again, and nobody was told so.
+  if refused_ms > 0 and not (string.find(answer, '^FULL') and more_of(more, 'b')) then
     refused[result] = { pair_of(id, key), REFUSED .. answer }
   end
   return answer
@@ -238,18 +239,18 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
       return conflict(digest, handler, r[MORE], r[HANDLER]) or 'REPLAYED ' .. r[ID] .. ' ' .. r[HANDLER]
     end
     local answer, is_open = meet(key, r, id, handler, kind, flags, delay_ms, payload, digest, more, followers)
-    return is_open and answer or refuse(answer, result, id, key)
+    return is_open and answer or refuse(answer, result, id, key, more)
   end
   if queued >= queued_jobs_max then
-    return refuse('FULL ' .. queued, result, id, key)
+    return refuse('FULL ' .. queued, result, id, key, more)
   end
   local registered, its_kind = looked_up(handler, kind)
   if not registered and not may(flags, 'k') then
-    return refuse('UNKNOWN', result, id, key)
+    return refuse('UNKNOWN', result, id, key, more)
   end
   local r = new_record(its_kind, id, handler)
   if (more ~= '' or limited[handler]) and not take_more(r, more, kind == '?' and registered) then
-    return refuse('SERVICE', result, id, key)
+    return refuse('SERVICE', result, id, key, more)
   end
   more = r[MORE]
   local target = delay_ms == 0 and first_with_room(ranked)

@@ -25,6 +25,7 @@ A member is a job that has INDEX/LANE/NONCE/ID in `more`; the step that ends it 
 from a later batch of that id.  See settle for what comes of the last one.
 ]]
 local CHUNK = 512
+local CHUNKS_MAX = 16 -- of those whose keys one call reads: as a whole, for members that end in any order
 local HEAD = '^([^|]+)|(%l)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d*)|(%d+)|(%d+)|(%d*)|(%d+)|(%d+)|(.*)$'
 local held = {} -- name -> batch
 
@@ -71,12 +72,15 @@ end
 
 -- Index, letter and key of members that have not ended, at most so many; where to go on, or -1.
 local function open_members(b, from, most, answers)
-  local index, found = from, 0
+  local index, found, chunks = from, 0, 0
   while index < b.members do
     local k = math.floor(index / CHUNK)
     local words, keys, n = part_of(b, 'w', k), nil, k * CHUNK
-    if string.find(words, '.', 1, true) then
-      keys = part_of(b, 'n', k)
+    if string.find(words, '.', index - n + 1, true) then
+      if chunks == CHUNKS_MAX then
+        return index
+      end
+      keys, chunks = part_of(b, 'n', k), chunks + 1
       for key in string.gmatch(keys, '[^\n]+') do
         if n >= index and string.sub(words, n - k * CHUNK + 1, n - k * CHUNK + 1) == '.' then
           if found >= most then
