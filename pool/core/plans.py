@@ -30,7 +30,8 @@ _HANDLER: Final = re.compile(r"(.+):(?:plan|diff)(?:[.](\d{1,6}))?", re.ASCII)
 NAME_CHARS_MAX: Final = 64
 KEYS_MAX: Final = 100_000  # in one answer
 TOLD_MAX: Final = 20  # keys of a kind that are named
-ASKED_MAX: Final = 16  # requests that are remembered as done
+# Requests that are remembered as done: more than there are turns between two looks of who asks.
+ASKED_MAX: Final = 128
 PROBLEM_CHARS_MAX: Final = 500
 # Which lets it stop all that it has, whatever that is at the next answer.
 ANYTHING: Final = "any"

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from pool import Call, Handlers, Job, JobRef, Node, Park
+from pool.core.plans import ANYTHING, plan_key
 from pool.errors import ConfigError, InvalidOption, NoSuchPlan, PlanRefused
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
 from pool.jobs.client import plans
@@ -171,6 +172,29 @@ async def test_an_answer_that_would_stop_too_much_is_held_until_confirmed(fleet:
     await until(lambda: set(world.running) == {"a", "new"})
     told = [e.token for e in fleet.events.entries if isinstance(e, PlanHeld)]
     assert told == [held.token, other.token]
+
+
+async def test_a_confirmation_that_comes_again_confirms_nothing_more(fleet: Fleet) -> None:
+    world = World()
+    node = await fleet.node(house(world), **PATIENT)
+    await kept(node)
+    await turn(node, world, "a", "b", "c")
+    # As who keeps the plan is told anew, if it died when this was done and not yet off the table.
+    for answer in (("a",), ()):
+        world.answer, asked = answer, world.asked
+        await node.notify(plan_key("feeds"), {"id": "once", "token": ANYTHING})
+        await until(lambda: world.asked > asked)  # noqa: B023 - it is waited for here
+    last = (await node.plan("feeds").apply(ASK_S)).last
+    assert (last.held, last.asked.count("once")) == (1, 1)
+    assert world.running == {"a": ""}
+
+
+async def test_of_many_who_ask_at_once_each_is_answered(fleet: Fleet) -> None:
+    node = await fleet.node(house(World()), **PATIENT)
+    await kept(node)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(64):
+            tasks.start_soon(node.plan("feeds").apply, ASK_S)
 
 
 async def test_an_empty_answer_stops_nothing_unless_it_is_told_to(fleet: Fleet) -> None:

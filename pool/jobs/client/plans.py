@@ -17,6 +17,7 @@ before left undone.  Dying
     between two starts                      those accepted bear the plan's ids: found by the next
     before what was done is saved           it is told again as having been so already; a request
                                             that came with a message comes again with that
+    after that, before its message is gone  the request comes again, and is known to be done
 
 Who keeps a plan first walks over the live jobs, and again once the time is over in which the calls
 of one before it, frozen or cut off, may still have come; then every `WALK_S`.  In between it knows
@@ -291,12 +292,13 @@ class PlanKeeper:
         """Take one turn; return how it went, whatever became of it."""
         context, before, self._is_troubled = self._context, self._turn, False
         began_s = context.io.clock()
-        done = (*before.asked, *(each.id for each in asked))[-ASKED_MAX:]
+        # What was carried out comes again if its owner died just then: it confirms nothing more.
+        fresh = [each for each in asked if each.id not in before.asked]
+        done = (*before.asked, *(each.id for each in fresh))[-ASKED_MAX:]
         base = PlanTurn(number=before.number + 1, epoch=self.comparing.job.epoch, asked=done)
         try:
             answer = await self._answer(start_soon)
-            confirmed = [each.token for each in asked]
-            turn = await self._converge(base, answer, confirmed)
+            turn = await self._converge(base, answer, [each.token for each in fresh])
         except NotRunning:
             raise
         except PoolError as error:
