@@ -27,6 +27,8 @@ from pool.core.record import Record, more_of
 # Of the handler that keeps a plan, and of the one that compares and changes nothing.
 Part: TypeAlias = Literal["plan", "diff"]
 _HANDLER: Final = re.compile(r"(.+):(?:plan|diff)(?:[.](\d{1,6}))?", re.ASCII)
+OF_PLANS: Final = "plan:"  # so the ids of plans' jobs begin, and no other's
+_ID: Final = re.compile(r"plan:([^:]+):([0-9a-f]+)(?:[.]\d+)?", re.ASCII)
 NAME_CHARS_MAX: Final = 64
 KEYS_MAX: Final = 100_000  # in one answer
 TOLD_MAX: Final = 20  # keys of a kind that are named
@@ -60,7 +62,12 @@ def plan_and_version(handler: str) -> tuple[str, int]:
 
 def planned_id(name: str, digest: str) -> str:
     """Return the id of a plan's job."""
-    return f"plan:{name}:{digest}"
+    return f"{OF_PLANS}{name}:{digest}"
+
+
+def plan_of(job_id: str) -> str:
+    """Return the name of the plan that has started a job of this id; empty: none has."""
+    return _plan_and_digest(job_id)[0]
 
 
 def after(job_id: str, epoch: int) -> str:
@@ -69,8 +76,12 @@ def after(job_id: str, epoch: int) -> str:
     The same whoever asks, and another one for each run: so it is started once, and at once, also
     while it is remembered how that one ended.
     """
-    of, _, digest = job_id.rpartition(":")
-    return f"{of}:{digest.partition('.')[0]}.{epoch}"
+    return f"{planned_id(*_plan_and_digest(job_id))}.{epoch}"
+
+
+def _plan_and_digest(job_id: str) -> tuple[str, str]:
+    found = _ID.fullmatch(job_id)
+    return (found[1], found[2]) if found else ("", "")
 
 
 def own_id(name: str, record: Record) -> str:
@@ -78,11 +89,16 @@ def own_id(name: str, record: Record) -> str:
 
     What was made from a dead letter of its is, too.
     """
-    for job_id in (record.id, more_of(record.more, "lineage"), more_of(record.more, "origin")):
-        of, _, digest = job_id.rpartition(":")
-        if of == f"plan:{name}":
-            return f"{of}:{digest.partition('.')[0]}"
+    for job_id in ids_of(record):
+        plan, digest = _plan_and_digest(job_id)
+        if plan == name:
+            return planned_id(name, digest)
     return ""
+
+
+def ids_of(record: Record) -> tuple[str, ...]:
+    """Return the id of a job, and those of the dead letters that it was made from."""
+    return (record.id, more_of(record.more, "lineage"), more_of(record.more, "origin"))
 
 
 def judge(name: str, wanted_id: str, record: Record | None) -> Verdict:

@@ -11,13 +11,14 @@ import attrs
 import pytest
 
 from pool import Call, Handlers, Job, JobRef, Node, Park
-from pool.core.plans import ANYTHING, plan_key
+from pool.core.plans import ANYTHING, after, own_id, plan_key, plan_of, planned_id
 from pool.errors import ConfigError, InvalidOption, NoSuchPlan, PlanRefused
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
 from pool.jobs.client import plans
-from pool.jobs.client.job_client import JobClient
+from pool.jobs.client.job_client import DispatchOptions, JobClient
 from pool.jobs.client.plans import Comparing, PlanKeeper
 from pool.plans import Planned, PlanStatus, StopAll
+from tests.ops.facts import record
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet
@@ -402,7 +403,10 @@ async def test_who_takes_a_plan_over_knows_what_to_stop(fleet: Fleet) -> None:
     status = await kept(nodes[0])
     await turn(nodes[0], world, "a", "b", "c")
     # As a call of a former owner that came late: a job of the plan of which it knows nothing.
-    await nodes[0].options(job_id="plan:feeds:0123456789abcdef").dispatch("follow", "late")
+    client = nodes[0].plan("feeds")._opened()
+    late = client.admitting("follow", DispatchOptions()).admission("late", (), {})
+    late.id = planned_id("feeds", "0123456789abcdef")
+    client.dispatcher.admit([late])
     await until(lambda: len(world.running) == 4)
     owner = next(n for n in nodes if fleet.workers(n)[0].id == status.owner.partition(".")[0])
     other = next(n for n in nodes if n is not owner)
@@ -513,6 +517,23 @@ def test_what_a_plan_is_called_and_how_often_it_is_asked_is_checked() -> None:
         handlers.plan("a")(7)  # type: ignore[type-var]
 
 
+async def test_no_job_of_a_callers_is_taken_for_a_plans(fleet: Fleet) -> None:
+    node = await fleet.node(house(World()), **PATIENT)
+    for options in (node.options, Call("k").identified):
+        with pytest.raises(InvalidOption, match="'plan:', by which a plan knows its own jobs"):
+            options(job_id="plan:feeds:0123456789abcdef")
+    assert (await node.job("k", "plan:feeds:0123456789abcdef")).job_id  # to be looked at, it may
+    mine = planned_id("feeds", "0123456789abcdef")
+    for job_id in (mine, after(mine, 7), after(after(mine, 7), 8)):
+        assert plan_of(job_id) == "feeds"
+        assert own_id("feeds", record("running", id=job_id)) == mine
+        assert own_id("feed", record("running", id=job_id)) == ""
+    # Schedules may be called as they like: their jobs are none of a plan's.
+    for name in ("plan:feeds:0123456789abcdef", "plan:feeds:x"):
+        for job_id in (f"{name}@2026-03-29T01:00:00Z", f"{name}@trigger-0123"):
+            assert own_id("feeds", record("running", id=job_id)) == ""
+
+
 async def test_there_may_be_no_such_plan(fleet: Fleet) -> None:
     node = await fleet.node(**PATIENT)
     for ask in (node.plan("x").status, node.plan("x").diff, node.plan("x").apply):
@@ -527,6 +548,6 @@ async def test_a_plan_of_included_handlers_has_their_prefix(fleet: Fleet) -> Non
     node = await fleet.node(outer, **PATIENT)
     await fleet.until(lambda: set(world.running) == {"a"})
     assert await node.plans() == ["eu.feeds"]
-    record = fleet.record("a")
-    assert record is not None
-    assert record.id.startswith("plan:eu.feeds:")
+    found = fleet.record("a")
+    assert found is not None
+    assert plan_of(found.id) == "eu.feeds"
