@@ -19,7 +19,6 @@ from typing import Any, Final
 import anyio
 import attrs
 
-from pool.core import walk
 from pool.core.options import Options
 from pool.core.record import Record
 from pool.errors import AuthError, PoolError, StoreFault, again
@@ -29,6 +28,7 @@ from pool.ops.inspect import Found, all_of, fields_of, pairs, whole
 from pool.ops.keyfacts import KeyOwner, fleet, owners
 from pool.redis.commands.opening import generation_of_pool
 from pool.redis.commands.reply import read
+from pool.redis.commands.upkeep import IndexLooks
 from pool.redis.io.system import Reply
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import Word
@@ -42,7 +42,6 @@ KEPT_MAX: Final = 20_000  # records of a lane that are not plain, which are kept
 INBOXES_MAX: Final = 500
 RECENT_MS: Final = 3_600_000  # of dead letters: what is new
 _TOGETHER: Final = 100  # members asked for in one round trip
-_NOT: Final = (None, 0)  # what ZMSCORE and SMISMEMBER say of what is not there
 
 
 @attrs.frozen(kw_only=True)
@@ -437,32 +436,9 @@ class _Reading:
         self, names: Sequence[bytes], records: Sequence[Record | None]
     ) -> list[bytes]:
         """Return the names of the records that an index lacks which should have them."""
-        n = self._names
-        wanted: dict[tuple[str, str], list[bytes]] = {}
-        for name, record in zip(names, records, strict=True):
-            if record is None:
-                continue
-            for index in walk.indexes(record):
-                match index:
-                    case "pending":
-                        head = ("ZMSCORE", n.pending)
-                    case "owned":
-                        head = ("SMISMEMBER", n.owned(record.owner))
-                    case "unassigned":
-                        head = ("ZMSCORE", n.unassigned(record.handler))
-                    case _:
-                        head = ("ZMSCORE", n.due)
-                wanted.setdefault(head, []).append(b"k:" + name if head[1] == n.due else name)
-        commands: list[tuple[Word, ...]] = [(*head, *each) for head, each in wanted.items()]
-        replies = await self._ask(*commands)
-        found = dict[bytes, None]()
-        for (head, members), reply in zip(wanted.items(), replies, strict=True):
-            if not isinstance(reply, list) or len(reply) != len(members):
-                continue  # of another type, which has been noted
-            for member, had in zip(members, reply, strict=True):
-                if had in _NOT:
-                    found[member[2:] if head[1] == n.due else member] = None
-        return list(found)
+        looks = IndexLooks.of(self._names, names, records)
+        replies = await self._ask(*looks.commands)
+        return [names[at] for at in sorted(looks.missing(replies))]
 
 
 def _is_plain(record: Record, facts: LaneFacts, standing: Mapping[str, str]) -> bool:
