@@ -17,12 +17,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
+from pool.core.codec import decode_value
 from pool.core.record import Record, more_of
+from pool.core.stored import state_of
+from pool.errors import PayloadEncodingError
 
 # Of the handler that keeps a plan, and of the one that compares and changes nothing.
 Part: TypeAlias = Literal["plan", "diff"]
@@ -89,16 +93,16 @@ def own_id(name: str, record: Record) -> str:
 
     What was made from a dead letter of its is, too.
     """
-    for job_id in ids_of(record):
+    for job_id in ids_of(record.id, record.more):
         plan, digest = _plan_and_digest(job_id)
         if plan == name:
             return planned_id(name, digest)
     return ""
 
 
-def ids_of(record: Record) -> tuple[str, ...]:
+def ids_of(job_id: str, more: str) -> tuple[str, ...]:
     """Return the id of a job, and those of the dead letters that it was made from."""
-    return (record.id, more_of(record.more, "lineage"), more_of(record.more, "origin"))
+    return (job_id, more_of(more, "lineage"), more_of(more, "origin"))
 
 
 def judge(name: str, wanted_id: str, record: Record | None) -> Verdict:
@@ -215,6 +219,13 @@ def parse_turn(state: object) -> PlanTurn:
         elif type(value) is type(field.default):
             found[field.name] = value
     return PlanTurn(**found)
+
+
+def stored_turn(saved: bytes | None) -> PlanTurn:
+    """Return the last turn of a plan, by what the job that keeps it has saved."""
+    with suppress(PayloadEncodingError):  # of another's, who has written there
+        return parse_turn(None if saved is None else decode_value(state_of(saved)))
+    return PlanTurn()
 
 
 def facts_of(diff: Diff, *, is_held: bool, wanted: int) -> Mapping[str, Any]:

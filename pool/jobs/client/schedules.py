@@ -13,7 +13,7 @@ import attrs
 
 from pool import checks
 from pool.core.record import more_of, without_more
-from pool.core.schedules import PLACEHOLDER, ScheduledJob, StoredSchedule, parse
+from pool.core.schedules import PLACEHOLDER, TRIGGERED, ScheduledJob, StoredSchedule, parse
 from pool.core.times import When, check_when, moment, times
 from pool.errors import (
     ConfigError,
@@ -41,7 +41,6 @@ from pool.redis.commands.schedules import ScheduleChange
 
 COUNT_MAX: Final = 1000  # schedules in one page, about
 NEXT_MAX: Final = 1000  # times told at once
-_TRIGGERED: Final = "@trigger-"
 _LOOK_S: Final = 0.02  # between two looks for what was triggered
 
 
@@ -191,7 +190,7 @@ class Schedules:
         check_schedule(name)
         client = self._opened()
         context, made = client.context, list[ScheduledJob]()
-        job_id = f"{name}{_TRIGGERED}{context.ids.next()}"
+        job_id = f"{name}{TRIGGERED}{context.ids.next()}"
 
         def judge(found: FoundSchedule, _: int, token: str) -> ScheduleChange | None:
             stored = _stored(name, found)

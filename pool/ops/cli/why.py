@@ -96,6 +96,10 @@ def _facts(told: Why) -> Iterator[tuple[str, str]]:
         yield "followers", ", ".join(told.followers)
     if told.batch:
         yield "batch", told.batch
+    if told.plan:
+        yield "plan", f"{told.plan}: pool plans show {told.plan}"
+    if told.schedule:
+        yield "schedule", f"{told.schedule}: pool schedules show {told.schedule}"
     if told.if_owner_died:
         yield "if it dies", told.if_owner_died
     if told.would_go_to:
