@@ -134,6 +134,28 @@ async def test_a_key_that_comes_back_begins_at_once(fleet: Fleet) -> None:
     assert world.begun.count(("b", "")) == 3
 
 
+async def test_keys_that_come_back_are_looked_at_together(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, keys = World(), "abcdefgh"
+    node = await fleet.node(house(world, stop_max=1.0), **PATIENT)
+    await kept(node)
+    await turn(node, world, "kept", *keys)
+    await turn(node, world, "kept")
+    look, looking, all_do = JobClient.look, list[str](), anyio.Event()
+
+    async def looked(client: JobClient, key: str, job_id: str, *more: Any) -> Any:
+        looking.append(key)
+        if len(looking) == len(keys):
+            all_do.set()
+        await all_do.wait()
+        return await look(client, key, job_id, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JobClient, "look", looked)
+        assert (await turn(node, world, "kept", *keys)).last.started == len(keys)
+
+
 async def test_jobs_of_others_are_never_touched(fleet: Fleet) -> None:
     world = World()
     node = await fleet.node(house(world), **PATIENT)

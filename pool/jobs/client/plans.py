@@ -414,7 +414,18 @@ class PlanKeeper:
         self, wanted: Mapping[str, Admission], keys: Sequence[str]
     ) -> tuple[set[str], int, list[str]]:
         """Start jobs; return those that were, how many have ended instead, and what went wrong."""
-        client, started, over, refused = self.comparing.client, set[str](), list[str](), list[str]()
+        client, started, refused = self.comparing.client, set[str](), list[str]()
+        over, anew = list[str](), list[str]()
+
+        async def start_after(key: str) -> None:
+            try:
+                if await self._start_after(wanted[key]):
+                    anew.append(key)
+            except NotRunning:
+                raise
+            except PoolError as error:
+                refused.append(f"{key}: {one_line(str(error), PROBLEM_CHARS_MAX)}")
+
         for i in range(0, len(keys), STARTS):
             some = [wanted[key] for key in keys[i : i + STARTS]]
             for pending in client.dispatcher.admit(some, is_bounded=False):
@@ -423,12 +434,11 @@ class PlanKeeper:
                     (started.add if told.seen else over.append)(key)
                 elif not isinstance(told, JobExists):  # else the next turn says whose it is
                     refused.append(f"{key}: {one_line(str(told), PROBLEM_CHARS_MAX)}")
-        count = 0
-        for key in over:
-            if await self._start_after(wanted[key]):
-                started.add(key)
-                count += 1
-        return started, len(over) - count, refused
+        for i in range(0, len(over), STARTS):
+            async with anyio.create_task_group() as tasks:
+                for key in over[i : i + STARTS]:
+                    tasks.start_soon(start_after, key)
+        return started | set(anew), len(over) - len(anew), refused
 
     async def _start_after(self, admission: Admission) -> bool:
         """Start one that the plan had, and ended itself: its next run has an id of its own.
