@@ -17,20 +17,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
+from pool.core.codec import decode_value
 from pool.core.record import Record, more_of
+from pool.core.stored import state_of
+from pool.errors import PayloadEncodingError
 
 # Of the handler that keeps a plan, and of the one that compares and changes nothing.
 Part: TypeAlias = Literal["plan", "diff"]
 _HANDLER: Final = re.compile(r"(.+):(?:plan|diff)(?:[.](\d{1,6}))?", re.ASCII)
+OF_PLANS: Final = "plan:"  # so the ids of plans' jobs begin, and no other's
+_ID: Final = re.compile(r"plan:([^:]+):([0-9a-f]+)(?:[.]\d+)?", re.ASCII)
 NAME_CHARS_MAX: Final = 64
 KEYS_MAX: Final = 100_000  # in one answer
 TOLD_MAX: Final = 20  # keys of a kind that are named
-ASKED_MAX: Final = 16  # requests that are remembered as done
+# Requests that are remembered as done: more than there are turns between two looks of who asks.
+ASKED_MAX: Final = 128
 PROBLEM_CHARS_MAX: Final = 500
 # Which lets it stop all that it has, whatever that is at the next answer.
 ANYTHING: Final = "any"
@@ -59,7 +66,12 @@ def plan_and_version(handler: str) -> tuple[str, int]:
 
 def planned_id(name: str, digest: str) -> str:
     """Return the id of a plan's job."""
-    return f"plan:{name}:{digest}"
+    return f"{OF_PLANS}{name}:{digest}"
+
+
+def plan_of(job_id: str) -> str:
+    """Return the name of the plan that has started a job of this id; empty: none has."""
+    return _plan_and_digest(job_id)[0]
 
 
 def after(job_id: str, epoch: int) -> str:
@@ -68,8 +80,12 @@ def after(job_id: str, epoch: int) -> str:
     The same whoever asks, and another one for each run: so it is started once, and at once, also
     while it is remembered how that one ended.
     """
-    of, _, digest = job_id.rpartition(":")
-    return f"{of}:{digest.partition('.')[0]}.{epoch}"
+    return f"{planned_id(*_plan_and_digest(job_id))}.{epoch}"
+
+
+def _plan_and_digest(job_id: str) -> tuple[str, str]:
+    found = _ID.fullmatch(job_id)
+    return (found[1], found[2]) if found else ("", "")
 
 
 def own_id(name: str, record: Record) -> str:
@@ -77,11 +93,16 @@ def own_id(name: str, record: Record) -> str:
 
     What was made from a dead letter of its is, too.
     """
-    for job_id in (record.id, more_of(record.more, "lineage"), more_of(record.more, "origin")):
-        of, _, digest = job_id.rpartition(":")
-        if of == f"plan:{name}":
-            return f"{of}:{digest.partition('.')[0]}"
+    for job_id in ids_of(record.id, record.more):
+        plan, digest = _plan_and_digest(job_id)
+        if plan == name:
+            return planned_id(name, digest)
     return ""
+
+
+def ids_of(job_id: str, more: str) -> tuple[str, ...]:
+    """Return the id of a job, and those of the dead letters that it was made from."""
+    return (job_id, more_of(more, "lineage"), more_of(more, "origin"))
 
 
 def judge(name: str, wanted_id: str, record: Record | None) -> Verdict:
@@ -198,6 +219,13 @@ def parse_turn(state: object) -> PlanTurn:
         elif type(value) is type(field.default):
             found[field.name] = value
     return PlanTurn(**found)
+
+
+def stored_turn(saved: bytes | None) -> PlanTurn:
+    """Return the last turn of a plan, by what the job that keeps it has saved."""
+    with suppress(PayloadEncodingError):  # of another's, who has written there
+        return parse_turn(None if saved is None else decode_value(state_of(saved)))
+    return PlanTurn()
 
 
 def facts_of(diff: Diff, *, is_held: bool, wanted: int) -> Mapping[str, Any]:

@@ -42,6 +42,7 @@ FIRED_MAX: Final = 100  # firings of one schedule in one step; the next step tak
 COUNTED_MAX: Final = (
     1000  # times that were missed, of one schedule in one step; the rest counts not
 )
+TRIGGERED: Final = "@trigger-"  # between a schedule and what tells its jobs apart, if no time does
 PLACEHOLDER: Final = "scheduled"  # the id from which those of its followers are made
 
 
@@ -288,6 +289,13 @@ def told_time(at_ms: int) -> str:
     """Return a time as it stands in ids: 2026-03-29T01:00:00Z."""
     spec = "milliseconds" if at_ms % 1000 else "seconds"
     return moment(at_ms).replace(tzinfo=None).isoformat(timespec=spec) + "Z"
+
+
+def schedule_of(job_id: str) -> str:
+    """Return the name of the schedule that a job was made of; empty: of none."""
+    name, _, _ = job_id.rpartition("@")
+    is_ours = time_of(job_id) is not None or job_id.startswith(name + TRIGGERED)
+    return name if name and is_ours else ""
 
 
 def time_of(job_id: str) -> datetime | None:

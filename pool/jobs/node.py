@@ -212,7 +212,7 @@ class Node(Dispatching):
             attach_any: Attach to a job of another handler or other arguments, too.
             allow_unknown: Accept a handler name that no node has registered yet.
             job_id: The job's id: 1 to 128 characters of ASCII that can be seen, without comma and
-                bar.
+                bar; not one that begins with `plan:`, as those of a plan's jobs do.
             idempotency_key: Any text of 1 to 256 bytes without control characters, from which the
                 id is made.
             window_s: How long the id is known after the job's end, at most 365 days.

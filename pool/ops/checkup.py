@@ -19,16 +19,19 @@ from typing import Any, Final
 import anyio
 import attrs
 
-from pool.core import walk
 from pool.core.options import Options
+from pool.core.plans import PlanTurn, plan_and_version, plan_key, stored_turn
 from pool.core.record import Record
-from pool.errors import AuthError, PoolError, StoreFault, again
+from pool.core.schedules import parse
+from pool.errors import AuthError, PoolError, StoreFault, UsageError, again
 from pool.jobs.roster import WorkerEntry
-from pool.names import Control, Names
+from pool.jobs.scheduling import HOLD_S
+from pool.names import Control, Names, lane_of
 from pool.ops.inspect import Found, all_of, fields_of, pairs, whole
 from pool.ops.keyfacts import KeyOwner, fleet, owners
 from pool.redis.commands.opening import generation_of_pool
 from pool.redis.commands.reply import read
+from pool.redis.commands.upkeep import IndexLooks
 from pool.redis.io.system import Reply
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import Word
@@ -40,9 +43,10 @@ HANDLERS_MAX: Final = 500
 HEADS: Final = 20  # of each index that is late, or waits: the first are named
 KEPT_MAX: Final = 20_000  # records of a lane that are not plain, which are kept to be judged
 INBOXES_MAX: Final = 500
+SCHEDULES_MAX: Final = 1_000  # of a lane
+SCHEDULES: Final = 64  # looked at by one command: each has the arguments of its jobs
 RECENT_MS: Final = 3_600_000  # of dead letters: what is new
 _TOGETHER: Final = 100  # members asked for in one round trip
-_NOT: Final = (None, 0)  # what ZMSCORE and SMISMEMBER say of what is not there
 
 
 @attrs.frozen(kw_only=True)
@@ -78,6 +82,9 @@ class LaneFacts:
     late_starts: Late = attrs.field(factory=Late)  # in `pending`
     late_due: Late = attrs.field(factory=Late)  # in `due`
     late_batches: Late = attrs.field(factory=Late)  # likewise; its keys are their ids
+    late_schedules: Late = attrs.field(factory=Late)  # in `scheduled`; its keys are their names
+    unreadable_schedules: tuple[str, ...] = ()
+    missed: Mapping[str, int] = attrs.field(factory=dict)  # times, by schedule, since it was made
     late_out: Mapping[int, float] = attrs.field(factory=dict)  # lane -> ms, messages not carried
     queues: tuple[Queue, ...] = ()
     handlers: Mapping[str, Options] = attrs.field(factory=dict)
@@ -113,6 +120,14 @@ class ServerFacts:
 
 
 @attrs.frozen(kw_only=True)
+class KeptPlan:
+    """A plan that a job keeps, and how its last turn went."""
+
+    name: str
+    turn: PlanTurn
+
+
+@attrs.frozen(kw_only=True)
 class PoolFacts:
     """A pool, as far as it was looked at."""
 
@@ -121,6 +136,7 @@ class PoolFacts:
     lanes: tuple[LaneFacts, ...]
     workers: Mapping[str, WorkerEntry]
     servers: tuple[ServerFacts, ...] = ()
+    plans: tuple[KeptPlan, ...] = ()
     unread: tuple[str, ...] = ()
 
     @property
@@ -170,9 +186,30 @@ async def gather(
         pool_ttl_ms=round(found.ttl_s * 1000),
         lanes=tuple(lanes[number] for number in sorted(lanes)),
         workers=workers,
+        plans=tuple(await _plans(pipeline, found, lanes, unread)),
         servers=tuple([await server_of(*each) for each in places.items()]),
         unread=tuple(unread),
     )
+
+
+async def _plans(
+    pipeline: Pipeline, found: Found, lanes: Mapping[int, LaneFacts], unread: list[str]
+) -> list[KeptPlan]:
+    """Read the plans whose handlers are registered: two fields of each."""
+    handlers = {handler for lane in lanes.values() for handler in lane.handlers}
+    kept = list[KeptPlan]()
+    for name in sorted({plan_and_version(handler)[0] for handler in handlers} - {""}):
+        key = plan_key(name)
+        n = Names(found.pool, lane_of(key, found.lanes))
+        if n.number not in lanes:
+            continue
+        text, saved = await all_of(
+            pipeline.at(n.prefix), unread, [("HGET", n.jobs, key), ("HGET", n.checkpoints, key)]
+        )
+        record = Record.parse(text) if text else None
+        if record is not None and plan_and_version(record.handler)[0] == name:
+            kept.append(KeptPlan(name=name, turn=stored_turn(saved or None)))
+    return kept
 
 
 async def server_of(pipeline: Pipeline, prefix: str) -> ServerFacts:
@@ -215,6 +252,7 @@ class _Reading:
     _pipeline: Pipeline = attrs.field(init=False)
     _unread: list[str] = attrs.field(init=False, factory=list)
     _now_ms: int = attrs.field(init=False, default=0)
+    _offset_ms: int = attrs.field(init=False, default=0)  # of pool time to the server's clock
 
     def __attrs_post_init__(self) -> None:
         self._names = Names(self._found.pool, self._number)
@@ -226,7 +264,8 @@ class _Reading:
             ("TIME",), ("HGETALL", n.lane), ("HLEN", n.jobs), ("ZCARD", n.parked)
         )
         told = pairs(flat)
-        self._now_ms = now_ms + whole(told.get("offset", b"0"))
+        self._offset_ms = whole(told.get("offset", b"0"))
+        self._now_ms = now_ms + self._offset_ms
         ttl_ms = whole(told.get("ttl", b"0")) or round(self._found.ttl_s * 1000)
         facts = LaneFacts(
             number=self._number,
@@ -247,6 +286,7 @@ class _Reading:
             **await self._heads(facts.slack_ms),
             **await self._letters(parked),
         )
+        facts = attrs.evolve(facts, **await self._schedules(facts.slack_ms))
         facts = attrs.evolve(facts, **await self._walk(facts, records_max))
         starts = await fields_of(self._pipeline, self._unread, n.jobs, facts.late_starts.keys)
         parsed = {
@@ -332,10 +372,12 @@ class _Reading:
             "queues": await self._queues(handlers),
         }
 
-    def _late(self, flat: Sequence[bytes], count: int, slack_ms: int) -> Late:
+    def _late(
+        self, flat: Sequence[bytes], count: int, slack_ms: float, now_ms: int | None = None
+    ) -> Late:
+        now_ms = self._now_ms if now_ms is None else now_ms
         late = [
-            (key, self._now_ms - float(score))
-            for key, score in zip(flat[::2], flat[1::2], strict=True)
+            (key, now_ms - float(score)) for key, score in zip(flat[::2], flat[1::2], strict=True)
         ]
         late = [(key, late_ms) for key, late_ms in late if late_ms > slack_ms]
         keys = tuple(key.decode(errors="surrogateescape") for key, _ in late)
@@ -375,6 +417,37 @@ class _Reading:
         )
         names = tuple(name.decode(errors="surrogateescape") for name in reversed(last))
         return {"parked_recently": recently, "parked_last": names}
+
+    async def _schedules(self, slack_ms: int) -> dict[str, Any]:
+        """Read which schedules are late, cannot be read, and have missed times."""
+        n, late_ms = self._names, slack_ms + 1000 * HOLD_S
+        wall_ms = self._now_ms - self._offset_ms  # by which schedules go
+        heads, count = await self._ask(
+            ("ZRANGE", n.scheduled, 0, HEADS - 1, "WITHSCORES"),
+            ("ZCOUNT", n.scheduled, "-inf", wall_ms - late_ms),
+        )
+        missed, unreadable, cursor, looked = dict[str, int](), list[str](), "0", 0
+        while looked < SCHEDULES_MAX:
+            [reply] = await self._ask(("HSCAN", n.schedules, cursor, "COUNT", SCHEDULES))
+            cursor, flat = reply or ("0", [])
+            looked += len(flat) // 2
+            for raw, text in zip(flat[::2], flat[1::2], strict=True):
+                name = raw.decode(errors="surrogateescape")
+                try:
+                    stored = parse(name, text)
+                except UsageError:
+                    continue  # it takes an extra that is not here
+                if stored is None:
+                    unreadable.append(name)
+                elif stored.head.missed:
+                    missed[name] = stored.head.missed
+            if not cursor.strip("0"):
+                break
+        return {
+            "late_schedules": self._late(heads, count, late_ms, wall_ms),
+            "unreadable_schedules": tuple(unreadable),
+            "missed": missed,
+        }
 
     # --- the walk ---
 
@@ -437,32 +510,9 @@ class _Reading:
         self, names: Sequence[bytes], records: Sequence[Record | None]
     ) -> list[bytes]:
         """Return the names of the records that an index lacks which should have them."""
-        n = self._names
-        wanted: dict[tuple[str, str], list[bytes]] = {}
-        for name, record in zip(names, records, strict=True):
-            if record is None:
-                continue
-            for index in walk.indexes(record):
-                match index:
-                    case "pending":
-                        head = ("ZMSCORE", n.pending)
-                    case "owned":
-                        head = ("SMISMEMBER", n.owned(record.owner))
-                    case "unassigned":
-                        head = ("ZMSCORE", n.unassigned(record.handler))
-                    case _:
-                        head = ("ZMSCORE", n.due)
-                wanted.setdefault(head, []).append(b"k:" + name if head[1] == n.due else name)
-        commands: list[tuple[Word, ...]] = [(*head, *each) for head, each in wanted.items()]
-        replies = await self._ask(*commands)
-        found = dict[bytes, None]()
-        for (head, members), reply in zip(wanted.items(), replies, strict=True):
-            if not isinstance(reply, list) or len(reply) != len(members):
-                continue  # of another type, which has been noted
-            for member, had in zip(members, reply, strict=True):
-                if had in _NOT:
-                    found[member[2:] if head[1] == n.due else member] = None
-        return list(found)
+        looks = IndexLooks.of(self._names, names, records)
+        replies = await self._ask(*looks.commands)
+        return [names[at] for at in sorted(looks.missing(replies))]
 
 
 def _is_plain(record: Record, facts: LaneFacts, standing: Mapping[str, str]) -> bool:

@@ -450,6 +450,67 @@ def _batches(facts: PoolFacts) -> Iterator[Spot]:
             )
 
 
+def _schedules(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        late = lane.late_schedules
+        if late.count:
+            yield Spot(
+                says=f"{late.count} schedules are due and nobody fired them, by up to "
+                f"{span(late.oldest_ms / 1000)}",
+                count=late.count,
+                oldest_s=late.oldest_ms / 1000,
+                keys=late.keys,
+                where=_lane(lane),
+            )
+
+
+def _unreadable_schedules(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        names = lane.unreadable_schedules
+        if names:
+            yield Spot(
+                says=f"{len(names)} schedules cannot be read, and fire no more",
+                count=len(names),
+                keys=names,
+                where=_lane(lane),
+                command=f"pool schedules remove {shlex.quote(names[0])}",
+            )
+
+
+def _missed(facts: PoolFacts) -> Iterator[Spot]:
+    missed = {name: count for lane in facts.lanes for name, count in lane.missed.items()}
+    if missed:
+        names = sorted(missed, key=lambda name: -missed[name])
+        yield Spot(
+            says=f"{len(names)} schedules have missed times since they were made, the most "
+            f"{missed[names[0]]}",
+            count=sum(missed.values()),
+            keys=tuple(names),
+            command=f"pool schedules show {shlex.quote(names[0])}",
+        )
+
+
+def _held_plans(facts: PoolFacts) -> Iterator[Spot]:
+    for plan in facts.plans:
+        if plan.turn.held:
+            yield Spot(
+                says=f"plan {plan.name} would stop {plan.turn.held} of its jobs: until that is "
+                "confirmed it changes nothing",
+                count=plan.turn.held,
+                keys=plan.turn.held_keys,
+                command=f"pool plans show {shlex.quote(plan.name)}",
+            )
+
+
+def _failing_plans(facts: PoolFacts) -> Iterator[Spot]:
+    for plan in facts.plans:
+        if plan.turn.problem:
+            yield Spot(
+                says=f"plan {plan.name}: {plan.turn.problem}",
+                command=f"pool plans show {shlex.quote(plan.name)}",
+            )
+
+
 def _retries(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         found = [
@@ -849,6 +910,41 @@ RULES: Final = (
         "recover",
     ),
     Rule(
+        "schedule-late",
+        "error",
+        "the times of schedules",
+        "due for longer than a TTL and two seconds",
+        "Nobody sweeps, or no node can read them (a cron expression needs the extra `schedules`): "
+        "a node that joins with it fires them.",
+        _schedules,
+        "recover",
+    ),
+    Rule(
+        "schedule-unreadable",
+        "error",
+        "schedules, 1,000 of each lane",
+        "one that cannot be parsed",
+        "Somebody else has written there. Make it again, or remove it.",
+        _unreadable_schedules,
+    ),
+    Rule(
+        "plan-held",
+        "warning",
+        "the last turn of each plan",
+        "it would stop more than the plan may",
+        "Find out why its list has shrunk. If that is meant, confirm it, by the command that is "
+        "shown there.",
+        _held_plans,
+    ),
+    Rule(
+        "plan-failing",
+        "warning",
+        "the last turn of each plan",
+        "it had a problem",
+        "What runs goes on, and nothing changes: mend its producer, or what it asks.",
+        _failing_plans,
+    ),
+    Rule(
         "too-long",
         "error",
         "running jobs whose handler has a timeout_s",
@@ -921,6 +1017,15 @@ RULES: Final = (
         "any",
         "Nothing needs to be done, unless they become more.",
         _retries,
+    ),
+    Rule(
+        "schedule-missed",
+        "note",
+        "how many times each schedule has missed, 1,000 of each lane",
+        "any since it was made",
+        "No node was there then, or the clock was put on. `misfire` says what becomes of such "
+        "times.",
+        _missed,
     ),
     Rule(
         "handing-over",

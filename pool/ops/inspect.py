@@ -8,7 +8,8 @@ cannot be read is named, and the rest is shown: a key of another type, a lane th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, Literal
 
 import anyio
@@ -17,14 +18,16 @@ import attrs
 from pool.core.digits import number_or
 from pool.core.lifecycle import State
 from pool.core.record import Outcome, Record
-from pool.errors import PoolError, StoreFault, again
+from pool.errors import ConfigError, PoolError, StoreFault, again
 from pool.names import Control, Names, lane_of
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import Opening
 from pool.redis.commands.talk import Looked, More
-from pool.redis.io.system import Reply
+from pool.redis.io.system import Reply, SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import Word
+from pool.redis.url import Url
+from pool.settings import Settings
 
 IDENTITIES_MAX: Final = 2_000  # nodes and workers looked at, the longest silent first
 HANDLERS_MAX: Final = 200  # whose backlogs are looked at
@@ -95,6 +98,26 @@ class View:
     pool_ttl_s: float = 0.0
     lanes_apart: tuple[int, ...] = ()  # that go by another TTL than the pool's
     unread: tuple[str, ...] = ()  # lanes that did not answer and keys of another type, and why
+
+
+@asynccontextmanager
+async def opened(pool: str, url: Url) -> AsyncIterator[tuple[Pipeline, Found]]:
+    """Open a line to a pool that is to be looked at, and not founded by that.
+
+    Raises:
+        StoreUnavailable, AuthError, UnsupportedServer: The server cannot be asked.
+        ConfigError: There is no such pool, or the address cannot work.
+    """
+    at = url.at(Control(pool).prefix)
+    pipeline = await Pipeline.open(SystemIO(), at, op_timeout_s=Settings().op_timeout_s)
+    try:
+        found = await find(pipeline, pool)
+        if found is None:
+            problem = f"this server has no pool {pool!r}: no node has ever joined it"
+            raise ConfigError(setting="pool", problem=problem)
+        yield pipeline, found
+    finally:
+        await pipeline.aclose(1.0)
 
 
 async def find(pipeline: Pipeline, pool: str) -> Found | None:

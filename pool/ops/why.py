@@ -22,7 +22,9 @@ from pool.core.followers import Followed, released
 from pool.core.lapse import NOT_IN_TIME, begin_by_ms
 from pool.core.options import Options
 from pool.core.placement import Candidates
+from pool.core.plans import ids_of, plan_and_version, plan_key, plan_of
 from pool.core.record import SUPERSEDED, Attempt, Progress, Record, more_of
+from pool.core.schedules import schedule_of
 from pool.core.settlement import CancelJob, Death, Judgement, ParkJob, Wait, recover
 from pool.names import key_hash
 from pool.ops.keyfacts import KeyFacts, KeyOwner
@@ -102,6 +104,8 @@ class Why:
     line_length: int = 0
     followers: tuple[str, ...] = ()
     batch: str = ""  # the id of the one that it is a member of
+    plan: str = ""  # the one that has started it, or that it keeps
+    schedule: str = ""  # the one of which it was made
     if_owner_died: str = ""
     would_go_to: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -129,6 +133,8 @@ def why(facts: KeyFacts) -> Why:
         "next": case.next(facts),
         "history": facts.history,
         "unread": facts.unread,
+        "plan": _plan(facts),
+        "schedule": schedule_of(facts.job_id),
     }
     if facts.record is not None and not facts.is_lost:
         return _of_live(facts, facts.record, common)
@@ -201,6 +207,17 @@ def _of_ended(facts: KeyFacts, common: dict[str, Any]) -> Why:
         line_length=facts.line_length,
         **common,
     )
+
+
+def _plan(facts: KeyFacts) -> str:
+    """Return the plan that has started a job, or that it keeps."""
+    job, ended = facts.record, facts.ended
+    more = job.more if job is not None else ended.more if ended is not None else ""
+    handler = job.handler if job is not None else more_of(more, "handler")
+    kept, _ = plan_and_version(handler)
+    if kept and facts.key == plan_key(kept):
+        return kept
+    return next(filter(None, map(plan_of, ids_of(facts.job_id, more))), "")
 
 
 def _batch(more: str) -> str:

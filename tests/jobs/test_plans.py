@@ -11,12 +11,14 @@ import attrs
 import pytest
 
 from pool import Call, Handlers, Job, JobRef, Node, Park
+from pool.core.plans import ANYTHING, after, own_id, plan_key, plan_of, planned_id
 from pool.errors import ConfigError, InvalidOption, NoSuchPlan, PlanRefused
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
 from pool.jobs.client import plans
-from pool.jobs.client.job_client import JobClient
+from pool.jobs.client.job_client import DispatchOptions, JobClient
 from pool.jobs.client.plans import Comparing, PlanKeeper
 from pool.plans import Planned, PlanStatus, StopAll
+from tests.ops.facts import record
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet
@@ -132,6 +134,28 @@ async def test_a_key_that_comes_back_begins_at_once(fleet: Fleet) -> None:
     assert world.begun.count(("b", "")) == 3
 
 
+async def test_keys_that_come_back_are_looked_at_together(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, keys = World(), "abcdefgh"
+    node = await fleet.node(house(world, stop_max=1.0), **PATIENT)
+    await kept(node)
+    await turn(node, world, "kept", *keys)
+    await turn(node, world, "kept")
+    look, looking, all_do = JobClient.look, list[str](), anyio.Event()
+
+    async def looked(client: JobClient, key: str, job_id: str, *more: Any) -> Any:
+        looking.append(key)
+        if len(looking) == len(keys):
+            all_do.set()
+        await all_do.wait()
+        return await look(client, key, job_id, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JobClient, "look", looked)
+        assert (await turn(node, world, "kept", *keys)).last.started == len(keys)
+
+
 async def test_jobs_of_others_are_never_touched(fleet: Fleet) -> None:
     world = World()
     node = await fleet.node(house(world), **PATIENT)
@@ -171,6 +195,29 @@ async def test_an_answer_that_would_stop_too_much_is_held_until_confirmed(fleet:
     await until(lambda: set(world.running) == {"a", "new"})
     told = [e.token for e in fleet.events.entries if isinstance(e, PlanHeld)]
     assert told == [held.token, other.token]
+
+
+async def test_a_confirmation_that_comes_again_confirms_nothing_more(fleet: Fleet) -> None:
+    world = World()
+    node = await fleet.node(house(world), **PATIENT)
+    await kept(node)
+    await turn(node, world, "a", "b", "c")
+    # As who keeps the plan is told anew, if it died when this was done and not yet off the table.
+    for answer in (("a",), ()):
+        world.answer, asked = answer, world.asked
+        await node.notify(plan_key("feeds"), {"id": "once", "token": ANYTHING})
+        await until(lambda: world.asked > asked)  # noqa: B023 - it is waited for here
+    last = (await node.plan("feeds").apply(ASK_S)).last
+    assert (last.held, last.asked.count("once")) == (1, 1)
+    assert world.running == {"a": ""}
+
+
+async def test_of_many_who_ask_at_once_each_is_answered(fleet: Fleet) -> None:
+    node = await fleet.node(house(World()), **PATIENT)
+    await kept(node)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(64):
+            tasks.start_soon(node.plan("feeds").apply, ASK_S)
 
 
 async def test_an_empty_answer_stops_nothing_unless_it_is_told_to(fleet: Fleet) -> None:
@@ -378,7 +425,10 @@ async def test_who_takes_a_plan_over_knows_what_to_stop(fleet: Fleet) -> None:
     status = await kept(nodes[0])
     await turn(nodes[0], world, "a", "b", "c")
     # As a call of a former owner that came late: a job of the plan of which it knows nothing.
-    await nodes[0].options(job_id="plan:feeds:0123456789abcdef").dispatch("follow", "late")
+    client = nodes[0].plan("feeds")._opened()
+    late = client.admitting("follow", DispatchOptions()).admission("late", (), {})
+    late.id = planned_id("feeds", "0123456789abcdef")
+    client.dispatcher.admit([late])
     await until(lambda: len(world.running) == 4)
     owner = next(n for n in nodes if fleet.workers(n)[0].id == status.owner.partition(".")[0])
     other = next(n for n in nodes if n is not owner)
@@ -489,6 +539,23 @@ def test_what_a_plan_is_called_and_how_often_it_is_asked_is_checked() -> None:
         handlers.plan("a")(7)  # type: ignore[type-var]
 
 
+async def test_no_job_of_a_callers_is_taken_for_a_plans(fleet: Fleet) -> None:
+    node = await fleet.node(house(World()), **PATIENT)
+    for options in (node.options, Call("k").identified):
+        with pytest.raises(InvalidOption, match="'plan:', by which a plan knows its own jobs"):
+            options(job_id="plan:feeds:0123456789abcdef")
+    assert (await node.job("k", "plan:feeds:0123456789abcdef")).job_id  # to be looked at, it may
+    mine = planned_id("feeds", "0123456789abcdef")
+    for job_id in (mine, after(mine, 7), after(after(mine, 7), 8)):
+        assert plan_of(job_id) == "feeds"
+        assert own_id("feeds", record("running", id=job_id)) == mine
+        assert own_id("feed", record("running", id=job_id)) == ""
+    # Schedules may be called as they like: their jobs are none of a plan's.
+    for name in ("plan:feeds:0123456789abcdef", "plan:feeds:x"):
+        for job_id in (f"{name}@2026-03-29T01:00:00Z", f"{name}@trigger-0123"):
+            assert own_id("feeds", record("running", id=job_id)) == ""
+
+
 async def test_there_may_be_no_such_plan(fleet: Fleet) -> None:
     node = await fleet.node(**PATIENT)
     for ask in (node.plan("x").status, node.plan("x").diff, node.plan("x").apply):
@@ -503,6 +570,6 @@ async def test_a_plan_of_included_handlers_has_their_prefix(fleet: Fleet) -> Non
     node = await fleet.node(outer, **PATIENT)
     await fleet.until(lambda: set(world.running) == {"a"})
     assert await node.plans() == ["eu.feeds"]
-    record = fleet.record("a")
-    assert record is not None
-    assert record.id.startswith("plan:eu.feeds:")
+    found = fleet.record("a")
+    assert found is not None
+    assert plan_of(found.id) == "eu.feeds"

@@ -19,9 +19,11 @@ import pytest
 from pool import Handlers, Job
 from pool.core.marks import Marks
 from pool.core.options import Options
+from pool.core.plans import PlanTurn
 from pool.ops import inspect
 from pool.ops.checkup import (
     SLICE,
+    KeptPlan,
     LaneFacts,
     Late,
     PoolFacts,
@@ -34,6 +36,7 @@ from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.cli.doctor import diagnose, lines
 from pool.ops.doctor import RULES, Finding, examine
 from pool.redis.url import Url
+from pool.schedules import Every
 from tests.ops.facts import MARKED, NOW_MS, TTL_MS, owner, record, worker
 
 if TYPE_CHECKING:
@@ -130,6 +133,36 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
     ("due-late", facts(late_due=Late(count=9, oldest_ms=20_000.0, keys=("k",))), "9", "--fix"),
     ("not-carried", facts(late_out={3: 20_000.0}, counters={"outgoing": 4}), "4 mess", "--fix"),
     ("batch-late", facts(late_batches=Late(count=2, oldest_ms=20_000.0)), "2 batches", "--fix"),
+    (
+        "schedule-late",
+        facts(late_schedules=Late(count=2, oldest_ms=20_000.0, keys=("s",))),
+        "2 schedules are due",
+        "--fix",
+    ),
+    (
+        "schedule-unreadable",
+        facts(unreadable_schedules=("odd",)),
+        "1 schedules cannot be read",
+        "pool schedules remove odd",
+    ),
+    (
+        "schedule-missed",
+        facts(missed={"a": 2, "b": 7}),
+        "2 schedules have missed times since they were made, the most 7",
+        "pool schedules show b",
+    ),
+    (
+        "plan-held",
+        facts(plans=(KeptPlan(name="p1", turn=PlanTurn(held=3, held_keys=("k",))),)),
+        "plan p1 would stop 3",
+        "pool plans show p1",
+    ),
+    (
+        "plan-failing",
+        facts(plans=(KeptPlan(name="p1", turn=PlanTurn(problem="it is on fire")),)),
+        "plan p1: it is on fire",
+        "pool plans show p1",
+    ),
     ("too-long", facts(record("running", **OLD), handlers={"h": LONG}), "timeout_s", "pool why k0"),
     ("no-progress", facts(record("running", **OLD), handlers={"h": LONG}), "progress", "why k0"),
     (
@@ -312,6 +345,41 @@ async def test_a_lane_by_itself_is_told_of_and_the_others_are_looked_at(fleet: F
     told = await diagnose(fleet.pool, Url.parse(fleet.url), is_fix=True, is_sure=True)
     assert [each.rule for each in told.mended] == ["ttl-apart"]
     await node.stop_all(timeout_s=30)
+
+
+@pytest.mark.anyio
+async def test_schedules_and_plans_in_trouble_are_told_of(fleet: Fleet) -> None:
+    fleet.is_audited = False
+    mine, wanted = Handlers(), ["a", "b"]
+    mine.include(handlers)
+    mine.plan("feeds", "stay", every_s=3600.0)(lambda _: list(wanted))
+    node = await fleet.node(mine)
+    with anyio.fail_after(60):
+        while "feeds" not in await node.plans():  # noqa: ASYNC110 - it comes by itself
+            await anyio.sleep(0.01)
+    await node.plan("feeds").apply(60)
+    await node.schedule("often", Every(3600), stay, "k")
+    assert set(await found(fleet)) == set()
+    wanted.clear()
+    await node.plan("feeds").apply(60)
+    names = fleet.names
+    fleet.client.hset(names.schedules, "odd", "this is no schedule")
+    told = await found(fleet)
+    assert set(told) == {"plan-held", "schedule-unreadable"}
+    assert sorted(told["plan-held"].keys) == ["a", "b"]
+    assert told["schedule-unreadable"].keys == ("odd",)
+    wanted.append("a\n")
+    await node.plan("feeds").apply(60)
+    assert "POOLKEY" in (await found(fleet))["plan-failing"].says
+    await fleet.leave(node)
+    text: Any = fleet.client.hget(names.schedules, "often")
+    line, _, rest = text.decode().partition("\n")
+    *words, _, token = line.split(" ")
+    fleet.client.hset(names.schedules, "often", f"{' '.join([*words, '3', token])}\n{rest}")
+    fleet.client.zadd(names.scheduled, {"often": 1.0})
+    told = {each.rule: each for each in (await diagnose(fleet.pool, Url.parse(fleet.url))).findings}
+    assert (told["schedule-late"].keys, told["schedule-late"].fix) == (("often",), "recover")
+    assert (told["schedule-missed"].keys, told["schedule-missed"].count) == (("often",), 3)
 
 
 @pytest.mark.anyio

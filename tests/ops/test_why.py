@@ -16,7 +16,9 @@ import pytest
 from pool import Handlers, Job, Park
 from pool.core.marks import Marks
 from pool.core.options import Options
-from pool.core.record import Attempt, Outcome, Record
+from pool.core.plans import handler_of, plan_key, planned_id
+from pool.core.record import Attempt, Outcome, Record, pack_more
+from pool.core.schedules import job_id as fired_id
 from pool.errors import JobCancelled, JobParked
 from pool.names import WORKERS, Control
 from pool.ops.cli import FINDING, OK, USAGE, main
@@ -178,6 +180,22 @@ def test_each_state_is_told_in_words_with_what_helps(
 def test_every_row_of_the_table_has_been_seen() -> None:
     """But the last one, which is for states that nobody knows yet."""
     assert [each.name for each in CASES if each.name not in {row[0] for row in ROWS}] == ["unnamed"]
+
+
+def test_a_job_says_which_plan_or_schedule_it_is_of() -> None:
+    mine = planned_id("feeds", "0123456789abcdef")
+    told = why(facts(record("running", id=mine), job_id=mine))
+    assert (told.plan, told.schedule) == ("feeds", "")
+    assert any(line.endswith("  feeds: pool plans show feeds") for line in lines(told))
+    assert why(facts(record("running", more=pack_more(lineage=mine)))).plan == "feeds"
+    kept = facts(record("running", handler=handler_of("feeds", "plan", 2)), key=plan_key("feeds"))
+    assert why(kept).plan == "feeds"
+    for job_id in (fired_id("nightly", NOW_MS), "nightly@trigger-0123"):
+        told = why(facts(record("running", id=job_id), job_id=job_id))
+        assert (told.plan, told.schedule) == ("", "nightly")
+        assert any(line.endswith("nightly: pool schedules show nightly") for line in lines(told))
+    told = why(facts(record("running")))
+    assert (told.plan, told.schedule) == ("", "")
 
 
 def test_a_member_of_a_batch_says_of_which() -> None:

@@ -56,7 +56,7 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a plan's next run has the id of the one before",
         "breaks": "what the plan stopped begins again only when that is forgotten",
         "path": _CORE,
-        "old": "return f\"{of}:{digest.partition('.')[0]}.{epoch}\"",
+        "old": 'return f"{planned_id(*_plan_and_digest(job_id))}.{epoch}"',
         "new": "return job_id",
         "by": (_TESTS + "test_a_key_that_comes_back_begins_at_once",),
     },
@@ -67,6 +67,14 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "self._had = await comparing.walk()",
         "new": "self._had = set()",
         "by": (_TESTS + "test_who_takes_a_plan_over_knows_what_to_stop",),
+    },
+    {
+        "name": "a request that comes again confirms again",
+        "breaks": "a confirmation, once carried out, lets another answer stop all",
+        "path": _KEPT,
+        "old": "if each.id not in before.asked]",
+        "new": "]",
+        "by": (_TESTS + "test_a_confirmation_that_comes_again_confirms_nothing_more",),
     },
     {
         "name": "a request is done before its turn is",

@@ -102,11 +102,11 @@ EXCUSED: Final[Mapping[str, str]] = {
     ),
     "pool/streams/reader.py: with anyio.CancelScope(shield=True): -> "
     "with anyio.CancelScope(shield=(False)):": "closing a tailer is shielded by itself",
-    "pool/demo/demo.py: number not in self.history.heard.get(key, ()) -> "
+    "pool/demo/conductor.py: number not in self.history.heard.get(key, ()) -> "
     "(number in self.history.heard.get(key, ()))": (
         "the demo waits for longer than it need; its verdict counts what was heard by itself"
     ),
-    "pool/demo/demo.py: self.show.paint(self.history) -> pass": (
+    "pool/demo/stage.py: self.show.paint(self.history) -> pass": (
         "the picture is for terminals only, which the demo's tests have not"
     ),
     "pool/redis/connection.py: self._until_s = 0.0 -> self._until_s = (1.0)": (

@@ -30,7 +30,7 @@ from pool.jobs.client.dispatcher import (
     Accepted,
     Pending,
 )
-from pool.jobs.client.job_client import Admitting, DispatchOptions, JobClient, known_id
+from pool.jobs.client.job_client import Admitting, DispatchOptions, JobClient, new_id
 from pool.jobs.client.ref import JobRef
 from pool.jobs.client.schedules import schedule
 from pool.jobs.handlers import Handler
@@ -66,7 +66,7 @@ class Call:
             InvalidOption: It is none, or both are given.
         """
         call = Call(self.key, *self.args, **self.kwargs)
-        call._known = known_id(job_id, idempotency_key)
+        call._known = new_id(job_id, idempotency_key)
         return call
 
     def __repr__(self) -> str:

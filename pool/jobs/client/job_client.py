@@ -15,6 +15,7 @@ from pool.core.codec import check_size, decode_call, encode_call, head, head_of
 from pool.core.ids import id_of
 from pool.core.lapse import begin_limits
 from pool.core.options import LINE_MAX, IfExists, Options, policy_of
+from pool.core.plans import OF_PLANS
 from pool.core.record import MORE, Attempt, Kind, Outcome, Record, attempts, digest_of, pack_more
 from pool.errors import (
     CodecMissing,
@@ -83,7 +84,7 @@ class DispatchOptions:
             object.__setattr__(self, "policy", policy)
             object.__setattr__(self, "is_open", False)
         checks.flag("allow_unknown", self.allow_unknown)
-        known = known_id(self.job_id, self.idempotency_key)
+        known = new_id(self.job_id, self.idempotency_key)
         object.__setattr__(self, "known", known)
         window_s = checks.seconds("window_s", self.window_s)
         object.__setattr__(self, "window_s", window_s)
@@ -128,6 +129,19 @@ def known_id(job_id: object, idempotency_key: object) -> str:
         raise checks.option("idempotency_key", idempotency_key, "None: there is a job_id")
     check_idempotency_key(idempotency_key)
     return id_of(str(idempotency_key))
+
+
+def new_id(job_id: object, idempotency_key: object) -> str:
+    """Return the same of a job that is to be dispatched: the ids of plans' jobs are theirs.
+
+    Raises:
+        InvalidOption: As of `known_id()`, or only a plan's job can be called so.
+    """
+    known = known_id(job_id, idempotency_key)
+    if known.startswith(OF_PLANS):
+        must = f"an id that does not begin with {OF_PLANS!r}, by which a plan knows its own jobs"
+        raise checks.option("job_id", job_id, must)
+    return known
 
 
 def _begin(options: DispatchOptions, usual: Options | None) -> tuple[float | None, float | None]:

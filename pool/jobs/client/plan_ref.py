@@ -13,22 +13,19 @@ Dying before that leaves it to the others, or to who starts next.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import anyio
 import attrs
 
 from pool import checks
-from pool.core.codec import decode_value, encode_message
-from pool.core.plans import ANYTHING, PlanTurn, parse_turn, plan_and_version, plan_key
+from pool.core.codec import encode_message
+from pool.core.plans import ANYTHING, PlanTurn, plan_and_version, plan_key, stored_turn
 from pool.core.record import Record
-from pool.core.stored import state_of
 from pool.errors import (
     NoSuchJob,
     NoSuchPlan,
     NotRunning,
-    PayloadEncodingError,
     PlanRefused,
     PoolError,
     StoreUnavailable,
@@ -104,7 +101,7 @@ class PlanRef:
             StoreUnavailable, NotRunning: As for `JobRef.status()`.
         """
         client = self._opened()
-        record, saved = await _look(client, self.name)
+        record, last = await _look(client, self.name)
         if record is None:
             raise NoSuchPlan(plan=self.name)
         return PlanStatus(
@@ -113,7 +110,7 @@ class PlanRef:
             owner=record.owner,
             version=plan_and_version(record.handler)[1],
             why=client.why_waits(record),
-            last=parse_turn(saved),
+            last=last,
         )
 
     async def diff(self, timeout_s: float | None = None) -> PlanDiff:
@@ -222,8 +219,8 @@ async def _compares(client: JobClient, name: str) -> str:
     return found[-1]
 
 
-async def _look(client: JobClient, name: str) -> tuple[Record | None, Any]:
-    """Return the record of the job that keeps a plan, and what it saved last."""
+async def _look(client: JobClient, name: str) -> tuple[Record | None, PlanTurn]:
+    """Return the record of the job that keeps a plan, and its last turn."""
     client.check_open()
     key, context = plan_key(name), client.context
     names = context.lane_of(key).lane.names
@@ -232,10 +229,8 @@ async def _look(client: JobClient, name: str) -> tuple[Record | None, Any]:
     )
     record = None if text is None else read(key.encode(), text)
     if record is None or plan_and_version(record.handler)[0] != name:
-        return None, None
-    with suppress(PayloadEncodingError):  # of another's, who has written there
-        return record, None if saved is None else decode_value(state_of(saved))
-    return record, None
+        return None, PlanTurn()
+    return record, stored_turn(saved)
 
 
 async def plans(client: JobClient) -> list[str]:

@@ -17,6 +17,7 @@ before left undone.  Dying
     between two starts                      those accepted bear the plan's ids: found by the next
     before what was done is saved           it is told again as having been so already; a request
                                             that came with a message comes again with that
+    after that, before its message is gone  the request comes again, and is known to be done
 
 Who keeps a plan first walks over the live jobs, and again once the time is over in which the calls
 of one before it, frozen or cut off, may still have come; then every `WALK_S`.  In between it knows
@@ -291,12 +292,13 @@ class PlanKeeper:
         """Take one turn; return how it went, whatever became of it."""
         context, before, self._is_troubled = self._context, self._turn, False
         began_s = context.io.clock()
-        done = (*before.asked, *(each.id for each in asked))[-ASKED_MAX:]
+        # What was carried out comes again if its owner died just then: it confirms nothing more.
+        fresh = [each for each in asked if each.id not in before.asked]
+        done = (*before.asked, *(each.id for each in fresh))[-ASKED_MAX:]
         base = PlanTurn(number=before.number + 1, epoch=self.comparing.job.epoch, asked=done)
         try:
             answer = await self._answer(start_soon)
-            confirmed = [each.token for each in asked]
-            turn = await self._converge(base, answer, confirmed)
+            turn = await self._converge(base, answer, [each.token for each in fresh])
         except NotRunning:
             raise
         except PoolError as error:
@@ -412,7 +414,18 @@ class PlanKeeper:
         self, wanted: Mapping[str, Admission], keys: Sequence[str]
     ) -> tuple[set[str], int, list[str]]:
         """Start jobs; return those that were, how many have ended instead, and what went wrong."""
-        client, started, over, refused = self.comparing.client, set[str](), list[str](), list[str]()
+        client, started, refused = self.comparing.client, set[str](), list[str]()
+        over, anew = list[str](), list[str]()
+
+        async def start_after(key: str) -> None:
+            try:
+                if await self._start_after(wanted[key]):
+                    anew.append(key)
+            except NotRunning:
+                raise
+            except PoolError as error:
+                refused.append(f"{key}: {one_line(str(error), PROBLEM_CHARS_MAX)}")
+
         for i in range(0, len(keys), STARTS):
             some = [wanted[key] for key in keys[i : i + STARTS]]
             for pending in client.dispatcher.admit(some, is_bounded=False):
@@ -421,12 +434,11 @@ class PlanKeeper:
                     (started.add if told.seen else over.append)(key)
                 elif not isinstance(told, JobExists):  # else the next turn says whose it is
                     refused.append(f"{key}: {one_line(str(told), PROBLEM_CHARS_MAX)}")
-        count = 0
-        for key in over:
-            if await self._start_after(wanted[key]):
-                started.add(key)
-                count += 1
-        return started, len(over) - count, refused
+        for i in range(0, len(over), STARTS):
+            async with anyio.create_task_group() as tasks:
+                for key in over[i : i + STARTS]:
+                    tasks.start_soon(start_after, key)
+        return started | set(anew), len(over) - len(anew), refused
 
     async def _start_after(self, admission: Admission) -> bool:
         """Start one that the plan had, and ended itself: its next run has an id of its own.

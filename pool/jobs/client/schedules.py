@@ -12,7 +12,7 @@ import attrs
 
 from pool import checks
 from pool.core.record import more_of, without_more
-from pool.core.schedules import PLACEHOLDER, ScheduledJob, StoredSchedule, parse
+from pool.core.schedules import PLACEHOLDER, TRIGGERED, ScheduledJob, StoredSchedule, parse
 from pool.core.times import When, check_when, moment, times
 from pool.errors import (
     ConfigError,
@@ -42,7 +42,6 @@ from pool.redis.commands.schedules import ScheduleChange
 
 COUNT_MAX: Final = 1000  # schedules in one page, about
 NEXT_MAX: Final = 1000  # times told at once
-_TRIGGERED: Final = "@trigger-"
 
 
 @attrs.frozen(kw_only=True)
@@ -196,7 +195,7 @@ class Schedules:
         check_schedule(name)
         client = self._opened()
         job = _stored(name, await fetch(client.context, name)).job
-        job_id = f"{name}{_TRIGGERED}{client.context.ids.next()}"
+        job_id = f"{name}{TRIGGERED}{client.context.ids.next()}"
         more, payload = job.made(job_id)
         admission = Admission(
             job.key,

@@ -42,11 +42,9 @@ from pool.jobs.restoring import restore, tell_restored
 from pool.names import Names, out, split_pair
 from pool.redis.commands.recovery import Overdue
 from pool.redis.commands.reply import read
-from pool.redis.commands.upkeep import Expired, Recounted, Requeued, Walked
-from pool.redis.scripts import Word
+from pool.redis.commands.upkeep import Expired, IndexLooks, Recounted, Requeued, Walked
 
 _ENDS: Final = ("", "0")  # cursors between two passes
-_NOT: Final = (None, 0)  # what ZMSCORE and SMISMEMBER say of what is not there
 ACT_MAX: Final = 64  # keys put right by one call: a few milliseconds of the server's time
 EXPIRED: Final = 16  # ends of up to 32 answers each, by one call
 BATCHES: Final = 500  # of a lane, whose deadlines are asked for by one call
@@ -272,30 +270,11 @@ class Walker:
 
         Returns the places of those that an index lacks, and how each owner stands.
         """
-        wanted: dict[tuple[str, str], tuple[list[int], list[bytes]]] = {}
-        owners: dict[str, Standing] = {}
-        for at, record in enumerate(records):
-            if record is None:
-                continue
-            if record.owner:
-                owners[record.owner] = "live"
-            for index in model.indexes(record):
-                member = keys[at]
-                match index:
-                    case "pending":
-                        head = ("ZMSCORE", names.pending)
-                    case "owned":
-                        head = ("SMISMEMBER", names.owned(record.owner))
-                    case "unassigned":
-                        head = ("ZMSCORE", names.unassigned(record.handler))
-                    case _:
-                        head, member = ("ZMSCORE", names.due), b"k:" + member
-                places, members = wanted.setdefault(head, ([], []))
-                places.append(at)
-                members.append(member)
-        commands: list[tuple[Word, ...]] = [
-            (*head, *members) for head, (_, members) in wanted.items()
-        ]
+        owners: dict[str, Standing] = {
+            record.owner: "live" for record in records if record is not None and record.owner
+        }
+        looks = IndexLooks.of(names, keys, records)
+        commands = looks.commands
         if owners:
             commands += [("ZMSCORE", names.keepalive, *owners), ("HMGET", names.cleanup, *owners)]
         replies = await self.context.pipeline.replies_to(commands)
@@ -305,16 +284,12 @@ class Walker:
                 self._troubled(names.number, reply)
             elif isinstance(reply, PoolError):
                 raise again(reply)
-        missing: set[int] = set()
-        for (places, _), reply in zip(wanted.values(), replies, strict=False):
-            if not isinstance(reply, PoolError):
-                missing.update(at for at, had in zip(places, reply, strict=True) if had in _NOT)
         if owners:
             leases, claims = replies[-2:]
             if not (isinstance(leases, PoolError) or isinstance(claims, PoolError)):
                 for owner, lease, claim in zip(list(owners), leases, claims, strict=True):
                     owners[owner] = model.standing(owner, lease is not None, claim)
-        return missing, owners
+        return looks.missing(replies), owners
 
     # --- acting -------------------------------------------------------------------------------
 

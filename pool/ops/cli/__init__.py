@@ -15,7 +15,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeAlias
 
 from pool.errors import (
@@ -138,19 +138,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_parked(commands: _Commands) -> None:
-    parked: _Parser = commands.add_parser(
-        "parked",
-        help="look through dead letters, mend, replay and discard them",
-        description="Look through dead letters, mend, replay and discard them.",
-        allow_abbrev=False,
-    )
-    verbs = parked.add_subparsers(required=True, metavar="VERB")
-
-    def verb(name: str, text: str) -> argparse.ArgumentParser:
-        command = _command(verbs, name, text)
-        command.set_defaults(module="pool.ops.cli.parked", verb=name)
-        _add_pool(command)
-        return command
+    verb = _group(commands, "parked", "look through dead letters, mend, replay and discard them")
 
     def add_filters(command: argparse.ArgumentParser) -> None:
         for name, text in (
@@ -189,20 +177,8 @@ def _add_parked(commands: _Commands) -> None:
 
 
 def _add_schedules(commands: _Commands) -> None:
-    schedules: _Parser = commands.add_parser(
-        "schedules",
-        help="look through schedules, pause, resume, trigger and remove them",
-        description="Look through schedules, pause, resume, trigger and remove them.",
-        allow_abbrev=False,
-    )
-    verbs = schedules.add_subparsers(required=True, metavar="VERB")
-
-    def verb(name: str, text: str) -> argparse.ArgumentParser:
-        command = _command(verbs, name, text)
-        command.set_defaults(module="pool.ops.cli.schedules", verb=name)
-        _add_pool(command)
-        return command
-
+    text = "look through schedules, pause, resume, trigger and remove them"
+    verb = _group(commands, "schedules", text)
     listing = verb("list", "show a page of schedules")
     listing.add_argument("--handler", type=_filled, help="of this handler only")
     listing.add_argument("--prefix", type=_filled, help="whose name begins so")
@@ -221,13 +197,7 @@ def _add_schedules(commands: _Commands) -> None:
 
 
 def _add_plans(commands: _Commands) -> None:
-    plans: _Parser = commands.add_parser(
-        "plans",
-        help="look at plans, try them, and confirm what they hold",
-        description="Look at plans, try them, and confirm what they hold.",
-        allow_abbrev=False,
-    )
-    verbs = plans.add_subparsers(required=True, metavar="VERB")
+    verb = _group(commands, "plans", "look at plans, try them, and confirm what they hold")
     for name, text in (
         ("list", "show the plans of a pool"),
         ("show", "show a plan, and how its last turn went"),
@@ -235,9 +205,7 @@ def _add_plans(commands: _Commands) -> None:
         ("apply", "have the next turn taken now"),
         ("confirm", "let a plan stop what it has held"),
     ):
-        command = _command(verbs, name, text)
-        command.set_defaults(module="pool.ops.cli.plans", verb=name)
-        _add_pool(command)
+        command = verb(name, text)
         if name != "list":
             command.add_argument("name", metavar="NAME", help="the plan's name")
         if name in ("diff", "apply", "confirm"):
@@ -252,18 +220,7 @@ def _add_plans(commands: _Commands) -> None:
 
 
 def _add_batches(commands: _Commands) -> None:
-    text = "look at batches, wait for them, cancel them"
-    batches: _Parser = commands.add_parser(
-        "batches", help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
-    )
-    verbs = batches.add_subparsers(required=True, metavar="VERB")
-
-    def verb(name: str, text: str) -> argparse.ArgumentParser:
-        command = _command(verbs, name, text)
-        command.set_defaults(module="pool.ops.cli.batches", verb=name)
-        _add_pool(command)
-        return command
-
+    verb = _group(commands, "batches", "look at batches, wait for them, cancel them")
     listing = verb("list", "show the newest batches")
     listing.add_argument("--newest", type=int, default=100, help="how many (default: 100)")
     show = verb("show", "show how a batch is")
@@ -282,10 +239,28 @@ def _filled(text: str) -> str:
     return text
 
 
+def _group(
+    commands: _Commands, name: str, text: str
+) -> Callable[[str, str], argparse.ArgumentParser]:
+    """Add a command that has verbs; return what adds a verb, by its name and what it does."""
+    verbs = _parser_of(commands, name, text).add_subparsers(required=True, metavar="VERB")
+
+    def verb(verb: str, text: str) -> argparse.ArgumentParser:
+        command = _command(verbs, verb, text)
+        command.set_defaults(module=f"pool.ops.cli.{name}", verb=verb)
+        _add_pool(command)
+        return command
+
+    return verb
+
+
+def _parser_of(commands: _Commands, name: str, text: str) -> _Parser:
+    description = f"{text[0].upper()}{text[1:]}."
+    return commands.add_parser(name, help=text, description=description, allow_abbrev=False)
+
+
 def _command(commands: _Commands, name: str, text: str) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
-    )
+    command = _parser_of(commands, name, text)
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(command=name, module=f"pool.ops.cli.{name}")
     return command

@@ -18,7 +18,7 @@ import attrs
 
 from pool.errors import ConfigError, PoolError
 from pool.jobs.node import Node
-from pool.names import Control, check_pool
+from pool.names import check_pool
 from pool.ops import inspect
 from pool.ops.checkup import RECORDS_MAX, PoolFacts, gather
 from pool.ops.cli import ttl
@@ -27,10 +27,8 @@ from pool.ops.doctor import VERSION, Finding, examine
 from pool.ops.inspect import Found
 from pool.ops.terminal import write
 from pool.ops.why import span
-from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
-from pool.settings import Settings
 
 _AGAIN_S = 0.5  # between two looks while something is mended
 _FIX_S_MIN = 30.0
@@ -80,13 +78,7 @@ async def diagnose(
         StoreUnavailable, AuthError, UnsupportedServer: The server cannot be asked.
         ConfigError: There is no such pool, or the address cannot work.
     """
-    at = url.at(Control(pool).prefix)
-    pipeline = await Pipeline.open(SystemIO(), at, op_timeout_s=Settings().op_timeout_s)
-    try:
-        found = await inspect.find(pipeline, pool)
-        if found is None:
-            problem = f"this server has no pool {pool!r}: no node has ever joined it"
-            raise ConfigError(setting="pool", problem=problem)
+    async with inspect.opened(pool, url) as (pipeline, found):
         records_max = None if is_all else RECORDS_MAX
         facts = await gather(pipeline, found, records_max=records_max)
         findings = examine(facts)
@@ -102,8 +94,6 @@ async def diagnose(
         left = {(each.rule, each.where) for each in findings}
         mended = [each for each in before if each.fix and (each.rule, each.where) not in left]
         return _diagnosis(facts, findings, mended)
-    finally:
-        await pipeline.aclose(1.0)
 
 
 async def _recover(pipeline: Pipeline, found: Found, url: Url, records_max: int | None) -> None:

@@ -22,10 +22,7 @@ from pool.names import check_pool
 from pool.ops import inspect
 from pool.ops.cli.status import reachable
 from pool.ops.terminal import write
-from pool.redis.io.system import SystemIO
-from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
-from pool.settings import Settings
 
 T = TypeVar("T")
 
@@ -152,14 +149,8 @@ async def check_there(pool: str, url: Url) -> None:
     Raises:
         ConfigError: There is no such pool.
     """
-    pipeline = await Pipeline.open(SystemIO(), url, op_timeout_s=Settings().op_timeout_s)
-    try:
-        found = await inspect.find(pipeline, pool)
-    finally:
-        await pipeline.aclose(1.0)
-    if found is None:
-        problem = f"this server has no pool {pool!r}: no node has ever joined it"
-        raise ConfigError(setting="pool", problem=problem)
+    async with inspect.opened(pool, url):
+        return
 
 
 def _many(many: ManyReplayed, *, is_dry: bool) -> _Said:

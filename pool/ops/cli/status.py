@@ -14,10 +14,10 @@ import attrs
 
 from pool.errors import ConfigError, StoreFault
 from pool.jobs.roster import WorkerEntry
-from pool.maps.commands import StoredMap
-from pool.names import WORKERS, Control, check_pool
+from pool.names import Control, check_pool
 from pool.ops import inspect
 from pool.ops.inspect import Found, Identity, View
+from pool.ops.keyfacts import fleet
 from pool.ops.terminal import write
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
@@ -90,20 +90,13 @@ async def fetch(pool: str, url: Url) -> PoolStatus:
             return _unknown(pool, server)
         view = await inspect.view(pipeline, found)
         try:
-            workers = await _workers(pipeline, found)
+            workers = {info.id: info for info in await fleet(pipeline, found)}
         except StoreFault as error:
             workers = {}
             view = attrs.evolve(view, unread=(*view.unread, f"the map of workers: {error.problem}"))
         return _status(found, server, view, workers)
     finally:
         await pipeline.aclose(1.0)
-
-
-async def _workers(pipeline: Pipeline, found: Found) -> dict[str, WorkerEntry]:
-    """Fetch the `workers` map: O(fleet), as it is for every node that joins."""
-    state = await StoredMap(Control(found.pool), WORKERS).snapshot(pipeline, found.generation)
-    parsed = (WorkerEntry.parse(text) for text in state.items.values())
-    return {info.id: info for info in parsed if info is not None}
 
 
 def _unknown(pool: str, server: str) -> PoolStatus:

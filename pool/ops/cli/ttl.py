@@ -36,13 +36,12 @@ import anyio
 import attrs
 
 from pool.core.timing import Timing
-from pool.errors import ConfigError, PoolError
+from pool.errors import PoolError
 from pool.names import Control, check_pool
 from pool.ops import inspect
 from pool.ops.cli.status import reachable
 from pool.ops.inspect import Found
 from pool.ops.terminal import write
-from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from pool.settings import Settings
@@ -78,16 +77,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(pool: str, url: Url, ttl_s: float) -> TtlSet:
-    url = url.at(Control(pool).prefix)
-    pipeline = await Pipeline.open(SystemIO(), url, op_timeout_s=Settings().op_timeout_s)
-    try:
-        found = await inspect.find(pipeline, pool)
-        if found is None:
-            problem = f"this server has no pool {pool!r}: no node has ever joined it"
-            raise ConfigError(setting="pool", problem=problem)
+    async with inspect.opened(pool, url) as (pipeline, found):
         return await change(pipeline, found, ttl_s)
-    finally:
-        await pipeline.aclose(1.0)
 
 
 async def change(pipeline: Pipeline, found: Found, ttl_s: float) -> TtlSet:

@@ -11,17 +11,13 @@ import anyio
 import attrs
 
 from pool.core.record import Attempt
-from pool.errors import ConfigError
-from pool.names import Control, check_job_id, check_key, check_pool
+from pool.names import check_job_id, check_key, check_pool
 from pool.ops import inspect
 from pool.ops.cli.status import reachable
 from pool.ops.keyfacts import read
 from pool.ops.terminal import write
 from pool.ops.why import OwnerTold, Why, span, why
-from pool.redis.io.system import SystemIO
-from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
-from pool.settings import Settings
 
 _HISTORY = 3  # attempts that are told, the last of them with its traceback
 
@@ -45,16 +41,8 @@ async def fetch(pool: str, url: Url, key: str, job_id: str = "") -> Why:
         StoreUnavailable, AuthError, UnsupportedServer: The server cannot be asked.
         ConfigError: There is no such pool, or the address cannot work.
     """
-    url = url.at(Control(pool).prefix)
-    pipeline = await Pipeline.open(SystemIO(), url, op_timeout_s=Settings().op_timeout_s)
-    try:
-        found = await inspect.find(pipeline, pool)
-        if found is None:
-            problem = f"this server has no pool {pool!r}: no node has ever joined it"
-            raise ConfigError(setting="pool", problem=problem)
+    async with inspect.opened(pool, url) as (pipeline, found):
         return why(await read(pipeline, found, key, job_id))
-    finally:
-        await pipeline.aclose(1.0)
 
 
 def lines(told: Why) -> Iterator[str]:
@@ -108,6 +96,10 @@ def _facts(told: Why) -> Iterator[tuple[str, str]]:
         yield "followers", ", ".join(told.followers)
     if told.batch:
         yield "batch", told.batch
+    if told.plan:
+        yield "plan", f"{told.plan}: pool plans show {told.plan}"
+    if told.schedule:
+        yield "schedule", f"{told.schedule}: pool schedules show {told.schedule}"
     if told.if_owner_died:
         yield "if it dies", told.if_owner_died
     if told.would_go_to:

@@ -5,17 +5,64 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, Self
 
 import attrs
 
 from pool.core.record import Record, Start
-from pool.names import split_pair
+from pool.core.walk import indexes
+from pool.names import Names, split_pair
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.plain import count, flat, texts, typed
 from pool.redis.commands.reply import read
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
+
+_NOT: Final = (None, 0)  # what ZMSCORE and SMISMEMBER say of what is not there
+
+
+@attrs.frozen(eq=False)
+class IndexLooks:
+    """Asks whether records stand in the indexes that they should: one command an index."""
+
+    # Command and index -> the places of the records, and the members to ask for.
+    _wanted: Mapping[tuple[str, str], tuple[list[int], list[bytes]]]
+
+    @classmethod
+    def of(cls, names: Names, keys: Sequence[bytes], records: Sequence[Record | None]) -> Self:
+        """Return the looks for records by their names in `jobs`; of None nothing is asked."""
+        wanted: dict[tuple[str, str], tuple[list[int], list[bytes]]] = {}
+        for at, (key, record) in enumerate(zip(keys, records, strict=True)):
+            if record is None:
+                continue
+            for index in indexes(record):
+                member = key
+                match index:
+                    case "pending":
+                        head = ("ZMSCORE", names.pending)
+                    case "owned":
+                        head = ("SMISMEMBER", names.owned(record.owner))
+                    case "unassigned":
+                        head = ("ZMSCORE", names.unassigned(record.handler))
+                    case _:
+                        head, member = ("ZMSCORE", names.due), b"k:" + member
+                places, members = wanted.setdefault(head, ([], []))
+                places.append(at)
+                members.append(member)
+        return cls(wanted)
+
+    @property
+    def commands(self) -> list[tuple[Word, ...]]:
+        """What to send."""
+        return [(*head, *members) for head, (_, members) in self._wanted.items()]
+
+    def missing(self, replies: Iterable[object]) -> set[int]:
+        """Return the places of those that an index lacks; who did not answer tells nothing."""
+        found: set[int] = set()
+        for (places, _), reply in zip(self._wanted.values(), replies, strict=False):
+            if isinstance(reply, list) and len(reply) == len(places):
+                found.update(at for at, had in zip(places, reply, strict=True) if had in _NOT)
+        return found
 
 
 @attrs.frozen(kw_only=True)
