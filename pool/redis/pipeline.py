@@ -231,15 +231,25 @@ class Pipeline:
 
     @property
     def is_unwoken(self) -> bool:
-        """Whether calls wait, and nobody has woken the body: whoever should was interrupted."""
-        return self._is_idle and bool(self._queue or self._aside)
+        """Whether calls wait, and nobody has woken the body: whoever should was interrupted.
+
+        Ours, or that of a pipeline beside us.
+        """
+        return next(self._unwoken(), None) is not None
 
     def look(self) -> None:
-        """Wake the body if that is so; told as a crash of it."""
-        for pipeline in (self, *self._others.values(), *filter(None, [self._apart])):
-            if pipeline.is_unwoken:
-                pipeline._guard.tell(PartEnded(part=pipeline._name, problem="nobody woke it"))
-                pipeline._ring()
+        """Wake each body of which that is so; told as a crash of it."""
+        for pipeline in self._unwoken():
+            pipeline._guard.tell(PartEnded(part=pipeline._name, problem="nobody woke it"))
+            pipeline._ring()
+
+    def _unwoken(self) -> Iterator[Pipeline]:
+        for each in (self, *self._beside()):
+            if each._is_idle and (each._queue or each._aside):
+                yield each
+
+    def _beside(self) -> Iterable[Pipeline]:
+        return *self._others.values(), *filter(None, [self._apart])
 
     def _start(self) -> None:
         self._running_body = self.io.start(
@@ -390,7 +400,7 @@ class Pipeline:
         """
         self._is_closing = True
         async with anyio.create_task_group() as closing:
-            for pipeline in (*self._others.values(), *filter(None, [self._apart])):
+            for pipeline in self._beside():
                 closing.start_soon(pipeline.aclose, budget_s)
             await self._aclose(budget_s)
 

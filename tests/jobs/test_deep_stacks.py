@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251 - what wakes its tasks is to fail
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from itertools import count
 from types import coroutine
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ import sniffio
 from pool import Follower, Handlers, Job, Node
 from pool.core.headroom import HEADROOM, check_headroom
 from pool.errors import NoSuchJob
-from pool.jobs.client.waiters import WaitsFor
+from pool.jobs.client.dispatcher import Dispatcher
+from pool.jobs.client.waiters import Waiters, WaitsFor
 from tests.nodes import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -268,6 +269,30 @@ async def test_a_caller_who_cannot_wake_us_leaves_nothing_asleep(
     await fleet.leave(node)
 
 
+@pytest.mark.parametrize(("part", "step"), [(Dispatcher, "_on_admitted"), (Waiters, "_on_looked")])
+async def test_who_could_not_be_woken_is_answered_anew(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, part: type, step: str
+) -> None:
+    node = await fleet.node(program())
+    first = await node.dispatch("x", "first")
+    assert await first.result(timeout_s=PATIENCE_S) == "done"
+    broken, take = Broken(monkeypatch), getattr(part, step)
+
+    def interrupted(self: object, reply: object) -> None:
+        if broken.has_failed:
+            return take(self, reply)
+        with broken.after(0):
+            return take(self, reply)
+
+    monkeypatch.setattr(part, step, interrupted)
+    with anyio.fail_after(PATIENCE_S):
+        second = await node.dispatch("x", "second")
+        assert await first.result() == "done"
+        assert await second.result() == "done"
+    assert broken.has_failed
+    await fleet.leave(node)
+
+
 async def test_an_unwoken_part_is_down_and_begins_again(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,14 +315,18 @@ async def test_an_unwoken_part_is_down_and_begins_again(
     await fleet.leave(node)
 
 
+@pytest.mark.parametrize("is_apart", [False, True])
 async def test_an_unwoken_pipeline_says_so_and_goes_on(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, *, is_apart: bool
 ) -> None:
     node = await fleet.node(program())
     broken, answers = Broken(monkeypatch), list[object]()
     pipeline = node._pipeline
     assert pipeline is not None
-    with anyio.fail_after(PATIENCE_S):
+    async with AsyncExitStack() as stack:
+        if is_apart:
+            pipeline = await stack.enter_async_context(pipeline.apart())
+        stack.enter_context(anyio.fail_after(PATIENCE_S))
         await fleet.until(lambda: pipeline._is_idle)
         with pytest.raises(MemoryError), broken.after(0):
             pipeline.send(("PING",), answers.append)

@@ -130,10 +130,10 @@ class Pending:
 
     def resolve(self, answer: Accepted | PoolError) -> None:
         if self.answer is None:
+            if self._waiter is not None:
+                self._waiter.take(None)  # first: if that was interrupted, it is answered anew
             self.answer = answer
             self.load.bytes -= len(self.item.payload)
-            if self._waiter is not None:
-                self._waiter.take(None)
 
     def go_on(self, moved_s: float, op_timeout_s: float) -> None:
         """Take into account that the line has moved then."""

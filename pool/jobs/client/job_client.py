@@ -270,8 +270,11 @@ class JobClient:
     async def wait(self, waiting: Waiting, limit_s: float | None) -> None:
         """Wait for a job of an open node; with 0 for what the store says now.  See `JobRef`."""
         op_timeout_s = self.context.settings.op_timeout_s
-        with anyio.fail_after(op_timeout_s if limit_s == 0 else limit_s):
+        # Not `fail_after()`: two generators around the same scope.
+        with anyio.move_on_after(op_timeout_s if limit_s == 0 else limit_s) as scope:
             await self.waiters.wait(waiting, limit_s)
+        if scope.cancelled_caught:
+            raise TimeoutError
 
     def why_waits(self, record: Record | None) -> str:
         """Return why a job has not begun, as its record was when it was looked at last."""

@@ -194,6 +194,7 @@ class JobRef(Generic[R]):
             OutcomeExpired: It ended so long ago that nothing is known of it, or was lost.
             StoreLost: The pool's data were lost.
         """
+        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         waiting = Waiting(self.key, self.job_id, self._seen, RUNNING.get(), for_end=False)
         try:
             await self._wait(waiting, timeout_s)
@@ -225,7 +226,7 @@ class JobRef(Generic[R]):
                 for, and how that was when it was looked at last.
             StoreLost: The pool's data were lost, and the job with them.
         """
-        checks.seconds("timeout_s", timeout_s, or_none=True)
+        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         origin = RUNNING.get()
         if origin and origin == pair(self.key, self.job_id):
             raise DeadlockRisk(key=self.key, job_id=self.job_id)
@@ -342,7 +343,6 @@ class JobRef(Generic[R]):
             return
 
     async def _wait(self, waiting: Waiting, timeout_s: float | None) -> None:
-        timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         self._client.check_open()  # before a timer is made, which needs a loop
         try:
             await self._client.wait(waiting, timeout_s)

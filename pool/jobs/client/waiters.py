@@ -47,7 +47,7 @@ from pool.errors import (
 from pool.jobs.context import Context, Seen
 from pool.names import pair, split_pair
 from pool.redis.commands.talk import Missing, More
-from pool.redis.io.system import Reply
+from pool.redis.io.system import Reply, Waiter
 from pool.runtime.actor import Actor
 
 BATCH_MAX: Final = 256  # jobs looked at in one call
@@ -64,11 +64,12 @@ class Waiting:
     job_id: str
     seen: Seen | None = None
     origin: str = ""  # the job (key and id) whose handler waits, if it is one
-    event: anyio.Event = attrs.field(factory=anyio.Event)
     for_end: bool = True
+    asks_once: bool = False  # he is told how it is when it has been looked at
     is_started: bool = False
     record: Record | None = None  # as it was when it was looked at last
     answer: Outcome | PoolError | None = None
+    waiter: Waiter | None = None  # while he waits
 
     @property
     def job(self) -> str:
@@ -78,8 +79,13 @@ class Waiting:
     def end(self, answer: Outcome | PoolError) -> None:
         """Answer, once."""
         if self.answer is None:
+            self.wake()  # first: if that was interrupted, he is answered anew
             self.answer = answer
-            self.event.set()
+
+    def wake(self) -> None:
+        """Have him look at what has changed of it."""
+        if self.waiter is not None:
+            self.waiter.take(None)
 
 
 # --- messages -----------------------------------------------------------------------------------
@@ -146,6 +152,7 @@ class Waiters(Actor[Message]):
         if self.state in ("stopping", "ended"):
             waiting.answer = NotRunning(state="closed")
             return
+        waiting.asks_once = limit_s == 0
         present = self._waiting.setdefault(waiting.job, [])
         present.append(waiting)
         if waiting.origin:
@@ -159,10 +166,10 @@ class Waiters(Actor[Message]):
                 # Why it waits is told when the time is up, and shall be true by then.
                 forget = self.context.loop.later(limit_s - min(limit_s / 4, LAST_LOOK_S), look)
             while waiting.answer is None and (waiting.for_end or not waiting.is_started):
-                if limit_s == 0 and waiting.record is not None:
+                if waiting.asks_once and waiting.record is not None:
                     raise TimeoutError
-                await waiting.event.wait()
-                waiting.event = anyio.Event()
+                waiting.waiter = self.context.loop.waiter()
+                await waiting.waiter.wait()
         finally:
             forget()
             present.remove(waiting)
@@ -222,7 +229,8 @@ class Waiters(Actor[Message]):
         """A job (key and id) that somebody may wait for has started."""
         for waiting in self._waiting.get(job, ()):
             waiting.is_started = True
-            waiting.event.set()
+            if not waiting.for_end:
+                waiting.wake()
 
     def on_ended(self, job: str, answer: Outcome | PoolError) -> None:
         """A job (key and id) that somebody may wait for has ended."""
@@ -344,7 +352,8 @@ class Waiters(Actor[Message]):
             self.on_started(job)
         for waiting in self._waiting.get(job, ()):
             waiting.seen, waiting.record = seen, record
-            waiting.event.set()
+            if waiting.asks_once:
+                waiting.wake()
             if waiting.origin:
                 self._suspect(waiting, record)
             if record.state == "waiting" and record.error and not waiting.for_end:
