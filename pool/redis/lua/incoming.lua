@@ -106,7 +106,7 @@ local function accept(text, result)
     stand_behind(key, r, job, ids, tonumber(delay_ms), payload)
     return
   end
-  job[STATE], job[EPOCH], job[SINCE] = 'W', stamp(), text_of(now + tonumber(delay_ms))
+  job[STATE], job[EPOCH], job[SINCE] = 'W', stamp(), text_of(delay_ms == '0' and at_once or now + tonumber(delay_ms))
   flag(job, 'd', true)
   redis.call('HSET', payloads, key, payload)
   redis.call('HSET', jobs, key, pack(job))
