@@ -72,6 +72,7 @@ async def keep(context: Context, wanted: WantedSchedule) -> None:
             before = had.head
             first = attrs.evolve(first, is_paused=before.is_paused, last_ms=before.last_ms)
             first = attrs.evolve(first, fired=before.fired, missed=before.missed)
+            first = attrs.evolve(first, overlapped=before.overlapped)
         stored = StoredSchedule(name=name, head=first, when=when, job=wanted.job)
         if had is not None and had.body == stored.body:
             return None

@@ -439,8 +439,8 @@ class _Reading:
                     continue  # it takes an extra that is not here
                 if stored is None:
                     unreadable.append(name)
-                elif stored.head.missed:
-                    missed[name] = stored.head.missed
+                elif jobless := stored.head.missed + stored.head.overlapped:
+                    missed[name] = jobless
             if not cursor.strip("0"):
                 break
         return {

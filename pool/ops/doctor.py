@@ -482,7 +482,7 @@ def _missed(facts: PoolFacts) -> Iterator[Spot]:
     if missed:
         names = sorted(missed, key=lambda name: -missed[name])
         yield Spot(
-            says=f"{len(names)} schedules have missed times since they were made, the most "
+            says=f"{len(names)} schedules have had times without a job since they were made, the most "
             f"{missed[names[0]]}",
             count=sum(missed.values()),
             keys=tuple(names),
@@ -1021,7 +1021,7 @@ RULES: Final = (
     Rule(
         "schedule-missed",
         "note",
-        "how many times each schedule has missed, 1,000 of each lane",
+        "how many times each schedule has missed, or left out as they overlapped, 1,000 of each lane",
         "any since it was made",
         "No node was there then, or the clock was put on. `misfire` says what becomes of such "
         "times.",

@@ -283,7 +283,7 @@ def test_jitter_is_the_same_whoever_asks_and_nothing_is_fired_before_it() -> Non
 def test_a_schedule_reads_as_it_was_written(when: When) -> None:
     assert unpacked(packed(when)) == when
     head = ScheduleHead(
-        is_paused=True, due_ms=5, next_ms=4, last_ms=3, fired=2, missed=1, token="t"
+        is_paused=True, due_ms=5, next_ms=4, last_ms=3, fired=2, missed=1, overlapped=6, token="t"
     )
     made = StoredSchedule(name="s", head=head, when=when, job=JOB)
     text = head.pack().encode() + b"\n" + made.body
@@ -294,7 +294,7 @@ def test_a_schedule_reads_as_it_was_written(when: When) -> None:
 @given(st.binary(max_size=200))
 def test_what_is_no_schedule_is_told_from_one(text: bytes) -> None:
     assert parse_schedule("s", text) is None
-    assert parse_schedule("s", b"a 1 1 0 0 0 t\n" + text) is None
+    assert parse_schedule("s", b"a 1 1 0 0 0 0 t\n" + text) is None
 
 
 def test_ids_tell_the_nominal_time() -> None:

@@ -26,7 +26,13 @@ from pool.errors import (
     UnknownHandler,
     WrongArguments,
 )
-from pool.events import IndexRestored, ScheduleMissed, ScheduleUnreadable, StoreTroubled
+from pool.events import (
+    IndexRestored,
+    ScheduleMissed,
+    ScheduleOverlapped,
+    ScheduleUnreadable,
+    StoreTroubled,
+)
 from pool.jobs.fleet.scheduler import Scheduler
 from pool.jobs.scheduling import HOLD_S
 from pool.names import Names, lane_of
@@ -119,6 +125,61 @@ async def test_who_is_late_fires_what_the_policy_says_and_tells_of_the_rest(
     assert (told.fired, told.missed) == (1, 2)
 
 
+async def test_of_late_times_only_the_newest_is_fired_where_the_others_would_be_left_out(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """None is gone without a word: they are counted, and told."""
+    node = await fleet.node(handlers, lanes=lanes)
+    await node.schedule("s", Every(1000, window_s=5000), "note", "key")
+    before = await node.schedules.show("s")
+    await node.schedules.pause("s")
+    name = names_of(fleet, "s", lanes)
+    stored = parse("s", fleet.client.hget(name.schedules, "s"))  # type: ignore[arg-type]
+    assert stored is not None
+    now_ms = round(1000 * datetime.now(UTC).timestamp())
+    head = attrs.evolve(stored.head, is_paused=False, next_ms=now_ms - 5500, due_ms=now_ms - 5500)
+    quick = Every(1, start=moment(now_ms - 5500), window_s=5000)
+    quickly = attrs.evolve(stored, head=head, when=quick)
+    fleet.client.hset(name.schedules, "s", quickly.head.pack().encode() + b"\n" + quickly.body)
+    fleet.client.zadd(name.scheduled, {"s": head.due_ms})
+    fleet.client.zadd(name.due, {"s:": 0})
+    told = await fleet.seen(ScheduleOverlapped, schedule="s")
+    assert told.overlapped >= 5
+    await node.schedules.pause("s")
+    await diary.counts(1)
+    after = await node.schedules.show("s")
+    assert after.overlapped >= 5
+    assert after.last_at is not None
+    passed = round((after.last_at - moment(now_ms - 5500)).total_seconds()) + 1
+    assert after.fired + after.overlapped == passed
+    assert not after.missed
+    assert before.fired == 0
+    with pytest.raises(InvalidOption, match="if_exists='queue'"):
+        await node.schedule("s", Every(60, misfire="all"), "note", "key")
+
+
+async def test_what_waits_for_no_time_begins_before_anybody_has_vouched_for_pool_time(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """G-01: all were away.  Who comes first vouches after two periods, 20 s; nothing waits for it."""
+    node = await fleet.node(handlers, lanes=lanes, lease_ttl_s=60.0)
+    late = Every(1000, misfire="once", window_s=5000)
+    await node.schedule("late", late, "note", "key")
+    await fleet.leave(node)
+    lane_names = [Names(fleet.pool, lane).lane for lane in range(lanes)]
+    seen = [int(fleet.client.hincrby(name, "seen", -100_000)) for name in lane_names]  # type: ignore[arg-type]
+    put_back(fleet, "late", lanes, 1500)
+    node = await fleet.node(handlers, lanes=lanes, lease_ttl_s=60.0)
+    then = Follower("note", "behind")
+    await node.options(then=then, otherwise=then).dispatch("note", "before")
+    for _ in range(3):
+        await node.options(if_exists="queue").dispatch("note", "line")
+    with anyio.fail_after(60.0):
+        await diary.counts(6)
+    assert sorted(e[0] for e in diary.entries) == ["before", "behind", "key", *["line"] * 3]
+    assert [int(fleet.client.hget(name, "seen") or 0) for name in lane_names] == seen
+
+
 async def test_what_another_has_changed_meanwhile_is_not_fired_twice(
     fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
 ) -> None:
@@ -174,6 +235,14 @@ async def test_the_policy_of_the_key_decides_what_overlaps(
     await diary.until(lambda entries: len([e for e in entries if e[0] == "replace"]) >= 2)
     edges: Any = fleet.client.xrange(names_of(fleet, "reject", lanes).journal)
     assert len([fields for _, fields in edges if fields[b"edge"] == b"overlap"]) >= 6
+
+    async def counted(name: str) -> tuple[int, int]:
+        told = await node.schedules.show(name)
+        return told.fired, told.overlapped
+
+    counts = {"reject": (0, 3), "usual": (0, 3), "queue": (2, 1), "coalesce": (3, 0)}
+    await fleet.until(lambda: _are(counted, counts))
+    assert len(fleet.all_seen(ScheduleOverlapped, schedule="reject", overlapped=1)) == 3
     await node.stop_all()
 
 
@@ -364,7 +433,7 @@ async def test_what_nobody_can_read_is_told_and_keeps_none_of_the_others_waiting
     fleet.is_audited = False
     node = await fleet.node(handlers)
     names = fleet.names
-    for n, junk in enumerate((b"", b"\n", b"a 1 1 0 0 0 t\nwhat", b"\xff" * 100)):
+    for n, junk in enumerate((b"", b"\n", b"a 1 1 0 0 0 0 t\nwhat", b"\xff" * 100)):
         fleet.client.hset(names.schedules, f"junk{n}", junk)
         fleet.client.zadd(names.scheduled, {f"junk{n}": n, f"none{n}": n})
     fleet.client.zadd(names.scheduled, {b"\xff": 1})

@@ -48,8 +48,9 @@ NEXT_MAX: Final = 1000  # times told at once
 class Schedule:
     """A schedule as it stands.  Times are UTC.
 
-    `fired` counts the jobs that its times have made, `missed` the times for which there was none
-    (see `Cron`).  `args` and `kwargs` are as the handler takes them, if this node has it, else in
+    `fired` counts the jobs that its times have made; `missed` the times that made none as nobody
+    could fire them (see `Cron`), `overlapped` those that made none as their key had a job that
+    `if_exists` puts before them.  `args` and `kwargs` are as the handler takes them, if this node has it, else in
     terms of JSON; None where they cannot be read.
     """
 
@@ -62,6 +63,7 @@ class Schedule:
     last_at: datetime | None  # the nominal time of the latest job; None: there was none
     fired: int
     missed: int
+    overlapped: int
     args: tuple[Any, ...] | None
     kwargs: dict[str, Any] | None
 
@@ -311,6 +313,9 @@ def _wanted(
         call=payload[:at],
         followers=payload[at:],
     )
+    if when.misfire == "all" and job.is_left_out:
+        must = "all beside if_exists='queue': of those that come at once only one would run"
+        raise checks.option("misfire", when.misfire, must)
     return WantedSchedule(name=name, when=when, job=job), made.allow_unknown
 
 
@@ -346,6 +351,7 @@ def _told(client: JobClient, stored: StoredSchedule) -> Schedule:
         last_at=moment(head.last_ms) if head.last_ms else None,
         fired=head.fired,
         missed=head.missed,
+        overlapped=head.overlapped,
         args=None if args is None else tuple(args),
         kwargs=None if kwargs is None else dict(kwargs),
     )

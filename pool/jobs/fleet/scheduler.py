@@ -27,7 +27,7 @@ import attrs
 from pool.core.retry import refused_delay
 from pool.core.schedules import Firing, fire, job_id, parse, parse_head
 from pool.errors import InvalidOption, PoolError, StoreLost, UsageError
-from pool.events import ScheduleMissed, ScheduleUnreadable
+from pool.events import ScheduleMissed, ScheduleOverlapped, ScheduleUnreadable
 from pool.jobs.context import Context, LaneState
 from pool.jobs.restoring import tell_restored
 from pool.jobs.scheduling import HOLD_S, WantedSchedule, keep
@@ -171,11 +171,13 @@ class Scheduler:
                 continue
             for to in {lane for lane, _ in change.messages}:
                 self.carry(state.number, to)
+            name = change.name if isinstance(change.name, str) else change.name.decode()
+            lane, overlapped = state.number, firing.overlapped
             if firing.missed:
-                name = change.name if isinstance(change.name, str) else change.name.decode()
-                self.context.emit(
-                    ScheduleMissed(schedule=name, lane=state.number, missed=firing.missed)
-                )
+                self.context.emit(ScheduleMissed(schedule=name, lane=lane, missed=firing.missed))
+            if overlapped:
+                told = ScheduleOverlapped(schedule=name, lane=lane, overlapped=overlapped)
+                self.context.emit(told)
 
     # --- what the code has --------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ def _facts(found: Schedule) -> dict[str, Any]:
 
 def _line(found: Schedule) -> str:
     state = "paused" if found.is_paused else f"next {_time(found.next_at)}"
-    counts = f"{found.fired} fired, {found.missed} missed"
+    counts = f"{found.fired} fired, {found.missed} missed, {found.overlapped} overlapped"
     return f"{found.name}  {_when(found.when)}  {found.handler} {found.key!r}  {state}  {counts}"
 
 
