@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -226,6 +227,19 @@ def test_a_long_outage_of_a_quick_schedule_is_fired_in_slices() -> None:
         at += found.times
         schedule = StoredSchedule(name="s", head=found.head, when=schedule.when, job=JOB)
     assert at == [ms(YEAR) + 1000 * n for n in range(260)]
+
+
+@pytest.mark.parametrize("policy", ["", "a", "b"])
+def test_of_late_times_only_the_newest_is_fired(policy: str) -> None:
+    """Where the others would be left out behind the first one; none is gone without a word."""
+    schedule = stored(Every(3), YEAR)
+    schedule = attrs.evolve(schedule, job=attrs.evolve(JOB, policy=policy))
+    found = fire(schedule, ms(YEAR) + 90_000, "t1")
+    assert (offsets(found), found.missed, found.overlapped) == ([90], 26, 4)
+    assert found.head is not None
+    assert (found.head.fired, found.head.missed, found.head.overlapped) == (1, 26, 4)
+    alone = fire(schedule, ms(YEAR), "t1")
+    assert (offsets(alone), alone.overlapped) == ([0], 0)
 
 
 def test_months_of_missed_seconds_are_one_firing_of_the_latest() -> None:

@@ -34,6 +34,7 @@ from xml.etree import ElementTree
 import attrs
 
 from tests.verify.plan_mutants import PLAN_MUTANTS
+from tests.verify.schedule_mutants import SCHEDULE_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "mutants.md"
@@ -67,7 +68,7 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    *(Mutant(**each) for each in PLAN_MUTANTS),
+    *(Mutant(**each) for each in (*PLAN_MUTANTS, *SCHEDULE_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,

@@ -4306,7 +4306,14 @@ def two_follow_a_batch(s: Story) -> None:
 def _fires(s: Story, *jobs: str, accepted: bool = True, **changed: Any) -> None:
     """Tell of a firing of a schedule of each 10 s that comes in time."""
     told = {"jobs": [*jobs], "next": (90_000, 90_000 + 10_000 * len(jobs)), "fired": len(jobs)}
-    told |= {"missed": 0, "overlapped": 0, "paused": False, "wall_ms": 90_000, "is_edit": False, **changed}
+    told |= {
+        "missed": 0,
+        "overlapped": 0,
+        "paused": False,
+        "wall_ms": 90_000,
+        "is_edit": False,
+        **changed,
+    }
     s.say("fire", "info", key="nightly", extra=told)
     for job in jobs if accepted else ():
         s.say("dispatch", "invoke", key=job, idem=job, extra={"digest": "x"})

@@ -50,8 +50,8 @@ class Schedule:
 
     `fired` counts the jobs that its times have made; `missed` the times that made none as nobody
     could fire them (see `Cron`), `overlapped` those that made none as their key had a job that
-    `if_exists` puts before them.  `args` and `kwargs` are as the handler takes them, if this node has it, else in
-    terms of JSON; None where they cannot be read.
+    `if_exists` puts before them.  `args` and `kwargs` are as the handler takes them, if this node
+    has it, else in terms of JSON; None where they cannot be read.
     """
 
     name: str
