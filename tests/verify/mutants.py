@@ -563,7 +563,7 @@ MUTANTS: Final = (
         name="retry at once",
         breaks="the wait before the next attempt is left out",
         path="pool/redis/lua/advance.lua",
-        old="    local at = text_of(now + tonumber(x))",
+        old="    local at = text_of(x == '0' and at_once or now + tonumber(x))",
         new="    local at = text_of(now)",
     ),
     Mutant(

@@ -12,6 +12,7 @@ _AT_ONCE: Final = (
     "test_what_waits_for_no_time_is_due_at_once_whatever_anybody_expects"
 )
 _POLICIES: Final = _TESTS + "test_the_policy_of_the_key_decides_what_overlaps"
+_LATE: Final = "tests/core/test_schedules.py::test_of_late_times_only_the_newest_is_fired"
 _NEWEST: Final = (
     _TESTS + "test_of_late_times_only_the_newest_is_fired_where_the_others_would_be_left_out"
 )
@@ -43,7 +44,7 @@ SCHEDULE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     },
     {
         "name": "at once is what is expected",
-        "breaks": "who expects another pool time than stands there writes deadlines that nobody sees",
+        "breaks": "who expects another pool time writes deadlines that nobody sees",
         "path": "pool/redis/lua/lib/expected.lua",
         "old": "at_once = math.min(at_once, now)",
         "new": "at_once = now",
@@ -75,13 +76,13 @@ SCHEDULE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     },
     {
         "name": "late times drop each other",
-        "breaks": "of several late times the oldest is fired, and the others are left out behind it",
+        "breaks": "of several late times the oldest is fired, and not the newest",
         "path": _CORE,
         "old": "    fired = fired[overlapped:]\n",
         "new": "    fired = fired[: len(fired) - overlapped]\n",
         "by": (
             _NEWEST,
-            "tests/core/test_schedules.py::test_of_late_times_only_the_newest_is_fired",
+            _LATE,
         ),
     },
     {

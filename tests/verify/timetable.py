@@ -17,7 +17,8 @@ STEP_MS = 1000  # the shortest period there is
 def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
     """What was fired is accepted, or left out as its policy says, and was fired once; of the times
     that a firing passed each was fired or counted as missed or overlapped, and none was missed that
-    was in time; when all is well again somebody comes for those that are due.  Lost data excuse what was then.
+    was in time; when all is well again somebody comes for those that are due.  Lost data excuse
+    what was then.
     """
     accepted = {event.idem for event in view.accepted.values()}
     left_out = {event.job for event in view.of.get("overlap", ())}
