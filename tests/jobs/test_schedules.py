@@ -167,7 +167,7 @@ async def test_what_waits_for_no_time_begins_before_anybody_has_vouched_for_pool
     await node.schedule("late", late, "note", "key")
     await fleet.leave(node)
     lane_names = [Names(fleet.pool, lane).lane for lane in range(lanes)]
-    seen = [int(fleet.client.hincrby(name, "seen", -100_000)) for name in lane_names]  # type: ignore[arg-type]
+    seen = [int(fleet.client.hincrby(name, "seen", -100_000)) for name in lane_names]
     put_back(fleet, "late", lanes, 1500)
     node = await fleet.node(handlers, lanes=lanes, lease_ttl_s=60.0)
     then = Follower("note", "behind")
@@ -300,8 +300,9 @@ async def _fire_now(fleet: Fleet, node: Node, name: str, lanes: int, number: int
 
     async def has_fired() -> bool:
         """Say whether it has, and all is carried out that was to be carried."""
-        due = [fleet.client.zrange(Names(fleet.pool, lane).due, 0, -1) for lane in range(lanes)]
-        is_under_way = any(member.startswith(b"o:") for each in due for member in each)  # type: ignore[union-attr]
+        names = [Names(fleet.pool, lane) for lane in range(lanes)]
+        due: Any = [each for name in names for each in fleet.client.zrange(name.due, 0, -1)]
+        is_under_way = any(member.startswith(b"o:") for member in due)
         return await counted() == before + 1 and not is_under_way
 
     before = await counted()
