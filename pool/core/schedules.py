@@ -41,7 +41,7 @@ from pool.core.digits import number
 from pool.core.followers import renamed
 from pool.core.record import KIND_LETTERS, Kind, pack_more
 from pool.core.times import When, moment, next_ms, packed, times, unpacked
-from pool.errors import PoolError
+from pool.errors import ConfigError, PoolError
 
 ON_TIME_S: Final = 10.0
 FIRED_MAX: Final = 100  # firings of one schedule in one step; the next step takes the next ones
@@ -163,8 +163,7 @@ def parse_head(line: bytes) -> ScheduleHead | None:
 def parse(name: str, text: bytes) -> StoredSchedule | None:
     """Return a schedule, or None when nobody can read it.
 
-    Raises:
-        ConfigError: It takes an extra that is not installed, or zones that are not.
+    For one whose cron expression takes an extra, or zones, that are not here, see `unpacked`.
     """
     line, _, rest = text.partition(b"\n")
     when, _, rest = rest.partition(b"\n")
@@ -180,12 +179,13 @@ def parse(name: str, text: bytes) -> StoredSchedule | None:
         if type(job.lane) is not int or type(call) is not int:
             return None
         return StoredSchedule(name=name, head=head, when=unpacked(json.loads(when)), job=job)
-    except PoolError as error:
-        if error.code == "POOLCONFIG":
-            raise
+    except (PoolError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
+
+
+def unread(name: str, error: ConfigError) -> ConfigError:
+    """Return the same error, which names the schedule."""
+    return ConfigError(setting=error.setting, problem=f"schedule {name!r}: {error.problem}")
 
 
 # --- what is due ----------------------------------------------------------------------------

@@ -461,14 +461,36 @@ async def test_without_the_extra_others_fire(
     """What a node cannot read it leaves where it is, and fires the rest."""
     node = await fleet.node(handlers)
     await node.schedule("cron", Cron("* * * * * *"), "note", "cron")
+    await node.schedule("rare", Cron("0 0 1 1 *", tz="Europe/Paris"), "note", "rare")
     with monkeypatch.context() as patch:
         patch.setattr("pool.core.times._cron", _no_cron)
         await node.schedule("every", Every(1), "note", "every")
         await diary.until(lambda entries: len([e for e in entries if e[0] == "every"]) >= 3)
         before = len([e for e in diary.entries if e[0] == "cron"])
-        with pytest.raises(ConfigError, match="extra"):
-            await node.schedules.list()  # and not only the others, as if these were all
+        await _can_be_looked_at_and_changed(node)
+        told = await fleet.seen(StoreTroubled, during="fire schedules")
+        assert "schedule 'cron'" in told.problem
     await diary.until(lambda entries: len([e for e in entries if e[0] == "cron"]) > before)
+
+
+async def _can_be_looked_at_and_changed(node: Node) -> None:
+    """But for what needs its expression: the error names it."""
+    schedules = node.schedules
+    found = {each.name: each for each in (await schedules.list()).schedules}
+    assert set(found) == {"cron", "every", "rare"}
+    when: Any = found["rare"].when
+    assert (type(when), when.expression, when.tz) == (Cron, "0 0 1 1 *", "Europe/Paris")
+    assert (await schedules.show("rare")).next_at is not None
+    assert len(await schedules.next_times("rare", 1)) == 1
+    await schedules.pause("rare")
+    for ask in (schedules.next_times, schedules.resume):
+        with pytest.raises(ConfigError, match=r"schedule 'rare': .*extra"):
+            await ask("rare")
+    ref = await schedules.trigger("rare")
+    assert await ref.result(timeout_s=20) == "noted"
+    await schedules.remove("rare")
+    with pytest.raises(NoSuchSchedule):
+        await schedules.show("rare")
 
 
 async def test_what_a_node_cannot_read_is_due_for_the_next_one_at_once(

@@ -12,7 +12,7 @@ import attrs
 
 from pool import checks
 from pool.core.record import more_of, without_more
-from pool.core.schedules import PLACEHOLDER, TRIGGERED, ScheduledJob, StoredSchedule, parse
+from pool.core.schedules import PLACEHOLDER, TRIGGERED, ScheduledJob, StoredSchedule, parse, unread
 from pool.core.times import When, check_when, moment, times
 from pool.errors import (
     ConfigError,
@@ -97,7 +97,6 @@ class Schedules:
 
         Raises:
             InvalidOption: An argument cannot be used.
-            ConfigError: One has a cron expression, and the extra is not installed here.
             StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         checks.text("handler", handler)
@@ -137,13 +136,18 @@ class Schedules:
 
         Raises:
             InvalidOption: `count` is none.
+            ConfigError: Also if it has a cron expression and the extra is not installed here, but
+                for the first of its times.
             NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
         """
         count = checks.count("count", count, 1, NEXT_MAX)
         check_schedule(name)
         stored = _stored(name, await fetch(self._opened().context, name))
         first_ms = stored.head.next_ms
-        following = islice(times(stored.when, first_ms), count - 1)
+        try:
+            following = list(islice(times(stored.when, first_ms), count - 1))
+        except ConfigError as error:
+            raise unread(name, error) from None
         return (moment(first_ms), *map(moment, following))
 
     async def pause(self, name: str) -> None:
@@ -169,6 +173,7 @@ class Schedules:
 
         Raises:
             InvalidOption: Its only time is over: remove it.
+            ConfigError: Also if it has a cron expression and the extra is not installed here.
             NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
         """
 
@@ -176,7 +181,10 @@ class Schedules:
             stored = _stored(name, found)
             if not stored.head.is_paused:
                 return None
-            anew = resumed(stored, now_ms, token)
+            try:
+                anew = resumed(stored, now_ms, token)
+            except ConfigError as error:
+                raise unread(name, error) from None
             if anew is None:
                 raise checks.option("when", stored.when, "a time to come: this one is over")
             return change_of(found, anew)

@@ -25,8 +25,8 @@ import anyio.lowlevel
 import attrs
 
 from pool.core.retry import refused_delay
-from pool.core.schedules import Firing, fire, job_id, parse, parse_head
-from pool.errors import InvalidOption, PoolError, StoreLost, UsageError
+from pool.core.schedules import Firing, fire, job_id, parse, parse_head, unread
+from pool.errors import ConfigError, InvalidOption, PoolError, StoreLost, UsageError
 from pool.events import ScheduleMissed, ScheduleOverlapped, ScheduleUnreadable
 from pool.jobs.context import Context, LaneState
 from pool.jobs.restoring import tell_restored
@@ -107,17 +107,18 @@ class Scheduler:
     ) -> tuple[ScheduleChange | None, Firing | None]:
         """Return what is to be done about one that is due; nothing: another node may know."""
         name, line = raw.decode(errors="surrogateescape"), text.partition(b"\n")[0]
-        try:
-            stored = parse(name, text)
-        except UsageError as error:
-            self.context.trouble("fire schedules", state.number, error)
-            return None, None
+        stored = parse(name, text)
         if stored is None or stored.head.is_paused:
             if stored is None:
                 self.context.emit(ScheduleUnreadable(schedule=name, lane=state.number))
             stopped = ScheduleChange(name=raw, seen=line, head=line, due_ms=None)
             return stopped, Firing(times=(), head=None)
-        firing = fire(stored, now_ms, self.context.ids.next())
+        try:
+            firing = fire(stored, now_ms, self.context.ids.next())
+        except ConfigError as error:
+            told = unread(name, error)
+            self.context.trouble("fire schedules", state.number, told)
+            return None, None
         job, head = stored.job, firing.head
         change = ScheduleChange(
             name=raw,
