@@ -231,7 +231,8 @@ def check_moment(name: str, given: object) -> None:
         problem = f"its zone raises {shown(error)}"
         raise InvalidOption(option=name, value=shown(given), problem=problem) from error
     if not is_moment:
-        raise checks.option(name, given, "a datetime with a zone, as with tzinfo=UTC")
+        told = value.isoformat() if type(given) is datetime else given
+        raise checks.option(name, told, "a datetime with a zone, as with tzinfo=UTC")
     if not 1970 < value.year < _YEAR_MAX:
         raise checks.option(name, given, f"a year from 1971 to {_YEAR_MAX - 1}")
 
@@ -250,8 +251,14 @@ def _check_firing(when: When) -> None:
 # --- zones ----------------------------------------------------------------------------------
 
 
+# Files beside those of zones, which are other zones on other machines, or count leap seconds.
+_NO_PLACES: Final = frozenset({"localtime", "posixrules", "Factory"})
+
+
 @lru_cache(maxsize=1024)
 def _zone_named(name: str) -> ZoneInfo | None:
+    if name in _NO_PLACES or name.startswith(("right/", "posix/")):
+        return None
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # no such file, no such name, a directory
@@ -267,7 +274,7 @@ def _zone(name: object) -> ZoneInfo:
     if not known:
         needs = "this machine has no zones: pip install 'keyed-pool[schedules]'"
         raise ConfigError(setting="tz", problem=needs)
-    close = difflib.get_close_matches(text, known)
+    close = difflib.get_close_matches(text, known - _NO_PLACES)
     hint = f"; is it {' or '.join(close)}?" if close else ""
     raise InvalidOption(option="tz", value=shown(text), problem=f"no zone of IANA's{hint}")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice
 from zoneinfo import ZoneInfo
 
 import attrs
@@ -28,7 +29,18 @@ from pool.core.schedules import (
     time_of,
 )
 from pool.core.schedules import parse as parse_schedule
-from pool.core.times import At, Cron, Every, Misfire, When, next_ms, packed, times, unpacked
+from pool.core.times import (
+    At,
+    Cron,
+    Every,
+    Misfire,
+    When,
+    moment,
+    next_ms,
+    packed,
+    times,
+    unpacked,
+)
 from pool.errors import ConfigError, InvalidOption
 
 NORTH, SOUTH = "Europe/Paris", "Australia/Sydney"
@@ -135,6 +147,9 @@ def test_an_unknown_zone_is_refused(zone: str) -> None:
         Cron("0 3 * * *", tz=zone)
     with pytest.raises(InvalidOption, match="Europe/Paris"):
         Cron("0 3 * * *", tz="Europe/Pari")
+    for name in ("localtime", "posixrules", "Factory", "right/UTC"):
+        with pytest.raises(InvalidOption, match="no zone"):
+            Cron("0 3 * * *", tz=name)
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +173,31 @@ def test_bad_values_are_refused() -> None:
     for option in ({"window_s": -1}, {"jitter_s": 86_401}):
         with pytest.raises(InvalidOption):
             Every(5, **option)  # type: ignore[arg-type]
+
+
+class _Broken(tzinfo):
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        raise RuntimeError("no offset")
+
+
+def test_a_bad_moment_is_shown_and_a_zone_that_raises_is_an_error_of_ours() -> None:
+    with pytest.raises(InvalidOption) as refused:
+        At(datetime(2026, 1, 1))  # noqa: DTZ001 - that is what is wrong
+    assert "2026-01-01T00:00:00" in str(refused.value)
+    with pytest.raises(InvalidOption, match="RuntimeError") as refused:
+        At(datetime(2026, 1, 1, tzinfo=_Broken()))
+    assert isinstance(refused.value.__cause__, RuntimeError)
+
+
+def test_day_of_month_and_day_of_week_are_as_in_debian() -> None:
+    """Either will do; but both must, if one of them begins with a star."""
+
+    def days(expression: str) -> list[int]:
+        found = islice(times(Cron(expression), ms(YEAR) - 1), 6)
+        return [moment(at_ms).day for at_ms in found]
+
+    assert days("0 0 13 * FRI") == [2, 9, 13, 16, 23, 30]
+    assert days("0 0 */2 * MON") == [5, 19, 9, 23, 9, 23]
 
 
 def test_an_interval_is_the_same_for_everybody_and_has_a_beginning() -> None:

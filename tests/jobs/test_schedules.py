@@ -156,6 +156,10 @@ async def test_of_late_times_only_the_newest_is_fired_where_the_others_would_be_
     assert before.fired == 0
     with pytest.raises(InvalidOption, match="if_exists='queue'"):
         await node.schedule("s", Every(60, misfire="all"), "note", "key")
+    over = datetime(2026, 1, 1, tzinfo=UTC)
+    with pytest.raises(InvalidOption, match="server's clock says") as refused:
+        await node.schedule("over", At(over), "note", "key")
+    assert over.isoformat() in str(refused.value)
 
 
 async def test_what_waits_for_no_time_begins_before_anybody_has_vouched_for_pool_time(

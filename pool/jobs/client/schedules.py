@@ -33,6 +33,7 @@ from pool.jobs.scheduling import (
     change,
     change_of,
     fetch,
+    is_over,
     keep,
     resumed,
 )
@@ -186,7 +187,7 @@ class Schedules:
             except ConfigError as error:
                 raise unread(name, error) from None
             if anew is None:
-                raise checks.option("when", stored.when, "a time to come: this one is over")
+                raise is_over(stored.when, now_ms)
             return change_of(found, anew)
 
         await self._change(name, judge)
