@@ -179,6 +179,12 @@ class _Broken(tzinfo):
     def utcoffset(self, _: datetime | None) -> timedelta:
         raise RuntimeError("no offset")
 
+    def dst(self, _: datetime | None) -> timedelta:
+        raise RuntimeError("no dst")
+
+    def tzname(self, _: datetime | None) -> str:
+        raise RuntimeError("no name")
+
 
 def test_a_bad_moment_is_shown_and_a_zone_that_raises_is_an_error_of_ours() -> None:
     with pytest.raises(InvalidOption) as refused:

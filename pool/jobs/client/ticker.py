@@ -5,7 +5,7 @@
                               +--another's, or too early--> asleep until the next one
 
 Nobody holds a ticker: who had the last tick asks at once, all others a little later, so that it
-stays where it is; who leaves or dies asks no more, and the next tick is another node's.  Dying with
+mostly stays where it is; who leaves or dies asks no more, and the next tick is another node's.  Dying with
 a tick loses it, and the next one tells; so does a call whose answer was lost, unless its repeat
 gets it: a repeat has the token of its first try.
 """
