@@ -3918,7 +3918,9 @@ def main() -> int:
     for mutant in chosen:
         planted(mutant)
     last, rows, alive = _last(), list[str](), 0
-    clean_s = _clean_s(chosen, given.jobs) if len(chosen) > 1 else {}
+    # Without a test to name pytest would run all that there are.
+    has_tests = len(chosen) > 1 and any(mutant.by for mutant in chosen)
+    clean_s = _clean_s(chosen, given.jobs) if has_tests else {}
     with ThreadPoolExecutor(given.jobs) as workers:
         results = workers.map(lambda m: _run(m, given.seeds, last.get(m.name, 0), clean_s), chosen)
         for mutant, found in zip(chosen, results, strict=True):
