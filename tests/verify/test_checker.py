@@ -4082,6 +4082,25 @@ def a_state_goes_back_with_the_data(s: Story) -> None:
     _state(s, "info", 20, 0)
 
 
+def a_clock_was_behind_a_fork(*does: str) -> Tell:
+    """Return the story of a state that lacks a message of after these faults."""
+
+    def tell(s: Story) -> None:
+        _notified(s, 0)
+        for each in does:
+            s.fault(each)
+        s.at += 5.0
+        _notified(s, 1, 2)
+        _state(s, "ok", 10, 0, 2)
+
+    return tell
+
+
+good("I52")(a_clock_was_behind_a_fork("clock", "loss"))  # its number was one that was handled
+bad("I52")(a_clock_was_behind_a_fork("clock"))
+bad("I52")(a_clock_was_behind_a_fork("loss"))
+
+
 def a_copy_came_late(*put: int, heard: tuple[int, ...] = (0, 5, 6, 5), by: int = 9) -> Tell:
     """Return the story of a state, and of when the store accepted what is in it."""
 
