@@ -16,7 +16,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
                            (its next time before, and now), fired, missed (what it counts more),
                            paused, wall_ms
     schedule  store        it was changed otherwise.  extra: late_ms (of one that is gone: how long
-                           it had been due), paused
+                           it had been due), paused.  info, of a look at it: look (its next time,
+                           fired, missed), every_ms, wall_ms
     overlap   store        the job of a firing was left out: its key had a live one
     batch     producer     invoke, then ok (nonce): it is open: key.  extra: then (idem of who is
                            to follow it), least (how many of its members must succeed for that)
@@ -107,7 +108,8 @@ leases [identities in keepalive], live [identities that living processes have], 
 pool that nobody can explain], claims [identities in cleanup that are not done], workers [ids in the
 map's truth], takes {identity: how many keys it takes}, working [identities of workers that live],
 refused [what the server would not let the pool's user do], shared {key: value of the
-shared map}, maps {name: what it holds}.
+shared map}, maps {name: what it holds}, out [messages to lanes that are under way], batches {id:
+{nonce, state, letters of its members, counts}}.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -219,6 +221,11 @@ def digest(events: Iterable[Event]) -> str:
     for event in events:
         made.update(event.line().encode() + b"\n")
     return made.hexdigest()
+
+
+def digest_of(spec: Mapping[str, Any]) -> str:
+    """Return what stands for a payload in the history."""
+    return hashlib.sha1(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @attrs.define(eq=False)
