@@ -21,6 +21,9 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     overlap   store        the job of a firing was left out: its key had a live one
     batch     producer     invoke, then ok (nonce): it is open: key.  extra: then (idem of who is
                            to follow it), least (how many of its members must succeed for that)
+    answer    program      what the producer of plan `key` says.  extra: wanted {key: version of its
+                           arguments}, mistake (empty: it is none)
+    confirm   program      somebody confirms whatever plan `key` means
     result    producer     ok (result), fail (err POOLPARKED | POOLCANCELLED | ...), info (unknown)
     cancel    producer     invoke, then ok: the job has ended, fail: nothing was done, or info
     notify    producer     invoke, then ok | fail | info.  extra: seq, rising per key
@@ -109,7 +112,7 @@ pool that nobody can explain], claims [identities in cleanup that are not done],
 map's truth], takes {identity: how many keys it takes}, working [identities of workers that live],
 refused [what the server would not let the pool's user do], shared {key: value of the
 shared map}, maps {name: what it holds}, out [messages to lanes that are under way], batches {id:
-{nonce, state, letters of its members, counts}}.
+{nonce, state, letters of its members, counts}}, plan {wanted, there: key -> version, parked}.
 """
 
 from __future__ import annotations

@@ -108,4 +108,20 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "if False:",
         "by": (_UNUSABLE,),
     },
+    {
+        "name": "a plan believes every answer",
+        "breaks": "an answer that is empty by mistake stops all, whoever gives it when",
+        "path": _KEPT,
+        "old": "if not answer.stops_all and diff.is_held(comparing.producer.stop_max, confirmed):",
+        "new": "if False:",
+        "needs": ("plans",),
+    },
+    {
+        "name": "what could not be stopped is forgotten",
+        "breaks": "a job that did not end in time, or whose stop was lost, runs on for minutes",
+        "path": _KEPT,
+        "old": "self._had = {key for key, _ in diff.stops} | wanted.keys()",
+        "new": "self._had = {*wanted}",
+        "needs": ("plans",),
+    },
 )

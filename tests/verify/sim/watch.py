@@ -38,6 +38,7 @@ from tests.verify.history import Event, Recorder
 from tests.verify.sim import reading
 from tests.verify.sim.chains import carried
 from tests.verify.sim.faults import POOL
+from tests.verify.sim.planned import accepted
 from tests.verify.sim.programs import Programs, token_of
 from tests.verify.sim.server import Server
 from tests.verify.sim.timetable import triggered, watch_changes
@@ -75,6 +76,7 @@ class Watch:
     token_of: dict[str, str] = attrs.field(factory=dict)  # job id -> the dispatch call's token
     settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
     changes: set[bytes] = attrs.field(factory=set)  # tokens of changes of schedules
+    planned: dict[str, list[Any]] = attrs.field(factory=dict)  # job id -> key, version
     problems: list[str] = attrs.field(factory=list)  # what no invariant speaks of
     _uses: int = 0
     _messages: set[tuple[str, bytes]] = attrs.field(factory=set)  # lane, and as it was told
@@ -209,8 +211,12 @@ class Watch:
                 if found := _TOKEN.search(item[7]):
                     self.token_of[job] = found[1].decode()
             for item, said in zip(items, reply, strict=True) if isinstance(reply, list) else ():
-                if (facts := triggered(item)) and said.startswith((b"OK", b"QUEUED")):
+                is_taken = said.startswith((b"OK", b"QUEUED"))
+                if is_taken and (facts := triggered(item)):
                     self._accept(facts)
+                if is_taken and (of_plan := accepted(item)):
+                    self.planned[of_plan[0]["job"]] = of_plan[1]
+                    self._accept(of_plan[0])
             if isinstance(reply, list) and b"ENDED" in reply:
                 self.seen.add("dispatch repeated after its end")
         elif script is REPLAY and isinstance(reply, bytes) and reply[:3] == b"OK ":
