@@ -4429,6 +4429,54 @@ def nobody_comes_for_a_schedule(s: Story) -> None:
     s.say("schedule", "info", key="nightly", extra={"late_ms": 10_000_000, "paused": False})
 
 
+def _ticks(s: Story, *numbers: int, by: str = "b", told: bool = True, **missed: int) -> None:
+    """Tell of ticks, one each second, that a process is given; another one waits as well."""
+    s.say("ticker", "invoke", p="a/1", key="t")
+    for before, number in zip((numbers[0] - 1, *numbers), numbers, strict=False):
+        s.at += number - before
+        facts = {"number": number, "missed": missed.get(f"at{number}", number - before - 1)}
+        s.say("ticked", p="b/1", key="t", extra=facts)
+        if told:
+            s.say("tick", p=f"{by}/1", key="t", extra={**facts, "done": True})
+
+
+@good("I64")
+def ticks_come(s: Story) -> None:
+    _ticks(s, 7, 8, 9)
+
+
+@good("I64")
+def ticks_are_left_out_while_nobody_can_ask(s: Story) -> None:
+    s.say("fault", "invoke", extra={"id": 9, "does": "store", "kind": "store", "target": ""})
+    _ticks(s, 7, 9)
+    s.say("fault", "ok", extra={"id": 9})
+
+
+@good("I64")
+def a_tick_is_lost_with_who_had_it(s: Story) -> None:
+    _ticks(s, 7, told=False)
+
+
+@bad("I64")
+def a_tick_is_left_out(s: Story) -> None:
+    _ticks(s, 7, 9)
+
+
+@bad("I64")
+def ticks_are_missed_and_not_told(s: Story) -> None:
+    _ticks(s, 7, 8, at8=1)
+
+
+@bad("I64")
+def a_tick_comes_twice(s: Story) -> None:
+    _ticks(s, 7, 7)
+
+
+@bad("I64")
+def a_tick_is_told_to_another(s: Story) -> None:
+    _ticks(s, 7, by="c")
+
+
 def _answer(s: Story, mistake: str = "", **wanted: int) -> None:
     s.say("answer", key="p", extra={"wanted": wanted, "mistake": mistake})
 

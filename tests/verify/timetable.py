@@ -8,9 +8,9 @@ from collections import Counter
 from pool.core.schedules import COUNTED_MAX, ON_TIME_S, schedule_of
 from tests.verify.history import Event
 from tests.verify.invariants import Finding, invariant
-from tests.verify.view import Bounds, View
+from tests.verify.view import DISTURBS, Bounds, View
 
-STEP_MS = 1000  # the shortest period there is
+TICK_S = 1.0  # what happened so long before a tick was due may have kept a node from asking
 
 
 @invariant("I63", "each time of a schedule is one job")
@@ -86,6 +86,46 @@ def _judge_times(event: Event, found: Finding) -> None:
         found.say(f"{event.key} passed times that were neither fired nor missed", event)
     if missed and before > event.extra["wall_ms"] - 1000 * ON_TIME_S:
         found.say(f"{event.key} missed {missed} times that were in time", event)
+
+
+@invariant("I64", "each tick is one node's")
+def each_tick_is_one_nodes(view: View, _: Bounds, found: Finding) -> None:
+    """A ticker's numbers rise, and it tells how many nobody had; each is told to one process, that
+    which the store gave it; and none is left out while a node waits that nothing happens to.
+    """
+    last: dict[str, Event] = {}
+    given: dict[tuple[str, int], str] = {}
+    for event in view.of.get("ticked", ()):
+        found.judged += 1
+        number, before = event.extra["number"], last.get(event.key)
+        last[event.key], given[event.key, number] = event, event.p
+        if before is None or _is_lost(view, before.t, event.t):
+            continue
+        passed = number - before.extra["number"] - 1
+        if passed < 0 or event.extra["missed"] != passed:
+            found.say(f"tick {number} of {event.key} comes after {passed} others", before, event)
+        elif passed and (waiting := _waiting(view, event.key, before.t, event.t)):
+            found.say(f"{passed} ticks of {event.key}, and {waiting} waits", before, event)
+    told = Counter[tuple[str, int]]()
+    for event in view.of.get("tick", ()):
+        found.judged += 1
+        tick = event.key, event.extra["number"]
+        told[tick] += 1
+        if given.get(tick) != event.p or told[tick] > 1:
+            found.say(f"tick {tick[1]} of {event.key} is not that of {event.p}", event)
+
+
+def _waiting(view: View, name: str, began: float, ended: float) -> str:
+    """Return a process that waited for ticks all that time, and that nothing happened to."""
+    here = {e.p: e.t for e in view.of.get("ticker", ()) if e.key == name and e.type == "invoke"}
+    gone = {e.p: e.t for e in view.of.get("ticker", ()) if e.key == name and e.type == "ok"}
+    for p, at in here.items():
+        over = min(gone.get(p, math.inf), view.died.get(p, math.inf))
+        if at < began and over > ended:
+            since = began - TICK_S
+            if not view.hurts(DISTURBS, since, ended, {p.partition("/")[0]}):
+                return p
+    return ""
 
 
 def _is_lost(view: View, since: float, until: float) -> bool:

@@ -44,6 +44,7 @@ class Planned:
         self.is_there = "plans" in config.shapes
         self.wanted: dict[str, int] = dict.fromkeys(CORE, 0)  # key -> version of its arguments
         self.mistake = ""
+        self.is_drawn = True  # what becomes of the list
         self._versions = 0
 
     def plan(self, fleet: SimFleet) -> None:
@@ -51,9 +52,9 @@ class Planned:
         if not self.is_there:
             return
         dice, chaos_s = self._dice, self._config.chaos_s
-        for _ in range(_CHANGES):
+        for _ in range(_CHANGES if self.is_drawn else 0):
             self._world.at(dice.uniform(0.5, chaos_s), self.change, dice.choice(_OTHERS))
-        for _ in range(_MISTAKES):
+        for _ in range(_MISTAKES if self.is_drawn else 0):
             at_s = dice.uniform(0.5, chaos_s)
             mistake = dice.choice(("empty", "empty", "fails", "twice", "slow"))
             self._world.at(at_s, self.mistaken, mistake)

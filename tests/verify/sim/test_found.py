@@ -21,7 +21,8 @@ from tests.verify.sim.campaign import told
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import Window
 from tests.verify.sim.run import Simulation, play
-from tests.verify.sim.steps import ACTOR, BATCHES, LINES, OTHER, SCENES, Stage, play_all, tell
+from tests.verify.sim.scenes import ACTOR, OTHER
+from tests.verify.sim.steps import LINES, LONG, SCENES, Stage, play_all, tell
 from tests.verify.sim.steps import play as play_scene
 
 LOOPS = ("asyncio", "trio")
@@ -188,9 +189,9 @@ def test_a_lane_left_by_a_late_join_keeps_nobody_out(loops: str) -> None:
 def test_a_crash_after_a_step_loses_nothing(name: str) -> None:
     """G-01, G-04, G-05: the actor dies before or after a command; half of the fleet is trio.
 
-    Each fifth of them here, of batches each eleventh; `make steps` takes all.
+    Each fifth of them here, of what is long each eleventh; `make steps` takes all.
     """
-    wrong = play_all(name, "mixed", stride=11 if name in BATCHES else 5)
+    wrong = play_all(name, "mixed", stride=11 if name in LONG else 5)
     assert not wrong, "\n".join(wrong)
 
 

@@ -31,7 +31,7 @@ from pool.redis.commands.channel import INCOMING
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.letters import REPLAY
 from pool.redis.commands.recovery import FENCE, REAP, SWEEP
-from pool.redis.commands.schedules import SCHEDULE
+from pool.redis.commands.schedules import SCHEDULE, TICK
 from pool.redis.commands.talk import NOTIFY, InboxPage
 from pool.redis.commands.upkeep import Owned
 from tests.verify.history import Event, Recorder
@@ -75,7 +75,7 @@ class Watch:
     made_of: dict[tuple[str, str], str] = attrs.field(factory=dict)  # letter -> job id
     token_of: dict[str, str] = attrs.field(factory=dict)  # job id -> the dispatch call's token
     settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
-    changes: set[bytes] = attrs.field(factory=set)  # tokens of changes of schedules
+    changes: set[bytes] = attrs.field(factory=set)  # tokens of changes of schedules, and of ticks
     planned: dict[str, list[Any]] = attrs.field(factory=dict)  # job id -> key, version
     problems: list[str] = attrs.field(factory=list)  # what no invariant speaks of
     _uses: int = 0
@@ -235,6 +235,11 @@ class Watch:
             self._on_incoming(keys, args)
         elif script is SCHEDULE and isinstance(reply, list):
             watch_changes(self, args, reply)
+        elif script is TICK and isinstance(reply, list) and reply[0] != b"0":
+            if args[3] not in self.changes:
+                self.changes.add(args[3])
+                extra = {"number": int(reply[0]) // int(args[4]), "missed": int(reply[1])}
+                self._store("ticked", p=process.name, key=args[2].decode(), extra=extra)
         elif script is NOTIFY and isinstance(reply, bytes) and reply[:3] == b"OK ":
             # Who asked again may be told of the message that is there: each is told once.
             if (lane, reply) not in self._messages and (found := _SEQ.search(args[5])):
