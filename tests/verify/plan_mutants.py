@@ -117,11 +117,11 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "needs": ("plans",),
     },
     {
-        "name": "what could not be stopped is forgotten",
-        "breaks": "a job that did not end in time, or whose stop was lost, runs on for minutes",
-        "path": _KEPT,
-        "old": "self._had = {key for key, _ in diff.stops} | wanted.keys()",
-        "new": "self._had = {*wanted}",
+        "name": "other arguments are the same",
+        "breaks": "a key that is to have other arguments goes on with those of before",
+        "path": _CORE,
+        "old": 'return "keep" if own == wanted_id else "replace"',
+        "new": 'return "keep"',
         "needs": ("plans",),
     },
 )

@@ -511,7 +511,6 @@ SCENES: Final[dict[str, Scene]] = {
     **TIMED,
     **PLANS,
 }
-LONG: Final = {*BATCHES, *TIMED, *PLANS}  # these have many steps
 _IDLE: Final = (RENEW, RECONCILE, commands.PROBE, commands.PAGE)
 _IDLE_SHAS: Final = frozenset(script.sha.encode() for script in _IDLE)
 
