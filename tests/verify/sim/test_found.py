@@ -207,6 +207,6 @@ def test_a_crash_beside_a_line_loses_nothing_where_there_are_more_lanes(name: st
     [("steps", 5), ("save", 5), ("save soon", 5), ("fire", 23), ("be members", 23)],
 )
 def test_so_it_is_with_four_lanes(name: str, stride: int) -> None:
-    """What a job stores while it goes on is of its own lane; what others are told goes to theirs."""
+    """What a job stores while it goes on is of its own lane; what it tells goes to others'."""
     wrong = play_all(name, "mixed", stride=stride, lanes=4)
     assert not wrong, "\n".join(wrong)
