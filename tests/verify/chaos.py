@@ -79,6 +79,7 @@ class Plan:
     apart: bool = False  # each process in a network of its own
     slack_s: float = 0.5  # what this machine may add to every bound
     lanes: int = 0  # 0: as many as the fault takes, or the seed says
+    has_flows: bool = True  # followers, batches and schedules
 
     @property
     def name(self) -> str:
@@ -160,6 +161,7 @@ async def campaign(plan: Plan, directory: Path) -> Verdict:
         settings=plan.settings,
         apart=plan.apart,
         deaf=plan.deaf,
+        has_flows=plan.has_flows,
         lanes=plan.lanes
         or (FAULTS[plan.fault].lanes if plan.fault else (1, 1, 2, 4)[plan.seed % 4]),
     ) as world:

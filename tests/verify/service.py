@@ -314,6 +314,7 @@ class Producer:
     dice: random.Random
     per_s: float
     serves: bool  # it keeps the services, and notifies them
+    has_flows: bool  # and asks for followers and batches, and keeps schedules
     _calls: int = 0
     _going: int = 0
     _is_finishing: bool = False
@@ -332,17 +333,18 @@ class Producer:
                     for number in range(SERVICES):
                         keepers.start_soon(self._keep, f"svc-{number}")
                         keepers.start_soon(self._notify, f"svc-{number}")
-                    for name in SCHEDULES:
+                    for name in SCHEDULES if self.has_flows else ():
                         tasks.start_soon(self._flows.keep, name, over)
                 tasks.start_soon(self._stream, tasks)
-                tasks.start_soon(self._batches, tasks)
+                if self.has_flows:
+                    tasks.start_soon(self._batches, tasks)
                 async for command in commands:
                     if command["do"] == "finish":
                         self._is_finishing = True
                         break
                     for spec in command["specs"]:
                         tasks.start_soon(self._one, command["handler"], spec)
-                await anyio.sleep(GOES_ON_S)
+                await anyio.sleep(GOES_ON_S if self.has_flows else 0.0)
                 over.set()
             keepers.cancel_scope.cancel()
 
@@ -427,7 +429,8 @@ class Producer:
         if delay_s := spec.get("delay_s", 0.0):
             extra["delay_s"] = delay_s
         about: dict[str, Any] = {"key": key, "idem": call, "extra": extra}
-        followers = self._flows.followers(call) if handler == "work" else {}
+        is_followed = self.has_flows and handler == "work"
+        followers = self._flows.followers(call) if is_followed else {}
         self.record("dispatch", "invoke", **about)
         try:
             node = self.node.options(
@@ -617,7 +620,8 @@ def deafen() -> None:
 async def _call_until_closed(node: Node, cast: dict[str, Any], record: Recorder) -> None:
     """Dispatch and wait from a node that will leave: every call must return."""
     dice = random.Random(cast["seed"] + 1)
-    caller = Producer(node, record, dice, cast["calls_per_s"], serves=False)
+    has_flows = cast["has_flows"]
+    caller = Producer(node, record, dice, cast["calls_per_s"], serves=False, has_flows=has_flows)
     async with anyio.create_task_group() as tasks:
         healed = anyio.Path(cast["directory"]) / HEALED
         while node.state in ("open", "troubled") and not await healed.exists():
@@ -671,7 +675,8 @@ async def _work(
         say("ready")
         if cast["role"] == "producer":
             dice = random.Random(cast["seed"])
-            producer = Producer(node, record, dice, cast["per_s"], cast["serves"])
+            is_asked = cast["serves"], cast["has_flows"]
+            producer = Producer(node, record, dice, cast["per_s"], *is_asked)
             await producer.produce(_commands())
             say("finished")
         await leave.wait()
