@@ -44,6 +44,7 @@ _STARTS_S: Final = 30.0
 _SCHEDULES: Final = "tests/redis/test_schedule_scripts.py::"
 _CHANNEL: Final = "tests/redis/test_channel_scripts.py::"
 _BATCHES: Final = "tests/redis/test_batch_scripts.py::"
+_CAMPAIGN: Final = "tests/verify/test_campaigns.py::test_a_mixed_campaign_is_clean"
 _ONE_AT_A_TIME: Final = threading.Lock()  # a world owns trio's dice, and the Lua interpreter
 _LEFT_BEHIND: Final = (
     *("__pycache__", ".*_cache", ".git", ".venv", ".peers", ".hypothesis", "build", "dist"),
@@ -3171,6 +3172,30 @@ MUTANTS: Final = (
         old="elseif at < latest and token ~= '' then",
         new="elseif at <= latest and token ~= '' then",
         by=(_SCHEDULES + "test_a_tick_is_one_callers",),
+    ),
+    Mutant(
+        name="who follows otherwise never does",
+        breaks="of a failed job those follow who were to if it is done",
+        path="pool/redis/lua/lib/channel.lua",
+        old="    if (when == 't') == (word == 'done') then",
+        new="    if when == 't' then",
+        by=(_CAMPAIGN,),  # real processes show it, too
+    ),
+    Mutant(
+        name="who has failed counts as succeeded",
+        breaks="a batch is done though too few of its members are",
+        path="pool/redis/lua/lib/channel.lua",
+        old="    tell_batch(member, word == 'done' and 's' or word == 'parked' and 'f' or 'c')",
+        new="    tell_batch(member, word == 'cancelled' and 'c' or 's')",
+        by=(_CAMPAIGN,),
+    ),
+    Mutant(
+        name="a firing counts and says nothing",
+        breaks="the first job of each firing is counted, and there is none",
+        path="pool/redis/lua/schedule.lua",
+        old="  for a = at, at + 2 * messages - 2, 2 do",
+        new="  for a = at + 2, at + 2 * messages - 2, 2 do",
+        by=(_CAMPAIGN,),
     ),
     Mutant(
         name="message carried out twice",
