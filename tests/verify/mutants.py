@@ -3676,8 +3676,8 @@ MUTANTS: Final = (
     Mutant(
         name="only handlers that are registered",
         breaks="jobs that no worker takes are not among those that are unassigned",
-        path="pool/jobs/client/listing.py",
-        old='(*queues, ("jobs", "")) if await self._has_others(state, queues) else queues',
+        path="pool/jobs/client/shelves.py",
+        old='(*queues, ("jobs", "")) if await self._has_others(names, queues) else queues',
         new="queues",
         by=("tests/jobs/test_listing.py::test_what_nobody_takes_is_listed_and_counted",),
     ),
