@@ -45,6 +45,7 @@ KEPT_MAX: Final = 20_000  # records of a lane that are not plain, which are kept
 INBOXES_MAX: Final = 500
 SCHEDULES_MAX: Final = 1_000  # of a lane
 SCHEDULES: Final = 64  # looked at by one command: each has the arguments of its jobs
+_TOGETHER: Final = 100  # handlers asked for in one round trip
 RECENT_MS: Final = 3_600_000  # of dead letters: what is new
 
 

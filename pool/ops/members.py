@@ -1,7 +1,7 @@
 """Who works in a pool: nodes and workers, as the lanes know them and as they tell of themselves.
 
-    each lane: keepalive --a page at a time--> how each stands there --+--> of all lanes the worst,
-    the map of workers: host, pid, handlers, capacity -----------------+    and what each owns in all
+    each lane: keepalive --a page at a time--> how each stands there -+--> of all lanes the worst,
+    the map of workers: host, pid, handlers, capacity ----------------+    and what it owns in all
 
 A node without a worker is a client: nothing says where its process is.
 """

@@ -1,4 +1,4 @@
-"""What a pool stores beside its jobs, as one looks at it from outside: maps, streams, configuration.
+"""What a pool stores beside its jobs, seen from outside: maps, streams, configuration.
 
     names of keys of the server --SCAN, a page at a time--> maps, streams --> how large, how far
 
@@ -173,11 +173,8 @@ async def _stream(pipeline: Pipeline, control: Control, name: str) -> StreamRow 
             ("XINFO", "GROUPS", events),
         ],
     )
-    parked = await all_of(
-        pipeline,
-        [],
-        [("XLEN", control.sink_parked(name, _text(group, "name"))) for group in groups],
-    )
+    letters_of = [control.sink_parked(name, _text(group, "name")) for group in groups]
+    parked = await all_of(pipeline, [], [("XLEN", each) for each in letters_of])
     return StreamRow(
         name=name,
         length=length,

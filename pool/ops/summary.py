@@ -1,7 +1,7 @@
 """A pool at a glance: what `pool status` and `top` show, and whatever else serves it.
 
     view (counts, the oldest job) --+
-    checkup, a page of its records -+--> status: who is there, what there is, what is wrong and where
+    checkup, a page of its records -+--> who is there, what there is, what is wrong and where
 
 What is wrong is what `pool doctor` calls so, errors and warnings, by the same table: of the records
 RECORDS are walked over, so what only a walk over all can find is left to it.

@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
-from typing import Final, TextIO
+from typing import Final, Self, TextIO
 
 _GAP: Final = "  "
 _COLUMN_MIN: Final = 6  # characters of a column that is cut
@@ -139,6 +139,30 @@ def _cut(text: str, width: int) -> str:
     while text and _cells(text) > width - 1:
         text = text[:-1]
     return f"{text}\u2026"
+
+
+class Screen:
+    """A terminal's second screen, on which pictures follow each other; elsewhere they just do."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._is_there = self._stream.isatty()
+
+    def __enter__(self) -> Self:
+        self._send("\x1b[?1049h\x1b[?25l")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._send("\x1b[?25h\x1b[?1049l")
+
+    def clear(self) -> None:
+        """Begin the next picture."""
+        self._send("\x1b[H\x1b[J")
+
+    def _send(self, codes: str) -> None:
+        if self._is_there:
+            self._stream.write(codes)
+            self._stream.flush()
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from base64 import b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -19,8 +18,7 @@ from pool.errors import ConfigError
 from pool.jobs.client.parked import DeadLetters, ManyReplayed, ParkedJob
 from pool.jobs.node import Node
 from pool.names import check_pool
-from pool.ops import inspect
-from pool.ops.cli.status import reachable
+from pool.ops.cli.asking import as_facts, check_there, reachable
 from pool.ops.terminal import write
 from pool.redis.url import Url
 
@@ -143,16 +141,6 @@ async def _run(args: argparse.Namespace, url: Url, edited: _Edited | None) -> _S
         return _Said({"count": 1}, ["1 letter discarded"])
 
 
-async def check_there(pool: str, url: Url) -> None:
-    """See to it that a pool is not founded by looking at it.
-
-    Raises:
-        ConfigError: There is no such pool.
-    """
-    async with inspect.opened(pool, url):
-        return
-
-
 def _many(many: ManyReplayed, *, is_dry: bool) -> _Said:
     word = "would be replayed" if is_dry else "replayed"
     lines = [f"{many.count} letters {word}, {many.refused} refused"]
@@ -163,23 +151,6 @@ def _many(many: ManyReplayed, *, is_dry: bool) -> _Said:
 
 def _facts(job: ParkedJob) -> dict[str, Any]:
     return as_facts(attrs.asdict(job))
-
-
-def as_facts(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts as JSON can have them."""
-    try:
-        json.dumps(facts)
-    except (TypeError, ValueError):  # bytes, as somebody's own argument
-        told: dict[str, Any] = json.loads(json.dumps(facts, default=_as_json))
-        return told
-    return facts
-
-
-def _as_json(value: object) -> object:
-    """Return what JSON has no form for: bytes in base 64, all else as it is shown."""
-    if isinstance(value, bytes):
-        return {"base64": b64encode(value).decode()}
-    return repr(value)
 
 
 def _line(job: ParkedJob) -> str:
