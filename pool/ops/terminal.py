@@ -82,6 +82,11 @@ def width_of(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
+def height_of(stream: TextIO) -> int | None:
+    """Return how many lines can be seen there; None: as many as come."""
+    return shutil.get_terminal_size().lines if stream.isatty() else None
+
+
 def painted(text: str, word: str = "", *, is_on: bool) -> Safe:
     """Return a text made plain, in the colour of a word, itself if none is given; "" is bold."""
     text = plain(text)

@@ -38,8 +38,8 @@ _LISTING: Final = frozenset({"hget", "hscan", "sscan", "xrange"})  # Node.jobs
 
 _STREAMS: Final = frozenset({"type", "xack", "xdel", "xlen", "xrange"})
 
-# What only `pool maps`, `streams` and `purge` send, for their user's own rules: SCAN tells the names
-# of all keys of a server, those of others too.
+# What only `pool maps`, `streams` and `purge` send, for rules of their user's own: SCAN tells the
+# names of all keys of a server, those of others too.
 OPERATING: Final = frozenset({"scan", "unlink"})
 
 SENT: Final = _CONNECTION | _ACTORS | _WALK | _LOOKING | _LISTING | _STREAMS

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from itertools import count
+from typing import Final
 
 import anyio
 import attrs
@@ -24,11 +25,13 @@ from pool.ops.terminal import Screen, table
 from pool.ops.why import span
 from pool.redis.pipeline import Pipeline
 
+_EVERY_S_MIN: Final = 0.2
+
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool jobs`."""
     wanted = wanted_of(args)
-    every_s = checks.seconds("every", args.every)
+    every_s = max(_EVERY_S_MIN, checks.seconds("every", args.every) or 0.0)
     frames = None if args.frames is None else checks.count("frames", args.frames, 1, 10**9)
 
     async def read(pipeline: Pipeline, found: Found) -> int:
@@ -41,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
                 tell(args, page, lines(page))
                 if number == frames:
                     break
-                await anyio.sleep(every_s or 0.0)
+                await anyio.sleep(every_s)
         return 0
 
     return look(args, read)
