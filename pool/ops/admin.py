@@ -284,12 +284,9 @@ async def purge(
     view = await inspect.view(pipeline, found)
     if not is_dry:
         await _check_nobody(pipeline, found)
-    control = Control(found.pool)
-    keys = 0
-    for begins in (
-        *(Names(found.pool, each).prefix for each in range(found.lanes)),
-        control.prefix,
-    ):
+    control, keys = Control(found.pool), 0
+    lanes = [Names(found.pool, number).prefix for number in range(found.lanes)]
+    for begins in (*lanes, control.prefix):
         cursor = ""
         while True:
             names, cursor, _ = await stores.names_of(pipeline, begins, cursor=cursor)

@@ -22,8 +22,11 @@ from pool.jobs.node import Node
 from pool.ops.cli import main
 from pool.ops.cli.parked import _line as letter_line
 from pool.ops.cli.parked import _lines as letter_lines
-from pool.ops.cli.status import PoolStatus
-from pool.ops.cli.status import _lines as status_lines
+from pool.ops.cli.status import lines as status_lines
+from pool.ops.doctor import Finding
+from pool.ops.inspect import Oldest
+from pool.ops.members import NodeRow, WorkerRow
+from pool.ops.summary import PoolStatus
 from pool.ops.terminal import by_lines, plain, write
 from tests.ops.commands import ROOT, WAIT_S, running
 
@@ -79,13 +82,12 @@ def evil(kind: str) -> Any:
 
 
 def test_each_field_of_a_status_is_safe(capsys: pytest.CaptureFixture[str]) -> None:
-    given = {field.name: evil(str(field.type)) for field in attrs.fields(PoolStatus)}
-    names = ("id", "label", "version", "host", "running", "pending", "capacity")
-    worker: dict[str, Any] = dict.fromkeys(names, EVIL)
-    worker |= {"handlers": [EVIL], "lease_s": 1.0, "pid": 1, "draining": True}
-    given["nodes"] = [{"id": EVIL, "lease_s": 1.0, "workers": [worker]}]
-    given["oldest_pending"] = {"key": EVIL, "handler": EVIL, "state": EVIL, "owner": EVIL}
-    given["oldest_pending"]["age_s"] = 1.0
+    def of(kind: type[Any]) -> Any:
+        return kind(**{field.name: evil(str(field.type)) for field in attrs.fields(kind)})
+
+    given: dict[str, Any] = {f.name: evil(str(f.type)) for f in attrs.fields(PoolStatus)}
+    given |= {"nodes": [of(NodeRow)], "workers": [of(WorkerRow)], "oldest": of(Oldest)}
+    given["findings"] = [attrs.evolve(of(Finding), severity=EVIL, fix=EVIL)]
     write(status_lines(PoolStatus(**given)))
     said = capsys.readouterr().out
     assert said.count(r"\x1b[31mred") > 8

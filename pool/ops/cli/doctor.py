@@ -140,8 +140,7 @@ def lines(told: Diagnosis) -> Iterator[str]:
     if not told.findings:
         yield "nothing is wrong"
     for each in told.findings:
-        yield from finding_lines(each)
-        yield f"        advice  {each.advice}"
+        yield from finding_lines(each, has_advice=True)
     if told.is_dry:
         fixable = [each for each in told.findings if each.fix]
         if fixable:
@@ -155,7 +154,7 @@ def lines(told: Diagnosis) -> Iterator[str]:
             yield "there is nothing that --fix could mend"
 
 
-def finding_lines(each: Finding) -> Iterator[str]:
+def finding_lines(each: Finding, *, has_advice: bool = False) -> Iterator[str]:
     """Yield a finding: what, which keys, where, and what to run."""
     severity = painted(each.severity, each.severity, is_on=is_coloured(sys.stdout))
     space = " " * (8 - len(each.severity))
@@ -167,5 +166,7 @@ def finding_lines(each: Finding) -> Iterator[str]:
         yield f"        where   {'; '.join(each.where)}"
     if each.oldest_s is not None:
         yield f"        oldest  {span(each.oldest_s)}"
+    if has_advice:
+        yield f"        advice  {each.advice}"
     if each.command:
         yield f"        run     {each.command}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import termios
 import tty
@@ -134,6 +135,7 @@ def _keys(stream: TextIO) -> Iterator[TextIO | None]:
 async def _until_q(keys: TextIO, scope: anyio.CancelScope) -> None:
     while True:
         await anyio.wait_readable(keys)
-        if keys.read(1) in ("q", "Q", ""):
+        pressed = os.read(keys.fileno(), 64)
+        if not pressed or b"q" in pressed.lower():
             scope.cancel()
             return
