@@ -38,6 +38,7 @@ from pool.core import lifecycle
 from pool.errors import PoolError
 from pool.ops.cli.explain import facts, kinds
 from pool.ops.cli.parser import make
+from pool.ops.cli.shapes import SHAPES, classes, fields_of, word_of
 from pool.ops.doctor import RULES
 from pool.redis.scripts import Script
 from pool.settings import Settings
@@ -204,6 +205,19 @@ def commands() -> str:
         parts += [f"```text\n{' '.join(_usage(each).split())}\n```"]
         parts += [_one_space(each.epilog)] if each.epilog else []
         parts += [table(("", ""), iter(rows))] if rows else []
+    return "\n\n".join(parts)
+
+
+def shapes() -> str:
+    """What `--json` prints, by the classes of which it is made."""
+    verbs = (
+        (f"`pool {verb}`", f"[`{kind.__name__}`](#{kind.__name__.lower()})")
+        for verb, kind in SHAPES.items()
+    )
+    parts = [table(("verb", "prints"), verbs)]
+    for kind in classes():
+        rows = ((f"`{name}`", word_of(each)) for name, each in fields_of(kind).items())
+        parts += [f"### {kind.__name__}", said(kind), table(("field", "is"), rows)]
     return "\n\n".join(parts)
 
 
@@ -397,6 +411,7 @@ PARTS: Final = (
     Part("reference/errors.md", "entries", error_entries),
     Part("reference/events.md", "events", events),
     Part("reference/cli.md", "commands", commands),
+    Part("reference/cli.md", "shapes", shapes),
     Part("how-to/at-three-in-the-morning.md", "findings", findings),
     Part("reference/redis.md", "keys", redis_keys),
     Part("reference/scripts.md", "scripts", scripts),

@@ -201,7 +201,7 @@ def _add_one_or_all(command: argparse.ArgumentParser) -> None:
 
 def _add_filters(command: argparse.ArgumentParser) -> None:
     command.add_argument("--handler", type=_filled, help="of this handler only")
-    command.add_argument("--state", choices=_STATES, help="in this state only")
+    command.add_argument("--state", type=_filled, choices=_STATES, help="in this state only")
     command.add_argument("--owner", type=_filled, metavar="WORKER", help="that this worker has")
     command.add_argument("--prefix", type=_filled, help="whose key begins so")
     command.add_argument("--older-than", type=float, metavar="SECONDS", help="accepted by then")

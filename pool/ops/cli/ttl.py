@@ -51,6 +51,7 @@ from pool.settings import Settings
 class TtlSet:
     """What became of a change."""
 
+    v: int = 1
     pool: str
     ttl_s: float
     lanes: int
