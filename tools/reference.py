@@ -36,8 +36,8 @@ import pool.testing
 from pool import names
 from pool.core import lifecycle
 from pool.errors import PoolError
+from pool.ops.cli import parser as words
 from pool.ops.cli.explain import facts, kinds
-from pool.ops.cli.parser import make
 from pool.ops.cli.shapes import SHAPES, classes, fields_of, word_of
 from pool.ops.doctor import RULES
 from pool.redis.scripts import Script
@@ -194,7 +194,7 @@ def _event(kind: Any) -> str:
 
 def commands() -> str:
     """Every command with its options, from the parser itself."""
-    parser = make()
+    parser = words.make()
     [sub] = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     helps = {action.dest: action.help for action in sub._choices_actions}
     assert parser.epilog

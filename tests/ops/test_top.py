@@ -56,7 +56,8 @@ def _run(words: list[str], key: bytes) -> tuple[str, int]:
     pid, fd = pty.fork()
     if pid == 0:
         os.environ |= {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
-        os.execv(sys.executable, [sys.executable, "-m", "pool.ops.cli", *words])
+        program = [sys.executable, "-m", "pool.ops.cli", *words]
+        os.execv(sys.executable, program)  # noqa: S606 - in a terminal of its own
     said, until_s, is_pressed = b"", time.monotonic() + WAIT_S, False
     while time.monotonic() < until_s:
         if not select.select([fd], [], [], 0.2)[0]:
@@ -122,13 +123,15 @@ def test_bash_completes_our_words_without_starting_us(
     (tmp_path / "pool.bash").write_text(capsys.readouterr().out)
     ask = """
     source pool.bash
-    COMP_WORDS=(pool do) COMP_CWORD=1 PATH=/nowhere
+    COMP_WORDS=(pool do) COMP_CWORD=1
     $(complete -p pool | sed 's/.*-F \\([^ ]*\\).*/\\1/') pool do pool 2>/dev/null
     echo "${COMPREPLY[@]}"
     """
-    ask = ask.replace("PATH=/nowhere\n", "\n")
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash")
     done = subprocess.run(
-        ["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True
+        [bash, "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["doctor"]
 
