@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 _TESTS: Final = "tests/ops/test_verbs.py::"
+_HELP: Final = "tests/house/test_imports.py::"
 _COUNTED: Final = _TESTS + "test_many_are_counted_first_and_stopped_when_that_is_confirmed"
 
 CLI_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
@@ -63,7 +64,7 @@ CLI_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": 'is_whole=not {"run", "check"}.isdisjoint(words)',
         "new": "is_whole=True",
         "by": (
-            "tests/house/test_imports.py::test_help_and_version_import_nothing_but_pythons_own",
+            _HELP + "test_help_and_version_import_nothing_but_pythons_own",
         ),
     },
 )

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_all(args: argparse.Namespace) -> list[str]:
     """Return the options given that say something of many letters."""
-    names = ("dry_run", "handler", "prefix", "cause", "older_than", "newer_than", "rate")
+    names = ("dry_run", "handler", "prefix", "cause", "older_than", "newer_than", "rate", "yes")
     given = (name for name in names if getattr(args, name, None) not in (None, False))
     return [f"--{name.replace('_', '-')}" for name in given]
 
@@ -134,6 +134,10 @@ async def _run(args: argparse.Namespace, url: Url, edited: _Edited | None) -> _S
                 ref = await parked.replay(args.key, args.id)
                 return _Said({"job_id": ref.job_id}, [f"it is job {ref.job_id} now"])
             case "discard" if args.all:
+                if not (args.yes or args.dry_run):
+                    count = await parked.discard_all(**wanted, dry_run=True)
+                    problem = f"{count} letters match: say --yes to discard them"
+                    raise ConfigError(setting="yes", problem=problem)
                 count = await parked.discard_all(**wanted, dry_run=args.dry_run)
                 word = "would be discarded" if args.dry_run else "discarded"
                 return _Said({"count": count}, [f"{count} letters {word}"])

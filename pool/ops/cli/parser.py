@@ -249,7 +249,9 @@ def _add_parked(commands: _Commands) -> None:
     add_job(edit)
     edit.add_argument("--args", metavar="JSON", help="a list; left out: those there are stay")
     edit.add_argument("--kwargs", metavar="JSON", help="an object; left out: likewise")
-    add_job(verb("discard", "throw dead letters away"), or_all=True)
+    discard = verb("discard", "throw dead letters away")
+    add_job(discard, or_all=True)
+    discard.add_argument("--yes", action="store_true", help="with --all: do it")
 
 
 def _add_schedules(commands: _Commands) -> None:
