@@ -574,10 +574,10 @@ async def test_who_has_left_is_gone_at_once_and_a_pool_at_rest_is_well(
         async with Node(pool_name, pool_url, handlers=handlers, settings=settings) as worker:
             async with Node(pool_name, pool_url, settings=settings):
                 assert len((await fetch(pool_name, url)).nodes) == 3
-            assert {n["id"] for n in (await fetch(pool_name, url)).nodes} == {stays.id, worker.id}
+            assert {n.id for n in (await fetch(pool_name, url)).nodes} == {stays.id, worker.id}
             await (await stays.dispatch(serve, "k")).started(WAIT_S)
         status = await fetch(pool_name, url)
-        assert [node["id"] for node in status.nodes] == [stays.id]
+        assert [node.id for node in status.nodes] == [stays.id]
         assert [each.rule for each in status.findings] == ["no-worker"]
     for at_s in (0.0, 20.0):  # the second one: when nobody remembers who has left
         with redis.Redis.from_url(redis_url) as client:

@@ -69,7 +69,7 @@ def test_what_is_written_is_lines_in_any_encoding(encoding: str) -> None:
 class Tty(io.StringIO):
     """A terminal."""
 
-    encoding = "utf-8"  # type: ignore[assignment]
+    encoding = "utf-8"
 
     def isatty(self) -> bool:
         return True

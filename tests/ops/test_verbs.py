@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from pool.errors import JobCancelled
-from pool.jobs.client.shelves import PAGE_MAX
+from pool.jobs.client.shelves import PAGE, PAGE_MAX, JobFilter, Shelves
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
 from pool.jobs.node import Node
@@ -179,23 +179,23 @@ async def test_a_page_looks_at_no_more_than_it_may_and_says_so(stage: Stage) -> 
     calls = stage.node.options(delay_s=600.0)
     await calls.dispatch_many("stay", [f"k{n}" for n in range(700)])
     async with inspect.opened(stage.pool, Url.parse(stage.url)) as (pipeline, found):
-        page = await browse.jobs(pipeline, found, browse.JobFilter(prefix="none"), page=200)
+        page = await browse.jobs(pipeline, found, JobFilter(prefix="none"), page=200)
         assert page.jobs == ()
         assert page.cursor
         assert 200 <= page.looked < 400
         assert page.of == 700
         slices = list[int]()
-        read = browse.Shelves.read
+        read = Shelves.read
 
         async def counted(self: Any, names: Any, source: Any, at: str, count: int) -> Any:
             slices.append(count)
             return await read(self, names, source, at, count)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(browse.Shelves, "read", counted)
-            page = await browse.jobs(pipeline, found, browse.JobFilter(), page=2_000)
+            patch.setattr(Shelves, "read", counted)
+            page = await browse.jobs(pipeline, found, JobFilter(), page=2_000)
         assert len(page.jobs) == 700
-        assert max(slices) <= browse.PAGE
+        assert max(slices) <= PAGE
 
 
 @pytest.mark.parametrize("state", ["running", "waiting", "unassigned", "queued", "done", "parked"])
@@ -303,7 +303,7 @@ async def test_many_are_counted_first_and_stopped_when_that_is_confirmed(stage: 
 async def test_no_more_are_stopped_than_were_counted(stage: Stage) -> None:
     for n in range(4):
         await (await stage.node.dispatch("stay", f"k{n}")).started(WAIT_S)
-    wanted = browse.JobFilter(handler="stay")
+    wanted = JobFilter(handler="stay")
     counted = await admin.count(stage.node, "stop", wanted)
     for n in range(4, 8):
         await (await stage.node.dispatch("stay", f"k{n}")).started(WAIT_S)
@@ -397,7 +397,7 @@ async def test_maps_and_streams_are_shown(stage: Stage, redis_url: str) -> None:
     assert (told["length"], told["added"]) == (1, 1)
     assert [(sink["name"], sink["consumers"]) for sink in told["sinks"]] == [("billing", 1)]
     [told] = (await stage.json("maps", "prices"))["maps"]
-    assert (told["strings"], told["revision"], told["ends_ms"]) == (2, 2, 0)
+    assert (told["strings"], told["deltas"], told["ends_ms"]) == (2, 2, 0)
     assert "there is no nothing" in await stage.told("maps", "nothing", code=FINDING)
     assert "POOLAUTH" in await stage.told("maps", code=UNREACHABLE)  # SCAN is not for nodes
     stage.where[-1] = redis_url
