@@ -65,6 +65,8 @@ _OWN: Final = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00"), "WHEN"),
     (re.compile(r"-?\d+(?:\.\d+)?"), "N"),
     (re.compile(r"\b(?:valkey|redis)\b"), "SERVER"),
+    (re.compile(r"^ {6}.*\n", re.MULTILINE), ""),  # a traceback's frames: the code's business
+    (re.compile(r"\b(?:ms|s|min|h)\b"), "T"),
     (re.compile(r" +"), " "),
 )
 
@@ -118,7 +120,13 @@ def captures() -> dict[str, str]:
             _worker(Path(folder), server.url),
         ):
             anyio.run(_trouble, server.url)
-            return {verb: _shown(words, _environ(server.url)) for verb, words in VERBS.items()}
+            shown = {v: _shown(words, _environ(server.url)) for v, words in VERBS.items()}
+            return {verb: _placed(text, folder) for verb, text in shown.items()}
+
+
+def _placed(text: str, folder: str) -> str:
+    """Return a text whose files are where a reader's may be."""
+    return text.replace(folder, "/srv/shop").replace(str(ROOT), "/srv/site-packages")
 
 
 async def _trouble(url: str) -> None:
@@ -179,7 +187,7 @@ def _shown(words: Sequence[str], environ: dict[str, str]) -> str:
             said += piece
     os.close(ours)
     host = socket.gethostname()  # nobody else's business, and as wide
-    said = said.replace(host.encode(), "host-1".ljust(len(host))[: max(6, len(host))].encode())
+    said = said.replace(host.encode(), "host-1234567890"[: len(host)].ljust(len(host)).encode())
     last = said.decode().replace("\r", "").split("\x1b[H\x1b[J")[-1]
     lines = [line.rstrip() for line in _CODES.sub("", last).split("\n")]
     return "\n".join(lines).strip("\n") + "\n"

@@ -63,8 +63,6 @@ CLI_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": "pool/ops/cli/__init__.py",
         "old": 'is_whole=not {"run", "check"}.isdisjoint(words)',
         "new": "is_whole=True",
-        "by": (
-            _HELP + "test_help_and_version_import_nothing_but_pythons_own",
-        ),
+        "by": (_HELP + "test_help_and_version_import_nothing_but_pythons_own",),
     },
 )
