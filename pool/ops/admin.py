@@ -68,7 +68,7 @@ class Notified:
 
 
 @attrs.frozen(kw_only=True)
-class Changed:
+class JobsChanged:
     """What became of jobs that were to be stopped, or requeued.
 
     `found` were meant, `done` of them are stopped, or requeued; `keys` names the first of those
@@ -138,14 +138,14 @@ async def notify(node: Node, key: str, payload: Any) -> Notified:
 
 async def stop(
     node: Node, key: str, job_id: str | None, *, cause: str, timeout_s: float
-) -> Changed:
+) -> JobsChanged:
     """Stop one job; return when it has ended.  Raises as `JobRef.stop`."""
     ref = await node.job(key, job_id)
     await ref.stop(cause, timeout_s)
-    return Changed(pool=node.pool, action="stop", found=1, done=1, keys=(shown(key),))
+    return JobsChanged(pool=node.pool, action="stop", found=1, done=1, keys=(shown(key),))
 
 
-async def requeue(node: Node, key: str, job_id: str | None) -> Changed:
+async def requeue(node: Node, key: str, job_id: str | None) -> JobsChanged:
     """Have a job begin now that waits for its time, or make one of its dead letter again.
 
     Raises:
@@ -160,13 +160,13 @@ async def requeue(node: Node, key: str, job_id: str | None) -> Changed:
         await node.parked.replay(key, job_id)
     else:
         await _requeue(client, key, found)
-    return Changed(pool=node.pool, action="requeue", found=1, done=1, keys=(shown(key),))
+    return JobsChanged(pool=node.pool, action="requeue", found=1, done=1, keys=(shown(key),))
 
 
 # --- many -------------------------------------------------------------------------------------
 
 
-async def count(node: Node, action: str, wanted: JobFilter) -> Changed:
+async def count(node: Node, action: str, wanted: JobFilter) -> JobsChanged:
     """Count the jobs that an action is meant for, and name the first; nothing is changed."""
     found, keys = 0, list[str]()
     listing, cursor = Listing(node._open_client()), ""
@@ -176,7 +176,7 @@ async def count(node: Node, action: str, wanted: JobFilter) -> Changed:
         keys += [shown(each.key) for each in page.jobs[: KEYS_TOLD - len(keys)]]
         if not cursor:
             break
-    return Changed(
+    return JobsChanged(
         pool=node.pool, action=action, found=found, done=0, keys=tuple(keys), is_dry=True
     )
 
@@ -184,12 +184,12 @@ async def count(node: Node, action: str, wanted: JobFilter) -> Changed:
 async def stop_all(
     node: Node,
     wanted: JobFilter,
-    counted: Changed,
+    counted: JobsChanged,
     *,
     cause: str,
     timeout_s: float,
     on_progress: OnProgress,
-) -> Changed:
+) -> JobsChanged:
     """Stop no more jobs than were counted; return when they have ended, or the time is up."""
     report: StopReport = await StopMany(
         node._open_client(),
@@ -211,8 +211,8 @@ async def stop_all(
 
 
 async def requeue_all(
-    node: Node, wanted: JobFilter, counted: Changed, *, on_progress: OnProgress
-) -> Changed:
+    node: Node, wanted: JobFilter, counted: JobsChanged, *, on_progress: OnProgress
+) -> JobsChanged:
     """Requeue no more jobs than were counted, of those that wait for their time."""
     client, done, problems = node._open_client(), 0, list[str]()
     tried = set[tuple[str, str]]()

@@ -71,7 +71,7 @@ class NodeRow:
 
 
 @attrs.frozen(kw_only=True)
-class Members:
+class PoolMembers:
     """All nodes and workers of a pool; `unread` says what could not be read, and why."""
 
     v: int = 1
@@ -81,7 +81,7 @@ class Members:
     unread: tuple[str, ...] = ()
 
 
-async def read(pipeline: Pipeline, found: Found) -> Members:
+async def read(pipeline: Pipeline, found: Found) -> PoolMembers:
     """Read who works in a pool.
 
     Raises:
@@ -145,7 +145,7 @@ def put_together(
     lanes: Iterable[Sequence[KeyOwner]],
     known: Mapping[str, WorkerEntry],
     unread: Sequence[str] = (),
-) -> Members:
+) -> PoolMembers:
     """Return the members of all lanes as one, those that own the most first."""
     by_id = defaultdict[str, list[KeyOwner]](list)
     for lane in lanes:
@@ -164,7 +164,7 @@ def put_together(
         _node(node, by_id.get(node, []), of_node[node])
         for node in dict.fromkeys([*names, *filter(None, of_node)])
     ]
-    return Members(
+    return PoolMembers(
         pool=pool,
         nodes=tuple(sorted(nodes, key=lambda each: (-each.workers, -each.running, each.id))),
         workers=tuple(sorted(workers, key=lambda each: (each.label, -each.running, each.id))),

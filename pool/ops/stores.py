@@ -80,7 +80,7 @@ class StreamRows:
 
 
 @attrs.frozen(kw_only=True)
-class PoolConfig:
+class ConfigTold:
     """What holds for all of a pool.
 
     `lease_ttl_s` can be changed while its nodes run; all else stands since the pool was made.
@@ -197,12 +197,12 @@ def _text(facts: dict[str, Any], name: str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-async def config(pipeline: Pipeline, found: Found) -> PoolConfig:
+async def config(pipeline: Pipeline, found: Found) -> ConfigTold:
     """Read what holds for all of a pool."""
     names = [Names(found.pool, number).lane for number in range(found.lanes)]
     ttls = await pipeline.execute_all(("HGET", name, "ttl") for name in names)
     ttl_ms = round(found.ttl_s * 1000)
-    return PoolConfig(
+    return ConfigTold(
         pool=found.pool,
         lease_ttl_s=found.ttl_s,
         lanes=found.lanes,

@@ -171,16 +171,16 @@ class Screen:
 
 
 @contextmanager
-def progress(what: str, total: int, *, is_told: bool = True) -> Iterator[Progress]:
+def progress(what: str, total: int, *, is_told: bool = True) -> Iterator[ProgressBar]:
     """Tell on standard error how far something is, once it has lasted for a second."""
-    told = Progress(what, total, is_told=is_told and sys.stderr.isatty())
+    told = ProgressBar(what, total, is_told=is_told and sys.stderr.isatty())
     try:
         yield told
     finally:
         told.end()
 
 
-class Progress:
+class ProgressBar:
     """How far something is."""
 
     def __init__(self, what: str, total: int, *, is_told: bool) -> None:

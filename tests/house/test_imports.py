@@ -56,7 +56,14 @@ def test_a_node_loads_neither_the_redis_client_nor_the_other_event_loop() -> Non
 
 
 CORE = {"attr", "attrs", "anyio", "asyncio", "redis", "hiredis", "sniffio", "structlog"}
-LIGHT = {"pool", "pool.version", "pool.ops", "pool.ops.cli", "pool.ops.cli.parser"}
+LIGHT = {
+    "pool",
+    "pool.version",
+    "pool.ops",
+    "pool.ops.cli",
+    "pool.ops.cli.codes",
+    "pool.ops.cli.parser",
+}
 
 
 @pytest.mark.parametrize(

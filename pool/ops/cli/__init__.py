@@ -15,9 +15,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from pool.ops.cli.codes import FINDING, OK, UNREACHABLE, USAGE
 from pool.ops.cli.parser import make
 
-OK, FINDING, USAGE, UNREACHABLE = 0, 1, 2, 3
+__all__ = ["FINDING", "OK", "UNREACHABLE", "USAGE", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

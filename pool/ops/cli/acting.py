@@ -18,7 +18,7 @@ from pool.jobs.client.shelves import JobFilter
 from pool.jobs.node import Node
 from pool.names import check_handler, check_job_id, check_key
 from pool.ops import admin
-from pool.ops.admin import Changed, Dispatched, Notified
+from pool.ops.admin import Dispatched, JobsChanged, Notified
 from pool.ops.cli.asking import act, tell
 from pool.ops.cli.jobs import wanted_of
 from pool.ops.terminal import progress, write
@@ -86,17 +86,17 @@ def _json(name: str, text: str) -> Any:
 
 
 def _one(args: argparse.Namespace) -> int:
-    beside = [name for name in ("yes", "dry_run", "at_most") if getattr(args, name)]
-    beside += [name for name in _FILTERS if getattr(args, name) is not None]
-    if beside:
-        words = " and ".join(f"--{name.replace('_', '-')}" for name in beside)
+    given = [name for name in ("yes", "dry_run", "at_most") if getattr(args, name)]
+    given += [name for name in _FILTERS if getattr(args, name) is not None]
+    if given:
+        words = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         problem = f"{words} can only stand beside --all: KEY names one job"
         raise ConfigError(setting=args.command, problem=problem)
     check_key(args.key)
     if args.id is not None:
         check_job_id(args.id)
 
-    async def do(node: Node) -> Changed:
+    async def do(node: Node) -> JobsChanged:
         if args.command == "requeue":
             return await admin.requeue(node, args.key, args.id)
         return await admin.stop(node, args.key, args.id, cause=args.cause, timeout_s=args.timeout)
@@ -119,7 +119,7 @@ def _many(args: argparse.Namespace) -> int:
     return tell(args, done, _changed(done), ok=done.is_complete)
 
 
-async def _counted(args: argparse.Namespace, node: Node, wanted: JobFilter) -> Changed:
+async def _counted(args: argparse.Namespace, node: Node, wanted: JobFilter) -> JobsChanged:
     """Count, and if that is confirmed do it."""
     counted = await admin.count(node, args.command, wanted)
     if args.dry_run:
@@ -159,7 +159,7 @@ def _notified(done: Notified) -> Iterator[str]:
     yield f"{done.key} was sent 1 message"
 
 
-def _changed(done: Changed) -> Iterator[str]:
+def _changed(done: JobsChanged) -> Iterator[str]:
     if done.is_dry:
         yield f"{done.found} jobs would be {_DONE[done.action]}"
     else:

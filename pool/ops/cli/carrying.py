@@ -17,8 +17,8 @@ from pool.errors import (
     UsageError,
     again,
 )
-from pool.ops import cli
 from pool.ops.cli.child import Leash
+from pool.ops.cli.codes import FINDING, OK, UNREACHABLE, USAGE
 from pool.ops.terminal import write
 
 _INTERRUPTED = 128 + 2  # as a shell says of a program that SIGINT ended
@@ -35,7 +35,7 @@ def carry_out(args: argparse.Namespace) -> int:
         return _INTERRUPTED
     except BrokenPipeError:  # who read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return cli.OK
+        return OK
     except (PoolError, BaseExceptionGroup) as error:
         if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
             return _INTERRUPTED
@@ -84,11 +84,11 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 def _code(error: PoolError) -> int:
     match error:
         case UsageError():
-            return cli.USAGE
+            return USAGE
         case StoreUnavailable() | AuthError() | UnsupportedServer() | NoServer():
-            return cli.UNREACHABLE
+            return UNREACHABLE
         case _:
-            return cli.FINDING
+            return FINDING
 
 
 def _say(text: str, code: int) -> int:

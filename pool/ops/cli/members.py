@@ -9,7 +9,7 @@ import attrs
 
 from pool.ops import members
 from pool.ops.cli.asking import look, tell
-from pool.ops.members import Members, NodeRow, WorkerRow
+from pool.ops.members import NodeRow, PoolMembers, WorkerRow
 from pool.ops.terminal import table
 
 _HEALTHY = ("live", "closed", "draining")
@@ -39,7 +39,7 @@ def _fits(args: argparse.Namespace, row: NodeRow | WorkerRow) -> bool:
     )
 
 
-def _lines(found: Members, *, is_of_nodes: bool) -> Iterator[str]:
+def _lines(found: PoolMembers, *, is_of_nodes: bool) -> Iterator[str]:
     yield from node_table(found.nodes) if is_of_nodes else worker_table(found.workers)
     count = len(found.nodes) if is_of_nodes else len(found.workers)
     yield f"{count} {'nodes' if is_of_nodes else 'workers'}"

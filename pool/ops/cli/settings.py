@@ -9,7 +9,7 @@ from pool.errors import ConfigError, shown
 from pool.ops import stores
 from pool.ops.cli import ttl
 from pool.ops.cli.asking import look, tell
-from pool.ops.stores import PoolConfig
+from pool.ops.stores import ConfigTold
 from pool.settings import Settings
 
 _CHANGEABLE = "lease_ttl_s"
@@ -45,7 +45,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _lines(found: PoolConfig) -> Iterator[str]:
+def _lines(found: ConfigTold) -> Iterator[str]:
     yield f"lease_ttl_s  {found.lease_ttl_s:g}   (pool config --set lease_ttl_s=SECONDS)"
     yield f"lanes        {found.lanes}"
     yield f"protocol     {found.protocol}"

@@ -12,32 +12,32 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 import attrs
 
-from pool.ops.admin import Changed, Dispatched, Notified, Purged
+from pool.ops.admin import Dispatched, JobsChanged, Notified, Purged
 from pool.ops.browse import JobRows, JobTold
 from pool.ops.cli.doctor import Diagnosis
 from pool.ops.cli.top import Picture
 from pool.ops.cli.ttl import TtlSet
-from pool.ops.members import Members
-from pool.ops.stores import MapRows, PoolConfig, StreamRows
+from pool.ops.members import PoolMembers
+from pool.ops.stores import ConfigTold, MapRows, StreamRows
 from pool.ops.summary import PoolStatus
 from pool.ops.why import Why
 
 SHAPES: Final[Mapping[str, type[Any]]] = {
     "status": PoolStatus,
     "top": Picture,
-    "nodes": Members,
-    "workers": Members,
+    "nodes": PoolMembers,
+    "workers": PoolMembers,
     "jobs": JobRows,
     "job": JobTold,
     "why": Why,
     "doctor": Diagnosis,
     "dispatch": Dispatched,
     "notify": Notified,
-    "stop": Changed,
-    "requeue": Changed,
+    "stop": JobsChanged,
+    "requeue": JobsChanged,
     "maps": MapRows,
     "streams": StreamRows,
-    "config": PoolConfig,
+    "config": ConfigTold,
     "ttl": TtlSet,
     "purge": Purged,
 }
