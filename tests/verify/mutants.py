@@ -3493,7 +3493,7 @@ MUTANTS: Final = (
     Mutant(
         name="an unset variable means all letters",
         breaks="discard --all --prefix '$UNSET' throws all of them away",
-        path="pool/ops/cli/__init__.py",
+        path="pool/ops/cli/parser.py",
         old="    if not text:\n        raise argparse.Arg",
         new="    if text is None:\n        raise argparse.Arg",
         by=(

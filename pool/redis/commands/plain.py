@@ -146,11 +146,14 @@ def _ranked(words: Sequence[Word], reply: Any) -> Flat:
 
 
 def _groups(_: Sequence[Word], reply: Any) -> list[dict[str, Any]]:
-    """Return the facts of each of them."""
-    return [
+    """Return the facts of each group, `name` among them."""
+    found = [
         {str(typed(name, bytes), "utf-8", "replace"): value for name, value in _pairs(each)}
         for each in typed(reply, list)
     ]
+    for each in found:
+        typed(each.get("name"), bytes)
+    return found
 
 
 def _pairs(flat: Any) -> Iterator[tuple[Any, Any]]:
