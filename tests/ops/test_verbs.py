@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 WAIT_S = 60.0
-SETTINGS = Settings(lease_ttl_s=5.0)
+SETTINGS = Settings(lease_ttl_s=5.0, grace_s=0.0)
 
 
 class Stage:
