@@ -26,6 +26,7 @@ import attrs
 
 from pool.core.batches import CHECK_S, ENDS, IS_BATCH, check_s, member_id
 from pool.errors import NoSuchJob, PoolError, StoreLost
+from pool.events import BatchMissing
 from pool.jobs.context import Context, LaneState
 from pool.names import lane_of
 from pool.redis.commands.batches import BatchLooked, Stirred, Tended
@@ -98,6 +99,10 @@ class Caretaker:
             counted = await self._ask(state, call)
             if isinstance(counted, Stirred):
                 self.on_stirred(state.number, counted)
+                missing = sum(word == MISSING for _, word in ends)
+                if missing:
+                    event = BatchMissing(batch=batch_id, lane=state.number, members=missing)
+                    self.context.emit(event)
         if told.is_cancelling:
             await self._stop(live, told.cause)
 
