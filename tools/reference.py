@@ -276,7 +276,7 @@ KINDS: Final = {
         "hash",
         "key -> state that a job saved or handed over; line feed, id, space, key -> its steps",
     ),
-    "journal": ("stream", "what does not happen to an ordinary job; the latest 10,000"),
+    "journal": ("stream", "what does not happen to an ordinary job; the latest 10,000 (and up to 100 more), at most 1,200 bytes each"),
     "trials": ("hash", "worker -> the suspected job that it began last"),
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
     "attempts": ("hash", "key -> how its job's latest attempts failed"),

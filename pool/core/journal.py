@@ -105,7 +105,9 @@ class JournalEntry:
 def parse(raw: Raw, lane: int, at: str = "") -> JournalEntry:
     """Return what a stream's entry says; who else wrote there must not end its reader."""
     entry_id, flat = raw
-    fields = dict(zip((name.decode(errors="replace") for name in flat[::2]), flat[1::2], strict=True))
+    fields = dict(
+        zip((name.decode(errors="replace") for name in flat[::2]), flat[1::2], strict=True)
+    )
 
     def text(name: str) -> str:
         return fields.get(name, b"").decode(errors="replace").rstrip("\ufffd")
@@ -159,9 +161,7 @@ def merged(pages: Mapping[int, Page]) -> Iterator[tuple[int, Raw]]:
     """
     ends = [order(page.entries[-1][0]) for page in pages.values() if page.is_full and page.entries]
     horizon = min(ends, default=None)
-    found = [
-        (order(raw[0]), lane, raw) for lane, page in pages.items() for raw in page.entries
-    ]
+    found = [(order(raw[0]), lane, raw) for lane, page in pages.items() for raw in page.entries]
     for rank, lane, raw in sorted(found, key=lambda each: each[:2]):
         if horizon is not None and rank > horizon:
             return

@@ -6,8 +6,8 @@
 
 One call of a lane is under way at a time.  At most so many events of a lane wait: what comes while
 one hangs is dropped then, and counted in the next one that is noted.  A call whose answer was lost
-is sent again, so an entry may be there twice; what waits dies with its node.  Nothing is written for
-data that are others by now.
+is sent again, so an entry may be there twice; what waits dies with its node.  Nothing is written
+for data that are others by now.
 """
 
 from __future__ import annotations

@@ -70,12 +70,13 @@ def start_of(since: object, lanes: int) -> tuple[At, ...]:
     """
     if since is None:
         return (At(),) * lanes
-    if isinstance(since, datetime):
+    if issubclass(type(since), datetime):
+        assert isinstance(since, datetime)
         if since.tzinfo is None:
             raise checks.option("since", since, "a time with a zone")
         ms = max(0, round(since.astimezone(UTC).timestamp() * 1000))
         return (At(f"{ms}-0" if ms else ZERO),) * lanes
-    found = parse_position(since, lanes) if isinstance(since, str) else None
+    found = parse_position(since, lanes) if type(since) is str else None
     if found is None:
         must = f"a time, or the position of an entry: one id for each of the {lanes} lanes"
         raise checks.option("since", since, must)
@@ -122,7 +123,7 @@ class Journal:
         return self._ready.popleft()
 
     async def _read(self) -> bool:
-        """Read a page of each lane, and make ready what of it is in order; whether there is more."""
+        """Read a page of each lane; make ready what of it is in order.  Whether there is more."""
         key, pages = self._wanted.key, dict[int, Page]()
         lanes = range(len(self._ats)) if key is None else [lane_of(key, len(self._ats))]
         commands = [

@@ -37,9 +37,7 @@ def following(reply: Reply) -> Following:
     )
 
 
-FOLLOW: Final = Script.load(
-    "follow", keys="lane", args="generation for_ms names", reads=following
-)
+FOLLOW: Final = Script.load("follow", keys="lane", args="generation for_ms names", reads=following)
 NOTE: Final = Script.load("note", keys="lane journal", args="generation *items", reads=done)
 
 
@@ -54,9 +52,7 @@ class JournalCalls(Calls):
             args += each
         return NOTE((self.names.lane, self.names.journal), args)
 
-    def follow(
-        self, keys: Sequence[str], handlers: Sequence[str], *, for_s: float
-    ) -> ScriptCall:
+    def follow(self, keys: Sequence[str], handlers: Sequence[str], *, for_s: float) -> ScriptCall:
         """Have the journal take all edges of these for so long, instead of what it does now.
 
         For 0 s: of none any more.

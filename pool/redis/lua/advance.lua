@@ -363,6 +363,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     and string.match(redis.call('HGET', trials, source) or '', '^%d+') == epoch
   lift(key, r, unassigned)
   if edge == 'w' then
+    journal_job(journal, 'retried', key, r, failed)
     r[ACCEPTED] = accepted_of(r)
     local at = text_of(now + tonumber(x))
     r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
@@ -378,7 +379,6 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     later('ZADD', due, ends, 'k:' .. key)
     tally('waiting', 1)
     tally('retried', 1)
-    journal_job(journal, 'retried', key, r, failed)
     return was == 'P' and r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK' -- they were not told that it had begun
   end
   if string.sub(z, 1, 1) == '=' then
