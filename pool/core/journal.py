@@ -44,9 +44,14 @@ EDGES: Final[Mapping[str, str]] = {
     "channel": "where a lane stands with what another one has for it was not as that one had it",
 }
 # What a reader says of itself.
-MISSED: Final = "missed"  # entries behind the position are gone: the stream is capped
-UNREAD: Final = "unread"  # a lane does not answer, or something else stands in its journal's place
-FOREIGN: Final = "foreign"  # an entry that none of ours has written
+MISSED: Final = "missed"
+UNREAD: Final = "unread"
+FOREIGN: Final = "foreign"
+TOLD: Final[Mapping[str, str]] = {
+    MISSED: "entries behind the position are gone: only the latest are kept",
+    UNREAD: "a lane does not answer, or another value stands in its journal's place",
+    FOREIGN: "an entry that somebody else has written",
+}
 
 PAGE: Final = 1000  # entries of a lane in one read
 ZERO: Final = "0-0"
