@@ -12,8 +12,6 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import attrs
 
-from pool import checks
-
 __all__ = [
     "ActorCrashed",
     "AttemptFailed",
@@ -96,25 +94,18 @@ class Event(attrs.AttrsInstance, Protocol):
 Observer = Callable[[Event], object]
 
 
-def _check_rate(events: JobEvents, _: object, rate: float) -> None:
-    checks.number("rate", rate, 0.0, 1.0)
-    checks.plain_function("observer", events.observer)
-
-
 @attrs.frozen
 class JobEvents:
     """An observer that is told of ordinary jobs, too: `observers=[JobEvents(count, rate=0.01)]`.
 
     It hears of `rate` of all jobs, by key and job id: of each of them everything, and the same ones
     at all nodes.  All other events it is told as any observer is.  Jobs cost nothing more while no
-    observer of their node is one of these.
-
-    Raises:
-        InvalidOption: `observer` is no plain function, or `rate` no number from 0 to 1.
+    observer of their node is one of these.  A rate is a number from 0 to 1, or the node that is
+    given it says `ConfigError`.
     """
 
     observer: Observer
-    rate: float = attrs.field(default=1.0, validator=_check_rate)
+    rate: float = 1.0
 
     def __call__(self, event: Event) -> None:
         """Tell it of an event."""

@@ -286,7 +286,7 @@ KINDS: Final = {
     ),
     "journal": (
         "stream",
-        "what does not happen to an ordinary job; the latest 10,000 (and up to 100 more), at most 1,200 bytes each",
+        "what does not happen to an ordinary job; the latest 10,000, of 1,200 bytes at most",
     ),
     "trials": ("hash", "worker -> the suspected job that it began last"),
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),

@@ -62,7 +62,7 @@ Raw: TypeAlias = tuple[str, Sequence[bytes]]  # id; names and values in turn
 
 
 @attrs.frozen
-class At:
+class ReadTo:
     """How far a lane's journal was read: up to this id, which an entry has had, or not."""
 
     id: str = ZERO
@@ -72,15 +72,15 @@ class At:
         return self.id if self.is_exact else f"{self.id}~"
 
 
-def parse_position(text: str, lanes: int) -> tuple[At, ...] | None:
+def parse_position(text: str, lanes: int) -> tuple[ReadTo, ...] | None:
     """Return where each lane stands, or None for what is no position in a pool of so many lanes."""
     found = [_ID.fullmatch(each) for each in text.split(".")]
     if len(found) != lanes or not all(found):
         return None
-    return tuple(At(f"{each[1]}-{each[2]}", not each[3]) for each in found if each is not None)
+    return tuple(ReadTo(f"{each[1]}-{each[2]}", not each[3]) for each in found if each is not None)
 
 
-def position(ats: Sequence[At]) -> str:
+def position(ats: Sequence[ReadTo]) -> str:
     """Return it as text."""
     return ".".join(map(str, ats))
 
@@ -144,7 +144,7 @@ def time_of(entry_id: str) -> datetime:
 
 
 @attrs.frozen
-class Page:
+class JournalPage:
     """What one read of a lane's journal has brought."""
 
     entries: Sequence[Raw]
@@ -152,14 +152,14 @@ class Page:
     has_missed: bool  # the entry that it was read up to is gone
 
 
-def page_of(at: At, found: Sequence[Raw]) -> Page:
+def page_of(at: ReadTo, found: Sequence[Raw]) -> JournalPage:
     """Take what was read from a place on, that itself included."""
     is_there = bool(found) and found[0][0] == at.id
     rest = found[1:] if is_there else found
-    return Page(rest, len(found) >= PAGE, at.is_exact and not is_there)
+    return JournalPage(rest, len(found) >= PAGE, at.is_exact and not is_there)
 
 
-def merged(pages: Mapping[int, Page]) -> Iterator[tuple[int, Raw]]:
+def merged(pages: Mapping[int, JournalPage]) -> Iterator[tuple[int, Raw]]:
     """Yield lane and entry, in their order, as far as no lane can have one before them.
 
     What stands behind that is read again.

@@ -25,7 +25,7 @@ from pool.errors import PoolError, StoreUnavailable
 from pool.events import Event
 from pool.jobs.context import Context
 from pool.names import lane_of
-from pool.redis.commands.journal import Noted
+from pool.redis.commands.journal import NotedEvent
 from pool.redis.io.system import Reply
 
 WAITING_MAX: Final = 256  # events of a lane
@@ -40,7 +40,7 @@ _FACT_CHARS_MAX: Final = 160
 
 @attrs.define(eq=False)
 class _Lane:
-    waiting: deque[Noted] = attrs.field(factory=deque)
+    waiting: deque[NotedEvent] = attrs.field(factory=deque)
     dropped: int = 0
     failures: int = 0
     is_flying: bool = False  # or a pause is not over
@@ -84,7 +84,7 @@ class Noter:
         except PoolError as error:
             self._on_reply(number, batch, error)
 
-    def _on_reply(self, number: int, batch: Sequence[Noted], reply: Reply) -> None:
+    def _on_reply(self, number: int, batch: Sequence[NotedEvent], reply: Reply) -> None:
         lane = self._lanes[number]
         lane.is_flying = False
         if not isinstance(reply, StoreUnavailable):
@@ -103,7 +103,7 @@ class Noter:
         self._flush(number, lane)
 
 
-def noted(event: Event, facts: dict[str, Any], key: str, node: str) -> Noted:
+def noted(event: Event, facts: dict[str, Any], key: str, node: str) -> NotedEvent:
     """Return what is written of an event."""
     told = (
         f"{name}={str(value)[:_FACT_CHARS_MAX]}"

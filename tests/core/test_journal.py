@@ -9,8 +9,8 @@ import pytest
 from pool.core.journal import (
     FOREIGN,
     PAGE,
-    At,
-    Page,
+    ReadTo,
+    JournalPage,
     Raw,
     merged,
     page_of,
@@ -27,12 +27,12 @@ def raw(entry_id: str, *flat: bytes) -> Raw:
 @pytest.mark.parametrize(
     "ats",
     [
-        (At("17-3", True),),
-        (At(),),
-        (At("17-3", True), At("99-0"), At("18446744073709551615-0", True)),
+        (ReadTo("17-3", True),),
+        (ReadTo(),),
+        (ReadTo("17-3", True), ReadTo("99-0"), ReadTo("18446744073709551615-0", True)),
     ],
 )
-def test_a_position_is_read_as_it_was_told(ats: tuple[At, ...]) -> None:
+def test_a_position_is_read_as_it_was_told(ats: tuple[ReadTo, ...]) -> None:
     assert parse_position(position(ats), len(ats)) == ats
 
 
@@ -46,21 +46,26 @@ def test_what_is_no_position_of_this_pool_is_none(text: str) -> None:
 
 def test_an_entry_that_is_gone_is_missed_and_a_time_is_not() -> None:
     found = [raw("5-0"), raw("6-0")]
-    assert page_of(At("5-0", True), found) == Page(found[1:], False, False)
-    assert page_of(At("4-0", True), found) == Page(found, False, True)
-    assert page_of(At("4-0"), found) == Page(found, False, False)
-    assert page_of(At("4-0", True), []).has_missed
+    assert page_of(ReadTo("5-0", True), found) == JournalPage(found[1:], False, False)
+    assert page_of(ReadTo("4-0", True), found) == JournalPage(found, False, True)
+    assert page_of(ReadTo("4-0"), found) == JournalPage(found, False, False)
+    assert page_of(ReadTo("4-0", True), []).has_missed
 
 
 def test_nothing_is_told_before_what_a_full_page_may_still_lead_to() -> None:
     """Lane 0 has more behind 1000-0; what lane 1 has behind that waits, or it came too early."""
     full = [raw(f"{n}-0") for n in range(1, PAGE + 1)]
     others = [raw("500-1"), raw("1000-0"), raw("1000-1"), raw("2000-0")]
-    told = list(merged({0: Page(full, True, False), 1: Page(others, False, False)}))
+    told = list(merged({0: JournalPage(full, True, False), 1: JournalPage(others, False, False)}))
     assert len(told) == PAGE + 2
     assert told[-1] == (1, raw("1000-0"))
     assert [lane for lane, (entry_id, _) in told if entry_id.startswith("500-")] == [0, 1]
-    assert len(list(merged({0: Page(full, False, False), 1: Page(others, False, False)}))) == 1004
+    assert (
+        len(
+            list(merged({0: JournalPage(full, False, False), 1: JournalPage(others, False, False)}))
+        )
+        == 1004
+    )
 
 
 def test_an_entry_is_read_whoever_has_written_it() -> None:

@@ -25,9 +25,9 @@ from pool.core.journal import (
     PAGE,
     UNREAD,
     ZERO,
-    At,
+    ReadTo,
     JournalEntry,
-    Page,
+    JournalPage,
     merged,
     page_of,
     parse,
@@ -62,20 +62,20 @@ class JournalFilter:
         return self.key in (None, entry.key) and self.handler in (None, entry.handler)
 
 
-def start_of(since: object, lanes: int) -> tuple[At, ...]:
+def start_of(since: object, lanes: int) -> tuple[ReadTo, ...]:
     """Return where each lane is to be read from.
 
     Raises:
         InvalidOption: `since` is neither a position of this pool, nor a time, nor None.
     """
     if since is None:
-        return (At(),) * lanes
+        return (ReadTo(),) * lanes
     if issubclass(type(since), datetime):
         assert isinstance(since, datetime)
         if since.tzinfo is None:
             raise checks.option("since", since, "a time with a zone")
         ms = max(0, round(since.astimezone(UTC).timestamp() * 1000))
-        return (At(f"{ms}-0" if ms else ZERO),) * lanes
+        return (ReadTo(f"{ms}-0" if ms else ZERO),) * lanes
     found = parse_position(since, lanes) if type(since) is str else None
     if found is None:
         must = f"a time, or the position of an entry: one id for each of the {lanes} lanes"
@@ -93,7 +93,7 @@ class Journal:
     _pipeline: Pipeline
     _pool: str
     _wanted: JournalFilter
-    _ats: list[At]
+    _ats: list[ReadTo]
     _is_live: bool = False
     _failed: dict[int, PoolError] = attrs.field(factory=dict)  # lanes that do not answer
     _ready: deque[JournalEntry] = attrs.field(factory=deque)
@@ -124,7 +124,7 @@ class Journal:
 
     async def _read(self) -> bool:
         """Read a page of each lane; make ready what of it is in order.  Whether there is more."""
-        key, pages = self._wanted.key, dict[int, Page]()
+        key, pages = self._wanted.key, dict[int, JournalPage]()
         lanes = range(len(self._ats)) if key is None else [lane_of(key, len(self._ats))]
         commands = [
             ("XRANGE", Names(self._pool, lane).journal, self._ats[lane].id, "+", "COUNT", PAGE + 1)
@@ -141,10 +141,10 @@ class Journal:
             self._failed.pop(lane, None)
             page = pages[lane] = page_of(self._ats[lane], reply)
             if page.has_missed:
-                self._ats[lane] = At(self._ats[lane].id)
+                self._ats[lane] = ReadTo(self._ats[lane].id)
                 self._tell(lane, MISSED, "the cap took entries before they were read")
         for lane, raw in merged(pages):
-            self._ats[lane] = At(raw[0], True)
+            self._ats[lane] = ReadTo(raw[0], True)
             entry = parse(raw, lane, position(self._ats))
             if self._wanted.fits(entry):
                 self._ready.append(entry)
@@ -167,7 +167,7 @@ async def latest(
         PoolError: Its lane cannot be asked.
     """
     found: deque[JournalEntry] = deque(maxlen=most)
-    async for entry in Journal(pipeline, pool, JournalFilter(key=key), [At()] * lanes):
+    async for entry in Journal(pipeline, pool, JournalFilter(key=key), [ReadTo()] * lanes):
         if entry.edge != UNREAD:
             found.append(entry)
     return tuple(found)

@@ -14,7 +14,7 @@ from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
 # Edge, key, job id, handler, owner, epoch, attempt, detail.
-Noted: TypeAlias = tuple[Word, Word, Word, Word, Word, Word, Word, Word]
+NotedEvent: TypeAlias = tuple[Word, Word, Word, Word, Word, Word, Word, Word]
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +45,7 @@ NOTE: Final = Script.load("note", keys="lane journal", args="generation *items",
 class JournalCalls(Calls):
     """Writing the journal."""
 
-    def note(self, noted: Sequence[Noted]) -> ScriptCall:
+    def note(self, noted: Sequence[NotedEvent]) -> ScriptCall:
         """Write what a node has seen."""
         args: list[Word] = [self.generation]
         for each in noted:
