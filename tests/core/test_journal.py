@@ -9,9 +9,9 @@ import pytest
 from pool.core.journal import (
     FOREIGN,
     PAGE,
-    ReadTo,
     JournalPage,
     Raw,
+    ReadTo,
     merged,
     page_of,
     parse,
