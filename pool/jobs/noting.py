@@ -66,6 +66,8 @@ class Noter:
         if len(lane.waiting) >= WAITING_MAX:
             lane.dropped += 1
             return
+        if lane.dropped:
+            facts["dropped_before"], lane.dropped = lane.dropped, 0
         lane.waiting.append(noted(event, facts, key, self.context.node_id))
         self._flush(number, lane)
 
@@ -73,10 +75,6 @@ class Noter:
         if lane.is_flying or not lane.waiting:
             return
         batch = [lane.waiting.popleft() for _ in range(min(BATCH_MAX, len(lane.waiting)))]
-        if lane.dropped:
-            *facts, detail = batch[-1]
-            batch[-1] = (*facts, f"{lane.dropped} before it were dropped; {detail}")  # type: ignore[assignment]
-            lane.dropped = 0
         lane.is_flying = True
         call = self.context.lanes[number].lane.note(batch)
         try:

@@ -136,7 +136,8 @@ async def test_a_sample_is_of_whole_lives_and_the_same_at_all_nodes(
     client = await fleet.node(observers=[JobEvents(few.note, rate=0.2), JobEvents(every.note)])
     await fleet.node(handlers, observers=[JobEvents(few.note, 0.2), JobEvents(more.note, 0.6)])
     keys = [f"k{n}" for n in range(100)]
-    refs = await client.dispatch_many("fine", keys)
+    given = await client.dispatch_many("fine", keys)
+    refs = [ref for ref in given if isinstance(ref, JobRef)]
     for ref in refs:
         await ref.result(timeout_s=PATIENCE_S)
     listeners = JobListeners.among([JobEvents(print, rate=0.2)])

@@ -120,8 +120,8 @@ async def test_who_follows_sees_each_entry_as_it_comes_and_ends_quietly(
     fleet: Fleet, handlers: Handlers, tmp_path: Path
 ) -> None:
     node = await fleet.node(handlers, lanes=4)
-    where = {"POOL_NAME": fleet.pool, "POOL_URL": fleet.url}
-    async with running("events", "-f", "--json", cwd=tmp_path, **where) as cli:
+    where = ["--pool", fleet.pool, "--url", fleet.url]
+    async with running("events", "-f", "--json", *where, cwd=tmp_path) as cli:
         for key in ("a", "b"):
             await park(node, key)
             assert (await cli.event())["key"] == key

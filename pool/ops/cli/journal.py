@@ -90,6 +90,6 @@ async def _ask_all(pool: str, url: Url, call: Callable[[Lane, int], ScriptCall])
                 told.append(await at.call(call(lane, found.lanes), repeatable=True))
             except PoolError as error:
                 failed.append(error)
-    for error in failed:
-        raise again(error)
+    if failed:
+        raise again(failed[0])
     return told
