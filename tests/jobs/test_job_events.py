@@ -6,6 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from pool import Handlers, Job, JobRef, Node, Park, Retry
 from pool.errors import ConfigError, JobParked
@@ -158,10 +159,14 @@ async def test_other_events_come_as_to_any_observer_and_an_error_of_one_is_nobod
     def angry(event: Event) -> None:
         raise ValueError(event.event)
 
-    node = await fleet.node(handlers, observers=[JobEvents(angry), JobEvents(diary.note)])
-    await (await node.dispatch("fine", "k")).result(timeout_s=PATIENCE_S)
-    await diary.until(lambda events: len(about(events, "k")) == 3)
+    observers = [JobEvents(angry), JobEvents(diary.note)]
+    with capture_logs() as logs:
+        node = await fleet.node(handlers, observers=observers)
+        await (await node.dispatch("fine", "k")).result(timeout_s=PATIENCE_S)
+        await diary.until(lambda events: len(about(events, "k")) == 3)
+        await fleet.leave(node)
     assert "node.joined" in [event.event for event in diary.entries]
+    assert {line["event"] for line in logs} == {"observer.failed"}
 
 
 async def waits(event: Event) -> None: ...
