@@ -5,7 +5,7 @@ One emit, many readers (logs, metrics, spans, tests).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -53,12 +53,17 @@ def check_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
 def emit_to(observers: Sequence[Observer], event: Event) -> None:
     """Call every observer.  One that raises is logged; it is user code and ends nobody else."""
     for observer in observers:
-        try:
-            observer(event)
-        except KeyboardInterrupt:  # Ctrl-C while it ran: for the node
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again next time
-            _scribe.write(partial(_log.error, "observer.failed", of=event.event, exc_info=error))
+        tell_of(event.event, observer, event)
+
+
+def tell_of(what: str, observer: Callable[..., object], *args: object) -> None:
+    """Call one that is told of something; likewise."""
+    try:
+        observer(*args)
+    except KeyboardInterrupt:  # Ctrl-C while it ran: for the node
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again next time
+        _scribe.write(partial(_log.error, "observer.failed", of=what, exc_info=error))
 
 
 # What may come in floods, and which of its facts make it the same trouble again.  What is told here

@@ -22,7 +22,10 @@ from pool.ops.cli.child import SHUT_DOWN, Leash
 from pool.ops.cli.config import Configuration, RunOptions
 from pool.ops.cli.loading import load_all, load_observer
 from pool.ops.cli.readiness import Readiness
+from pool.ops.endpoints import Endpoints
+from pool.ops.httpd import LOOPBACK, HttpServer
 from pool.ops.logs import configure
+from pool.ops.metrics import Metrics
 from pool.ops.terminal import by_lines
 from pool.runtime.memory import freeze_memory
 from pool.runtime.observers import log_observer
@@ -52,6 +55,8 @@ def run_worker(
         sys.stderr,
         is_json=options.log_format == "json" or (options.log_format == "auto" and is_json),
     )
+    metrics = None if options.metrics_port is None else Metrics()
+    counting = () if metrics is None else (metrics,)
     node = Node(
         options.pool,
         options.url,
@@ -61,15 +66,34 @@ def run_worker(
         weight=options.weight,
         label=_label(options, leash),
         version=options.version_label,
-        observers=(log_observer, *observers),
+        observers=(log_observer, *counting, *observers),
     )
     if leash is None:
         tell = partial(tell, pool=options.pool)
     else:
         leash.loaded()
         tell = partial(leash.tell, child=leash.number)
-    anyio.run(_work, node, sorted(handlers), leash, readiness, tell, backend=options.loop)
+    server = None if metrics is None else _serving(options, leash, Endpoints(node, metrics))
+    work = partial(_work, node, sorted(handlers), leash, readiness, tell, server)
+    try:
+        anyio.run(work, backend=options.loop)
+    finally:
+        if server is not None:
+            server.close()
     return 0
+
+
+def _serving(options: RunOptions, leash: Leash | None, endpoints: Endpoints) -> HttpServer:
+    """Listen where this process is asked; from before it joins on, as it may take long."""
+    port, place = options.metrics_port or 0, 1 if leash is None else leash.number
+    server = HttpServer(
+        options.metrics_host or LOOPBACK,
+        port + place - 1 if port else 0,
+        endpoints.answer,
+        is_patient=leash is not None,  # who was in our place may still be leaving
+    )
+    server.start()
+    return server
 
 
 def _label(options: RunOptions, leash: Leash | None) -> str:
@@ -85,15 +109,20 @@ async def _work(
     leash: Leash | None,
     readiness: Readiness,
     tell: Callable[..., None],
+    server: HttpServer | None,
 ) -> None:
     async def on_ready() -> None:
         freeze_memory()
         readiness.ready(f"node {node.id}")
-        bound = {} if leash is None else {"drain_s": _drain_s(node)}
+        bound: dict[str, Any] = {} if leash is None else {"drain_s": _drain_s(node)}
+        if server is not None:
+            bound["metrics"] = server.address
         tell("ready", node=node.id, handlers=handlers, **bound)
 
     def on_leaving(why: str) -> None:
         readiness.leaving(why)
+        if server is not None and leash is not None:
+            server.close()  # its successor listens there
         tell("draining", node=node.id, why=why)
 
     try:
