@@ -64,8 +64,6 @@ class Run(Life):
     keeper = NO_KEEPER
     # When its handler said last how far it is.
     progressed_s = 0.0  # type: float
-    # When what ends it was decided, where somebody counts.
-    ended_s = 0.0  # type: float
 
     start: Start
     lane: int

@@ -50,7 +50,6 @@ from pool.jobs.restoring import restore
 from pool.jobs.run import CANCELLED, Ending, Run
 from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
 from pool.jobs.trials import LIVED_S
-from pool.jobs.worker.counting import count_end, count_loss, count_start, waited_s
 from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Executor
 from pool.jobs.worker.messages import (
     Drain,
@@ -638,8 +637,6 @@ class Worker(Actor[Told]):
             self._tell_hooks(run, "started")
         if not handler._is_async:
             self._watch_threads(run)
-        if self.context.meter is not None:
-            count_start(self.context.meter, run, self.context.lanes[run.lane])
 
     def _inbox_of(self, run: Run) -> Inbox:
         if run.inbox is None:
@@ -679,8 +676,6 @@ class Worker(Actor[Told]):
             self._executor.unprepare(run)
         if run.why == "lost" and why != "lost":
             self._tell_hooks(run, "lost")
-            if self.context.meter is not None:
-                count_loss(self.context.meter, run, self.context.io.clock())
         if effect in ("end", "lose"):
             if run.scope is not None:
                 run.scope.cancel()
@@ -783,6 +778,7 @@ class Worker(Actor[Told]):
         """Write the line of a job whose run has ended, where that is asked for."""
         start, state = run.start, self.context.lanes[run.lane]
         now_s, began_s = self.context.io.clock(), run.began_s
+        began_ms = state.server_ms + 1000 * ((began_s or now_s) - state.server_at_s)
         log_job(
             level,
             pool=self.context.pool,
@@ -794,14 +790,12 @@ class Worker(Actor[Told]):
             outcome=_HAPPENINGS.get(
                 type(edge), "done" if isinstance(edge, DoneEdge) else "cancelled"
             ),
-            waited_s=round(waited_s(run, state, began_s or now_s), 3),
+            waited_s=round(max(0.0, began_ms - start.accepted / 1000) / 1000, 3),
             ran_s=round(now_s - began_s, 3) if began_s else 0.0,
         )
 
     def _settle(self, run: Run, edge: Edge) -> None:
         run.edge = edge
-        if self.context.meter is not None:
-            run.ended_s = self.context.io.clock()
         if run.handler is not None and run.handler._log_jobs is not None:
             self._log(run.handler._log_jobs, run, edge)
         self._settling[run.lane] += 1
@@ -946,11 +940,8 @@ class Worker(Actor[Told]):
             job = pair(edge.key, edge.id)
             self.tell_waiters(box.lane, changed.waiters, "ended", job, outcome or b"")
             tell_next(self.context, box.lane, edge, changed)
-        if run is not None:
-            if self.context.meter is not None:
-                count_end(self.context.meter, run, edge, changed.status)
-            if run.step("settled"):
-                self._forget(run)
+        if run is not None and run.step("settled"):
+            self._forget(run)
 
     def _refused(self, key: str, epoch: int, answer: str) -> None:
         self.context.emit(CommitRefused(key=key, epoch=epoch, answer=answer))
