@@ -1,15 +1,18 @@
 """What happens, as data: every event that a node, a map or a stream tells its observers.
 
-Event names are noun.past_verb and never change: dashboards depend on them.  There is no event for
-an ordinary job: that is counted in the lane, and a log line would cost more than the job.
+Event names are noun.past_verb and never change: dashboards depend on them.  The events of an
+ordinary job (`job.*`) are made only for observers that ask for them, see `JobEvents`: a log line
+would cost more than the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import attrs
+
+from pool import checks
 
 __all__ = [
     "ActorCrashed",
@@ -25,6 +28,10 @@ __all__ = [
     "HandlerOverran",
     "HookFailed",
     "IndexRestored",
+    "JobAccepted",
+    "JobEvents",
+    "JobSettled",
+    "JobStarted",
     "LaneDataLost",
     "LaneJoined",
     "LaneMissing",
@@ -83,6 +90,31 @@ class Event(attrs.AttrsInstance, Protocol):
 
 
 Observer = Callable[[Event], object]
+
+
+def _check_rate(events: JobEvents, _: object, rate: float) -> None:
+    checks.number("rate", rate, 0.0, 1.0)
+    checks.plain_function("observer", events.observer)
+
+
+@attrs.frozen
+class JobEvents:
+    """An observer that is told of ordinary jobs, too: `observers=[JobEvents(count, rate=0.01)]`.
+
+    It hears of `rate` of all jobs, by key and job id: of each of them everything, and the same ones
+    at all nodes.  All other events it is told as any observer is.  Jobs cost nothing more while no
+    observer of their node is one of these.
+
+    Raises:
+        InvalidOption: `observer` is no plain function, or `rate` no number from 0 to 1.
+    """
+
+    observer: Observer
+    rate: float = attrs.field(default=1.0, validator=_check_rate)
+
+    def __call__(self, event: Event) -> None:
+        """Tell it of an event."""
+        self.observer(event)
 
 
 @attrs.frozen(kw_only=True)
@@ -834,3 +866,64 @@ class SinkTroubled:
     stream: str  # "" if it is not about one
     key: str  # "" if it is not about one
     problem: str
+
+
+# --- of ordinary jobs, for `JobEvents` --------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class JobAccepted:
+    """A job that this node dispatched is recorded; told again of a dispatch that is repeated.
+
+    Not of what no node dispatches: followers, and the firings of schedules.
+    """
+
+    event: ClassVar[str] = "job.accepted"
+    level: ClassVar[str] = "debug"
+
+    handler: str
+    key: str
+    job_id: str
+    took_s: float  # since it was sent
+
+
+@attrs.frozen(kw_only=True)
+class JobStarted:
+    """A handler is called; once more, under the same epoch, where it goes on after an outage."""
+
+    event: ClassVar[str] = "job.started"
+    level: ClassVar[str] = "debug"
+
+    handler: str
+    key: str
+    job_id: str
+    attempt: int
+    epoch: int
+    worker: str
+    waited_s: float  # since the job was accepted, in pool time
+
+
+JobEnd: TypeAlias = Literal["done", "cancelled", "parked", "retried", "moved"]
+
+
+@attrs.frozen(kw_only=True)
+class JobSettled:
+    """A run of a job has ended here, and the store knows how: `outcome`.
+
+    What is retried has another attempt to come; what is moved goes on at another worker, as the
+    same attempt.
+    """
+
+    event: ClassVar[str] = "job.settled"
+    level: ClassVar[str] = "debug"
+
+    handler: str
+    key: str
+    job_id: str
+    attempt: int
+    epoch: int
+    worker: str
+    outcome: JobEnd
+    waited_s: float  # from its acceptance to its start, in pool time
+    ran_s: float  # 0 where its handler was not called
+    took_s: float  # from the handler's end until the store knew of it

@@ -25,6 +25,7 @@ from pool.redis.commands.member import Clock
 from pool.redis.commands.talk import Missing
 from pool.redis.io.system import Loop
 from pool.runtime.hang import Door
+from pool.runtime.observers import JobListeners
 from pool.runtime.outages import Outages
 from pool.runtime.session import Session
 
@@ -119,6 +120,7 @@ class Context(Session):
     loop: Loop
     node: Any  # the `Node` itself, for handlers
     node_id: str
+    jobs: JobListeners | None = None  # who is told of ordinary jobs
     lanes: list[LaneState] = attrs.field(factory=list)
     roster: Roster = attrs.field(factory=Roster)
     # key -> run: a key never starts here while an earlier handler of it still runs in this process

@@ -73,7 +73,7 @@ from pool.redis.io.loops import door
 from pool.redis.io.system import IO, LINEAGE, SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
-from pool.runtime.observers import check_observers, emit_to, log_observer
+from pool.runtime.observers import JobListeners, check_observers, emit_to, log_observer
 from pool.runtime.pool_config import check_ttl, open_pool
 from pool.runtime.session import CLOSE_BUDGET_S, check_settings, serve
 from pool.runtime.supervisor import Supervisor
@@ -123,6 +123,7 @@ class Node(Dispatching):
             version: Shown to people; of the service, not of this library.
             observers: Plain functions, called with every event; the default writes log lines.  On
                 the event loop, but for `loop.hung`, which comes from the thread that saw it hang.
+                `JobEvents(observer, rate)` is one that is told of ordinary jobs, too.
 
         Raises:
             ConfigError: A name, the address or a number cannot be used.
@@ -840,6 +841,7 @@ class Node(Dispatching):
             ids=io.ids,
             node=self,
             node_id=io.ids.next("n"),
+            jobs=JobListeners.among(self._observers),
             generation="",
             emit=self._emit,
             supervisor=supervisor,

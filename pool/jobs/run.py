@@ -64,6 +64,8 @@ class Run(Life):
     keeper = NO_KEEPER
     # When its handler said last how far it is.
     progressed_s = 0.0  # type: float
+    # When it ended, where somebody listens.
+    ended_s = 0.0  # type: float
 
     start: Start
     lane: int
