@@ -5,5 +5,15 @@ from __future__ import annotations
 from pool.ops.endpoints import MetricsApp
 from pool.ops.health import Health, HealthPart, health
 from pool.ops.metrics import MetricFamily, Metrics, Sample
+from pool.ops.rates import keep_rates
 
-__all__ = ["Health", "HealthPart", "MetricFamily", "Metrics", "MetricsApp", "Sample", "health"]
+__all__ = [
+    "Health",
+    "HealthPart",
+    "MetricFamily",
+    "Metrics",
+    "MetricsApp",
+    "Sample",
+    "health",
+    "keep_rates",
+]

@@ -283,6 +283,8 @@ KINDS: Final = {
     "schedules": ("hash", "name -> schedule, and how it stands"),
     "scheduled": ("zset", "name -> when it is due, by the server's own clock; not of paused ones"),
     "tickers": ("hash", "name -> its latest tick, and who had it"),
+    "rates": ("hash", "what was counted of jobs in the minute under way; in the first lane"),
+    "rated": ("stream", "likewise, of each minute of the last day; less than a megabyte"),
     "kept": ("zset", "length of the outcome, job id and key -> until when it is remembered"),
     "batches": ("zset", "id of each batch -> when it was opened"),
     "config": ("hash", "protocol, lanes, TTL and generation: what the pool was made as"),

@@ -1,44 +1,35 @@
-"""Who counts what goes by, for figures: at most one of a node's observers, and it asks for it.
+"""An observer that counts what goes by, for figures: a node has at most one.
 
-    worker --started, ended--> Meter <--turned, renewed-- keep-alive       events as to any observer
+    worker --job events--> Meter <--turned, renewed-- keep-alive        other events as any observer
 
-A node without one pays a look whether there is one, for each job.
+It is told of all jobs, as by `JobEvents`; without one, and without those, jobs pay nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pool.checks import setting
+from pool.events import Event, JobEvents, Observer
 
 if TYPE_CHECKING:
-    from pool.events import Event, Observer
     from pool.jobs.node import Node
-
-RunOutcome: TypeAlias = Literal["done", "cancelled", "parked", "retried", "released", "lost"]
 
 
 class Meter:
-    """An observer that hears of every job, too.
-
-    On the event loop, and each job waits for what is done here: none of it may raise.
-    """
+    """What such an observer is told; none of it may raise, but `attach`."""
 
     def __call__(self, event: Event) -> None:
-        """An event, as every observer hears it."""
+        """Take an event."""
         raise NotImplementedError
 
     def attach(self, node: Node) -> None:
-        """This node opens; it has one meter, and a meter at most one open node."""
-        raise NotImplementedError
+        """Take the node that opens; a meter has at most one that is open.
 
-    def started(self, handler: str, waited_s: float | None) -> None:
-        """A handler is called; first after so long since the job was accepted, None: once more."""
-        raise NotImplementedError
-
-    def ended(self, handler: str, outcome: RunOutcome, ran_s: float) -> None:
-        """A run has ended, and the store has said what became of it."""
+        Raises:
+            ConfigError: It has one.
+        """
         raise NotImplementedError
 
     def turned(self, lag_s: float) -> None:
@@ -46,12 +37,12 @@ class Meter:
         raise NotImplementedError
 
     def renewed(self, took_s: float, failed: int, of: int) -> None:
-        """A round of renewals was answered, of which so many failed."""
+        """So many leases were to be renewed, which failed for some."""
         raise NotImplementedError
 
 
 def meter_of(observers: Iterable[Observer]) -> Meter | None:
-    """Return the observer that counts jobs, if there is one.
+    """Return the observer that counts, if there is one.
 
     Raises:
         ConfigError: There are several.
@@ -60,3 +51,8 @@ def meter_of(observers: Iterable[Observer]) -> Meter | None:
     if len(found) > 1:
         raise setting("observers", f"{len(found)} of them", "at most one that counts jobs")
     return found[0] if found else None
+
+
+def told_of_jobs(meter: Meter | None) -> Sequence[Observer]:
+    """Return who is told of jobs for the sake of a meter."""
+    return () if meter is None else (JobEvents(meter),)

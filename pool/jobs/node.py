@@ -52,7 +52,7 @@ from pool.jobs.context import Context
 from pool.jobs.followers import Follower, Packer, count_of, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
 from pool.jobs.job import RUNNING, Job
-from pool.jobs.meter import meter_of
+from pool.jobs.meter import meter_of, told_of_jobs
 from pool.jobs.producing import Producer
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.wiring import Wiring
@@ -841,7 +841,7 @@ class Node(Dispatching):
             ids=io.ids,
             node=self,
             node_id=io.ids.next("n"),
-            jobs=JobListeners.among(self._observers),
+            jobs=JobListeners.among((*self._observers, *told_of_jobs(self._meter))),
             generation="",
             emit=self._emit,
             supervisor=supervisor,

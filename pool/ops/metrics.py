@@ -1,6 +1,6 @@
 """The figures of one node, as Prometheus names them: counted as jobs go by, read when asked for.
 
-    Meter's calls, events --> counts, durations        on the event loop, some 2 us a job
+    events, job events --> counts, durations           on the event loop
     read() --> families --> Prometheus' client, or whatever else somebody has       in any thread
 
 No label is a key: handlers are those that are registered, at most HANDLERS_MAX; causes of failures
@@ -18,15 +18,24 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import attrs
 
 from pool import checks
 from pool.core.settlement import TOO_LONG
 from pool.errors import ConfigError
-from pool.events import AttemptFailed, Event, NodeJoined, NodeLeft, WorkerReaped
-from pool.jobs.meter import Meter, RunOutcome
+from pool.events import (
+    AttemptFailed,
+    Event,
+    JobAccepted,
+    JobSettled,
+    JobStarted,
+    NodeJoined,
+    NodeLeft,
+    WorkerReaped,
+)
+from pool.jobs.meter import Meter
 from pool.jobs.node import Node
 from pool.runtime.observers import tell_of
 
@@ -91,6 +100,7 @@ class Durations:
 class HandlerCounts:
     """What is counted of one handler's jobs here."""
 
+    accepted: int = 0  # by this node's dispatches
     started: int = 0
     waited: Durations = attrs.field(factory=Durations)
     ran: Durations = attrs.field(factory=Durations)
@@ -143,43 +153,52 @@ class Metrics(Meter):
         self._node = node
 
     def __call__(self, event: Event) -> None:
-        """Count an event: by its name, and what it says of attempts and takeovers."""
-        self._events[event.event] += 1
-        self._tell("pool_events_total", 1, event=event.event)
-        if isinstance(event, AttemptFailed):
-            failed = self._of(event.handler).failed
-            cause = _cause(event.error)
-            cause = cause if cause in failed or len(failed) < CAUSES_MAX else OTHER
-            failed[cause] += 1
-            self._tell("pool_attempts_failed_total", 1, handler=event.handler, cause=cause)
-        elif isinstance(event, WorkerReaped):
-            self._taken_over += event.keys
-        elif isinstance(event, NodeJoined):
-            if self._on_collector not in gc.callbacks:
-                gc.callbacks.append(self._on_collector)
-        elif isinstance(event, NodeLeft) and self._on_collector in gc.callbacks:
-            gc.callbacks.remove(self._on_collector)
+        """Count an event; of a job's what it says, of others their names."""
+        kind = type(event)
+        if kind is JobSettled:
+            self._settled(cast("JobSettled", event))
+        elif kind is JobStarted:
+            self._started(cast("JobStarted", event))
+        elif kind is JobAccepted:
+            handler = cast("JobAccepted", event).handler
+            self._of(handler).accepted += 1
+            self._tell("pool_jobs_accepted_total", 1, handler=handler)
+        else:
+            self._events[event.event] += 1
+            self._tell("pool_events_total", 1, event=event.event)
+            self._look_into(event)
 
-    def started(self, handler: str, waited_s: float | None) -> None:
-        """Count a run that begins; the node's worker calls it."""
-        counts = self._of(handler)
+    def _started(self, event: JobStarted) -> None:
+        counts = self._of(event.handler)
         counts.started += 1
-        if waited_s is not None:
-            counts.waited.add(waited_s)
-        if self._callback is not None:
-            self._tell("pool_runs_started_total", 1, handler=handler)
-            if waited_s is not None:
-                self._tell("pool_job_start_delay_seconds", waited_s, handler=handler)
+        if not event.is_again:
+            counts.waited.add(event.waited_s)
+            self._tell("pool_job_start_delay_seconds", event.waited_s, handler=event.handler)
+        self._tell("pool_runs_started_total", 1, handler=event.handler)
 
-    def ended(self, handler: str, outcome: RunOutcome, ran_s: float) -> None:
-        """Count a run that has ended; the node's worker calls it."""
+    def _settled(self, event: JobSettled) -> None:
+        handler, outcome = event.handler, event.outcome
         counts = self._of(handler)
         counts.ended[outcome] += 1
-        counts.ran.add(ran_s)
+        counts.ran.add(event.ran_s)
         if self._callback is not None:
             name = "pool_jobs_settled_total" if outcome in SETTLED else "pool_runs_given_up_total"
             self._tell(name, 1, handler=handler, outcome=outcome)
-            self._tell("pool_run_duration_seconds", ran_s, handler=handler)
+            self._tell("pool_run_duration_seconds", event.ran_s, handler=handler)
+
+    def _look_into(self, event: Event) -> None:
+        match event:
+            case AttemptFailed(handler=handler, error=error):
+                failed, cause = self._of(handler).failed, _cause(error)
+                cause = cause if cause in failed or len(failed) < CAUSES_MAX else OTHER
+                failed[cause] += 1
+                self._tell("pool_attempts_failed_total", 1, handler=handler, cause=cause)
+            case WorkerReaped(keys=keys):
+                self._taken_over += keys
+            case NodeJoined() if self._on_collector not in gc.callbacks:
+                gc.callbacks.append(self._on_collector)
+            case NodeLeft() if self._on_collector in gc.callbacks:
+                gc.callbacks.remove(self._on_collector)
 
     def turned(self, lag_s: float) -> None:
         """Count a turn of the event loop; the node's thread of renewals has it called."""
@@ -214,6 +233,11 @@ class Metrics(Meter):
             tell_of(name, self._callback, name, value, labels)
 
     # --- what is read -------------------------------------------------------------------------
+
+    @property
+    def node(self) -> Node | None:
+        """The node that it counts for; None: none was opened with it."""
+        return self._node
 
     @property
     def handlers(self) -> dict[str, HandlerCounts]:
@@ -258,7 +282,7 @@ class Metrics(Meter):
         ended = [
             ({"handler": handler, "outcome": outcome}, each.ended[outcome])
             for handler, each in by_handler
-            for outcome in (*SETTLED, "retried", "released", "lost")
+            for outcome in (*SETTLED, "retried", "moved")
         ]
         made.many(
             "counter",

@@ -14,7 +14,7 @@ from pool.errors import PoolError
 from pool.ops import inspect
 from pool.ops.checkup import PoolFacts, gather
 from pool.ops.doctor import RULES, examine
-from pool.ops.metrics import HANDLERS_MAX, OTHER, MetricFamily, Families
+from pool.ops.metrics import HANDLERS_MAX, OTHER, Families, MetricFamily
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 

@@ -60,6 +60,7 @@ class Teller:
                 epoch=start.epoch,
                 worker=worker,
                 waited_s=waited_s(self.context, run),
+                is_again=start.attempt > 1 or "r" in start.flags or run.is_acknowledged,
             )
             self.listeners.tell(share, event)
 

@@ -1,5 +1,5 @@
-"""The command line: `pool demo | dev | run | check`, to look `status | why | doctor | parked |
-batches | schedules | plans`, and `ttl | acl | explain`.
+"""The command line: `pool demo | dev | run | check`, to look `status | why | doctor | rates |
+parked | batches | schedules | plans`, and `ttl | acl | explain`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -118,6 +118,10 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--fix", action="store_true", help="say what this command could mend")
     doctor.add_argument("--yes", action="store_true", help="with --fix: and mend it")
     _add_pool(doctor)
+
+    rates = _command(commands, "rates", "show what a pool did in the last hours, by handler")
+    rates.add_argument("--since", default="24h", metavar="SPAN", help="1m to 24h (default: 24h)")
+    _add_pool(rates)
 
     _add_parked(commands)
     _add_schedules(commands)

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 
 from pool.errors import ConfigError
 from pool.jobs.job import RUNNING
@@ -26,6 +27,7 @@ from pool.ops.endpoints import Endpoints
 from pool.ops.httpd import LOOPBACK, HttpServer
 from pool.ops.logs import configure
 from pool.ops.metrics import Metrics
+from pool.ops.rates import Rating, keep_rates_of
 from pool.ops.terminal import by_lines
 from pool.runtime.memory import freeze_memory
 from pool.runtime.observers import log_observer
@@ -74,7 +76,7 @@ def run_worker(
         leash.loaded()
         tell = partial(leash.tell, child=leash.number)
     server = None if metrics is None else _serving(options, leash, Endpoints(node, metrics))
-    work = partial(_work, node, sorted(handlers), leash, readiness, tell, server)
+    work = partial(_work, node, sorted(handlers), leash, readiness, tell, server, metrics)
     try:
         anyio.run(work, backend=options.loop)
     finally:
@@ -103,6 +105,18 @@ def _label(options: RunOptions, leash: Leash | None) -> str:
     return f"{options.label}-{leash.number}"
 
 
+@asynccontextmanager
+async def _rated(rating: Rating | None) -> AsyncIterator[None]:
+    """Add to the pool's figures within the block."""
+    if rating is None:
+        yield
+        return
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keep_rates_of, rating)
+        yield
+        tasks.cancel_scope.cancel()
+
+
 async def _work(
     node: Node,
     handlers: list[str],
@@ -110,7 +124,14 @@ async def _work(
     readiness: Readiness,
     tell: Callable[..., None],
     server: HttpServer | None,
+    metrics: Metrics | None,
 ) -> None:
+    rating = None if metrics is None else Rating(metrics)
+
+    async def on_drained() -> None:
+        if rating is not None:
+            await rating.send()
+
     async def on_ready() -> None:
         freeze_memory()
         readiness.ready(f"node {node.id}")
@@ -126,8 +147,8 @@ async def _work(
         tell("draining", node=node.id, why=why)
 
     try:
-        async with _alive(readiness):
-            await serve(node, on_ready, on_leaving, leash)
+        async with _alive(readiness), _rated(rating):
+            await serve(node, on_ready, on_leaving, leash, on_drained)
     finally:
         readiness.leaving("ended")
     tell("left", node=node.id)
@@ -164,6 +185,7 @@ async def serve(
     on_ready: Callable[[], Awaitable[None]],
     on_leaving: Callable[[str], object],
     leash: Leash | None = None,
+    on_drained: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
 ) -> None:
     """Be a node until SIGTERM, SIGINT, SIGHUP, its parent's word, the pool's end; then drain it.
 
@@ -188,6 +210,7 @@ async def serve(
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_ignore, signals)
                     await node.drain()
+                    await on_drained()
                     tasks.cancel_scope.cancel()
         except KeyboardInterrupt:  # a handler raised it: the node has left as for the signal
             on_leaving("KeyboardInterrupt")
