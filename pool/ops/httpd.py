@@ -1,7 +1,7 @@
 """The small HTTP server of `pool run`: in threads of its own, so that nobody who asks is a threat.
 
-    accept --> a thread each, CONNECTIONS_MAX of them --> whole request? --> answer --> closed
-                  |                                         '-- not within PATIENCE_S, or too long: cut
+    accept --> a thread each, CONNECTIONS_MAX --> whole request? --> answer --> closed
+                  |                                     '-- not within PATIENCE_S, too long: cut
                   '-- one more: whoever has read longest without a whole request is cut for it
 
 It reads a request's head, answers, and closes: no body, no second request, no upgrade.  Who sends a
@@ -34,6 +34,7 @@ HEAD_BYTES_MAX: Final = 8192
 PATIENCE_S: Final = 5.0  # for a whole request, and again for its answer to be read
 _AGAIN_S: Final = 0.2  # to bind a port that is taken
 _BACKLOG: Final = 64
+_CLOSES_S: Final = 1.0  # it is at nothing that takes time
 
 Answers: TypeAlias = Callable[[str, str], HttpAnswer]
 
@@ -48,6 +49,7 @@ class HttpServer:
     is_patient: bool = False
     _listener: socket.socket | None = attrs.field(init=False, default=None)
     _wake: tuple[socket.socket, socket.socket] = attrs.field(init=False, factory=socket.socketpair)
+    _thread: threading.Thread | None = attrs.field(init=False, default=None)
     _is_over: threading.Event = attrs.field(init=False, factory=threading.Event)
     # Of connections, in their order, those whose request is not whole yet; and how many there are.
     _reading: dict[socket.socket, None] = attrs.field(init=False, factory=dict)
@@ -68,7 +70,8 @@ class HttpServer:
                 why = error.strerror or str(error)
                 problem = f"{where} cannot be listened on: {why}"
                 raise ConfigError(setting="metrics_port", problem=problem) from None
-        threading.Thread(target=self._serve, name="pool-metrics", daemon=True).start()
+        self._thread = threading.Thread(target=self._serve, name="pool-metrics", daemon=True)
+        self._thread.start()
 
     @property
     def address(self) -> str:
@@ -84,6 +87,8 @@ class HttpServer:
         self._is_over.set()
         with suppress(OSError):
             self._wake[1].send(b"x")
+        if self._thread is not None:
+            self._thread.join(_CLOSES_S)
 
     # --- in its threads -----------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ class Metrics(Meter):
         counts.ended[outcome] += 1
         counts.ran.add(event.ran_s)
         if self._callback is not None:
-            name = "pool_jobs_settled_total" if outcome in SETTLED else "pool_runs_given_up_total"
+            name = "pool_jobs_settled_total" if outcome in SETTLED else "pool_runs_continued_total"
             self._tell(name, 1, handler=handler, outcome=outcome)
             self._tell("pool_run_duration_seconds", event.ran_s, handler=handler)
 
@@ -277,6 +277,8 @@ class Metrics(Meter):
 
     def _read_jobs(self, made: Families) -> None:
         by_handler = list(self._by_handler.items())
+        accepted = {handler: each.accepted for handler, each in by_handler}
+        made.counter("pool_jobs_accepted", "Jobs dispatched here.", "handler", accepted)
         runs = {handler: each.started for handler, each in by_handler}
         made.counter("pool_runs_started", "Calls of handlers.", "handler", runs)
         ended = [
@@ -292,9 +294,8 @@ class Metrics(Meter):
         )
         made.many(
             "counter",
-            "pool_runs_given_up_total",
-            "Runs that ended and their jobs did not: "
-            "to be retried, released to others, or lost to them.",
+            "pool_runs_continued_total",
+            "Runs that ended while their jobs go on: to be retried, or with another worker.",
             [each for each in ended if each[0]["outcome"] not in SETTLED],
         )
         failed = [

@@ -1,7 +1,7 @@
 """What a pool did in the last 24 hours, by the minute: added up in Redis by all nodes that count.
 
-    each node, every PERIOD_S --what it has counted since--> rate.lua --> the minute under way (hash)
-                                                                 '--over--> one entry (stream, capped)
+    each node, every PERIOD_S --what it has counted--> rate.lua --> the minute under way (hash)
+                                                           '--over--> one entry (stream, capped)
 
 No node is the one that writes: whoever comes first after a minute closes it, in the step that adds
 its own.  So it goes on whoever dies, and a minute that nobody has come after is read as it stands.
@@ -227,7 +227,10 @@ def _merge(into: HandlerRates, other: HandlerRates) -> None:
 
 
 def quantile_s(took: Durations, share: float) -> float | None:
-    """Return within which of `BUCKETS_S` so large a share was; None: there is none, infinity: longer."""
+    """Return by which of `BUCKETS_S` so large a share was over; infinity: later than all of them.
+
+    None if there is nothing.
+    """
     all_of_them, upto = sum(took.counts), 0
     if not all_of_them:
         return None

@@ -32,15 +32,22 @@ local function add(of, what, n)
   of[what] = (of[what] or 0) + n
 end
 
-local function line_of(handler, of)
-  local words = {}
+-- As much as there is room for: a number that is cut would be another one.
+local function line_of(handler, of, room)
+  local words, told, size = {}, {}, #handler
   for what, n in pairs(of) do
     if what ~= 'total' then
       words[#words + 1] = what .. '=' .. text_of(n)
     end
   end
   table.sort(words)
-  return handler .. ' ' .. table.concat(words, ',')
+  for _, word in ipairs(words) do
+    size = size + #word + 1
+    if size <= room then
+      told[#told + 1] = word
+    end
+  end
+  return handler .. ' ' .. table.concat(told, ',')
 end
 
 local function text_of_minute()
@@ -65,7 +72,7 @@ local function text_of_minute()
   end)
   local lines, size, rest = {}, 0, { total = 0 }
   for _, handler in ipairs(names) do
-    local line = line_of(handler, by[handler])
+    local line = line_of(handler, by[handler], 2 * bytes_max)
     if handler ~= '~' and size + #line + 1 <= bytes_max / 2 + bytes_max / 4 then
       lines[#lines + 1] = line
       size = size + #line + 1
@@ -78,9 +85,9 @@ local function text_of_minute()
     end
   end
   if rest.total > 0 then
-    lines[#lines + 1] = line_of('~', rest)
+    lines[#lines + 1] = line_of('~', rest, bytes_max - size)
   end
-  return string.sub(table.concat(lines, '\n'), 1, bytes_max)
+  return table.concat(lines, '\n')
 end
 -- end closing
 
@@ -94,14 +101,14 @@ end
 local room = fields_max - redis.call('HLEN', rates)
 for i = 5, #ARGV - 1, 2 do
   local field = ARGV[i]
-  local n = whole(redis.call('HGET', rates, field)) + whole(ARGV[i + 1])
-  if room <= 0 and redis.call('HEXISTS', rates, field) == 0 then
+  local had = redis.call('HGET', rates, field)
+  if not had and room <= 0 then
     local what = string.match(field, '^%S+') or '~'
     field = (string.sub(what, 1, 2) == 'f.' and 'f.~' or what) .. ' ~'
-    n = whole(redis.call('HGET', rates, field)) + whole(ARGV[i + 1])
-  else
+    had = redis.call('HGET', rates, field)
+  elseif not had then
     room = room - 1
   end
-  redis.call('HSET', rates, field, text_of(n))
+  redis.call('HSET', rates, field, text_of(whole(had) + whole(ARGV[i + 1])))
 end
 return 1
