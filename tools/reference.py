@@ -27,6 +27,7 @@ import pool.events
 import pool.letters
 import pool.listing
 import pool.maps
+import pool.metrics
 import pool.middleware
 import pool.plans
 import pool.schedules
@@ -83,7 +84,10 @@ API: Final = {
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),
     "sync": tuple(pool.sync.__all__),
-    "rest": ("Settings", "Event", "Observer", "log_observer", "freeze_memory"),
+    "rest": (
+        *("Settings", "Event", "Observer", "log_observer", "freeze_memory"),
+        *pool.metrics.__all__,
+    ),
 }
 _HOMES: Final = (
     pool,
@@ -93,6 +97,7 @@ _HOMES: Final = (
     pool.listing,
     pool.schedules,
     pool.maps,
+    pool.metrics,
     pool.middleware,
     pool.plans,
     pool.streams,

@@ -15,6 +15,7 @@ from typing import Final
 
 import attrs
 
+from pool import checks
 from pool.jobs.context import LaneState
 from pool.jobs.node import Node
 from pool.jobs.wiring import Wiring
@@ -48,7 +49,12 @@ class Health:
 
 
 def health(node: Node) -> Health:
-    """Return how a node is at this moment; from any thread, and whatever hangs."""
+    """Return how a node is at this moment; from any thread, and whatever hangs.
+
+    Raises:
+        InvalidOption: `node` is no `Node`.
+    """
+    checks.instance("node", node, Node)
     state, wiring = node.state, node._wiring
     at_work = HealthPart(name="node", is_moving=state == "open", says=state)
     if wiring is None or state in (*_OVER, "new", "opening"):
