@@ -2,10 +2,10 @@
 
     python -m benchmarks.metrics
 
-Two nodes of one pool's server, each with a pool and a worker of its own, one of which counts: blocks of jobs
-take turns between the two, so that what else the machine does hits both alike.  The figure is the
-median of the differences between neighbours, and their ratio.  At most 10 us are allowed; what jobs
-pay without it is `python -m benchmarks.instructions REV`.
+Two nodes on one server, each with a pool and a worker of its own, one of which counts: blocks of
+jobs take turns between the two, so that what else the machine does hits both alike.  The figure is
+the median of the differences between neighbours, and their ratio.  At most 10 us are allowed; what
+jobs pay without it is `python -m benchmarks.instructions REV`.
 """
 
 from __future__ import annotations

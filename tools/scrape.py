@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 
 from pool import Handlers, Job, Node
-from pool.errors import JobFailed
+from pool.errors import JobParked
 from pool.metrics import Metrics
 from pool.ops.endpoints import Endpoints
 
@@ -32,7 +32,7 @@ async def main(path: str) -> None:
     metrics = Metrics()
     async with Node("scraped", "embedded://", handlers=handlers, observers=[metrics]) as node:
         for is_well in (True, False):
-            with suppress(JobFailed):
+            with suppress(JobParked):
                 await (await node.dispatch(scraped, f"k-{is_well}", is_well)).result(60)
         answer = await anyio.to_thread.run_sync(Endpoints(node, metrics).answer, "GET", path)
     if answer.status != 200:

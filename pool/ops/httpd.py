@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
@@ -47,8 +48,9 @@ class HttpServer:
     port: int
     answer: Answers
     is_patient: bool = False
+    patience_s: float = PATIENCE_S
     _listener: socket.socket | None = attrs.field(init=False, default=None)
-    _wake: tuple[socket.socket, socket.socket] = attrs.field(init=False, factory=socket.socketpair)
+    _wake: socket.socket | None = attrs.field(init=False, default=None)  # our end: closed to wake
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
     _is_over: threading.Event = attrs.field(init=False, factory=threading.Event)
     # Of connections, in their order, those whose request is not whole yet; and how many there are.
@@ -70,7 +72,9 @@ class HttpServer:
                 why = error.strerror or str(error)
                 problem = f"{where} cannot be listened on: {why}"
                 raise ConfigError(setting="metrics_port", problem=problem) from None
-        self._thread = threading.Thread(target=self._serve, name="pool-metrics", daemon=True)
+        self._wake, theirs = socket.socketpair()
+        work = partial(self._serve, theirs)
+        self._thread = threading.Thread(target=work, name="pool-metrics", daemon=True)
         self._thread.start()
 
     @property
@@ -85,30 +89,33 @@ class HttpServer:
     def close(self) -> None:
         """Listen no more; who is being answered still is.  Twice is fine."""
         self._is_over.set()
-        with suppress(OSError):
-            self._wake[1].send(b"x")
+        if self._wake is not None:
+            self._wake.close()
         if self._thread is not None:
             self._thread.join(_CLOSES_S)
 
     # --- in its threads -----------------------------------------------------------------------
 
-    def _serve(self) -> None:
-        while self._listener is None and not self._is_over.wait(_AGAIN_S):
-            with suppress(OSError):
-                self._listener = _bound(self.host, self.port)
-        if self._listener is None:
-            return
-        with self._listener, self._wake[0], self._wake[1]:
-            while not self._is_over.is_set():
-                select.select([self._listener, self._wake[0]], [], [])
-                if self._is_over.is_set():
-                    return
-                try:
-                    line, _ = self._listener.accept()
-                except OSError:  # it went again before its turn, or there are too many files
-                    self._is_over.wait(_AGAIN_S / 10)
-                    continue
-                self._take(line)
+    def _serve(self, wake: socket.socket) -> None:
+        with wake:
+            while self._listener is None and not self._is_over.wait(_AGAIN_S):
+                with suppress(OSError):
+                    self._listener = _bound(self.host, self.port)
+            if self._listener is not None:
+                with self._listener:
+                    self._accept_all(self._listener, wake)
+
+    def _accept_all(self, listener: socket.socket, wake: socket.socket) -> None:
+        while True:
+            select.select([listener, wake], [], [])
+            if self._is_over.is_set():
+                return
+            try:
+                line, _ = listener.accept()
+            except OSError:  # it went again before its turn, or there are too many files
+                self._is_over.wait(_AGAIN_S / 10)
+                continue
+            self._take(line)
 
     def _take(self, line: socket.socket) -> None:
         with self._lock:
@@ -142,7 +149,7 @@ class HttpServer:
                 self._reading.pop(line, None)
             if head:
                 method, answer = self._answer_to(head)
-                line.settimeout(PATIENCE_S)
+                line.settimeout(self.patience_s)
                 line.sendall(_packed(answer, is_head=method == "HEAD"))
         except OSError:
             return  # it went, or was cut: there is nobody to tell
@@ -151,7 +158,7 @@ class HttpServer:
 
     def _head(self, line: socket.socket) -> bytes:
         """Read a request's head; nothing: it was not whole in time, or is too long."""
-        until_s, head = time.monotonic() + PATIENCE_S, b""
+        until_s, head = time.monotonic() + self.patience_s, b""
         while b"\r\n\r\n" not in head and b"\n\n" not in head:
             left_s = until_s - time.monotonic()
             if left_s <= 0 or len(head) > HEAD_BYTES_MAX:

@@ -173,9 +173,9 @@ def test_the_kubernetes_objects_hang_together() -> None:
 
 def test_the_image_starts_the_worker_itself_and_asks_it_whether_it_lives() -> None:
     lines = re.sub(r"\\\n\s*", "", text("Dockerfile")).splitlines()
-    told = [tuple(line.split(" ", 1)) for line in lines if line and not line.startswith("#")]
+    told = [line.split(" ", 1) for line in lines if line and not line.startswith("#")]
     assert told[0][0] == "FROM"
-    by_word = dict(told)  # type: ignore[arg-type]
+    by_word = {word: "".join(rest) for word, *rest in told}
     json.loads(by_word["CMD"])  # the list form
     [check] = [rest for word, rest in told if word == "HEALTHCHECK"]
     ask = json.loads(check[check.index("CMD ") + 4 :])

@@ -35,7 +35,7 @@ def age(bench: Bench, minutes: int = 1) -> int:
 
 
 def entries(bench: Bench) -> list[dict[str, str]]:
-    found = bench.client.xrange(bench.names.rated)
+    found: Any = bench.client.xrange(bench.names.rated)
     return [{k.decode(): v.decode() for k, v in fields.items()} for _, fields in found]
 
 
@@ -87,7 +87,7 @@ def test_even_what_is_told_together_keeps_to_its_bound(bench: Bench) -> None:
     rate(bench, d_pay=1)
     [entry] = entries(bench)
     assert len(entry["of"]) <= TEXT_BYTES_MAX
-    assert {n for _, _, n in counts_in(entry["of"])} <= {10**15, 8 * 10**15, 9 * 10**15}
+    assert {n % 10**15 for _, _, n in counts_in(entry["of"])} == {0}  # none was cut
 
 
 def test_a_day_takes_less_than_a_megabyte(bench: Bench) -> None:
@@ -101,7 +101,8 @@ def test_a_day_takes_less_than_a_megabyte(bench: Bench) -> None:
     age(bench)
     rate(bench, d_pay=1)
     assert bench.client.xlen(bench.names.rated) == MINUTES_MAX
-    assert bench.client.memory_usage(bench.names.rated, samples=0) < MEGABYTE
+    used: Any = bench.client.memory_usage(bench.names.rated, samples=0)
+    assert used < MEGABYTE
 
 
 def test_the_minute_under_way_is_bounded_too(bench: Bench) -> None:

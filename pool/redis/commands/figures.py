@@ -33,7 +33,7 @@ class FigureCalls(Calls):
         """Add to the minute under way: at most COUNTS_MAX of `WHAT HANDLER`."""
         assert len(counts) <= COUNTS_MAX
         args: list[Word] = [self.generation, MINUTES_MAX, TEXT_BYTES_MAX, FIELDS_MAX]
-        for field, n in counts.items():
-            args += (field, n)
+        for each in counts.items():
+            args += each
         n = self.names
         return RATE((n.lane, n.rates, n.rated), args)
