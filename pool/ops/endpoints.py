@@ -78,7 +78,7 @@ class Endpoints:
 
     def answer(self, method: str, path: str) -> HttpAnswer:
         """Answer a request; in a thread, as `/metrics/pool` waits for Redis."""
-        if method not in ("GET", "HEAD"):
+        if method not in {"GET", "HEAD"}:
             return _json(405, error="only GET and HEAD")
         match path.partition("?")[0]:
             case "/live":

@@ -109,6 +109,7 @@ BY_TYPE = {
     ("pool.jobs.job", "pool.jobs.node"),
     ("pool.jobs.job", "pool.jobs.followers"),
     ("pool.jobs.handlers", "pool.jobs.node"),
+    ("pool.jobs.meter", "pool.jobs.node"),
     ("pool.jobs.around", "pool.jobs.client.ref"),
 }
 

@@ -475,6 +475,26 @@ def test_who_is_slow_or_says_too_much_is_cut_and_all_others_are_answered() -> No
         assert talk(where, GET).endswith(b"/live")
 
 
+def test_who_sends_a_byte_now_and_then_is_cut() -> None:
+    """Its time is for the whole request, however it comes."""
+    with (
+        served(ok, patience_s=0.5) as where,
+        socket.create_connection(where, BOUND_S) as line,
+    ):
+        until_s = time.monotonic() + BOUND_S
+        line.settimeout(0.05)
+        while time.monotonic() < until_s:
+            try:
+                line.sendall(b"G")
+                if line.recv(100) == b"":
+                    return
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+        pytest.fail("it was not cut")
+
+
 @pytest.mark.parametrize(
     "request_", [b"\r\n\r\n", b"GET\r\n\r\n", b"GET / SPDY/3\r\n\r\n", b"\xff\xfe\x00 \n\n"]
 )

@@ -18,7 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pool import Node
-from pool.ops.cli import OK, USAGE, main
+from pool.ops.cli import FINDING, OK, USAGE, main
 from pool.ops.cli.config import PORT_MAX
 from tests.nodes import PATIENCE_S
 from tests.ops.commands import running
@@ -179,5 +179,5 @@ def test_what_cannot_be_listened_on_is_refused(
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     at = ["--pool", "p", "--url", "redis://127.0.0.1:1"]
-    assert main(["check", "jobs", *at, *words]) == USAGE
+    assert main(["check", "jobs", *at, *words]) == FINDING
     assert "metrics_" in "".join(capsys.readouterr())
