@@ -12,11 +12,10 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import attrs
 
-from pool import checks
-
 __all__ = [
     "ActorCrashed",
     "AttemptFailed",
+    "BatchMissing",
     "ChannelApart",
     "ClockStepped",
     "CommitRefused",
@@ -83,7 +82,10 @@ __all__ = [
 
 
 class Event(attrs.AttrsInstance, Protocol):
-    """What is emitted: an attrs class with a name and a level."""
+    """What is emitted: an attrs class with a name and a level.
+
+    One that says `is_journalled` is written into the journal of the pool, too (`Node.journal`).
+    """
 
     event: ClassVar[str]
     level: ClassVar[str]
@@ -92,25 +94,18 @@ class Event(attrs.AttrsInstance, Protocol):
 Observer = Callable[[Event], object]
 
 
-def _check_rate(events: JobEvents, _: object, rate: float) -> None:
-    checks.number("rate", rate, 0.0, 1.0)
-    checks.plain_function("observer", events.observer)
-
-
 @attrs.frozen
 class JobEvents:
     """An observer that is told of ordinary jobs, too: `observers=[JobEvents(count, rate=0.01)]`.
 
     It hears of `rate` of all jobs, by key and job id: of each of them everything, and the same ones
     at all nodes.  All other events it is told as any observer is.  Jobs cost nothing more while no
-    observer of their node is one of these.
-
-    Raises:
-        InvalidOption: `observer` is no plain function, or `rate` no number from 0 to 1.
+    observer of their node is one of these.  A rate is a number from 0 to 1, or the node that is
+    given it says `ConfigError`.
     """
 
     observer: Observer
-    rate: float = attrs.field(default=1.0, validator=_check_rate)
+    rate: float = 1.0
 
     def __call__(self, event: Event) -> None:
         """Tell it of an event."""
@@ -169,6 +164,7 @@ class LeaseLost:
 
     event: ClassVar[str] = "lease.lost"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     node: str
     lane: int
@@ -206,6 +202,7 @@ class LeaseResumed:
 
     event: ClassVar[str] = "lease.resumed"
     level: ClassVar[str] = "info"
+    is_journalled: ClassVar[bool] = True
 
     node: str
     lane: int
@@ -217,6 +214,7 @@ class WorkerFenced:
 
     event: ClassVar[str] = "worker.fenced"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     worker: str
     lane: int
@@ -228,6 +226,7 @@ class HandlerLeaked:
 
     event: ClassVar[str] = "handler.leaked"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     handler: str
@@ -242,6 +241,7 @@ class HandlerOverran:
 
     event: ClassVar[str] = "handler.overran"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     handler: str
@@ -254,6 +254,7 @@ class HookFailed:
 
     event: ClassVar[str] = "hook.failed"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     handler: str
@@ -279,6 +280,7 @@ class CommitRefused:
 
     event: ClassVar[str] = "commit.refused"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     epoch: int
@@ -306,6 +308,7 @@ class MessagesDropped:
 
     event: ClassVar[str] = "messages.dropped"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     job_id: str
@@ -320,6 +323,7 @@ class MessageUnheard:
 
     event: ClassVar[str] = "message.unheard"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     handler: str
@@ -335,6 +339,7 @@ class RunDisturbed:
 
     event: ClassVar[str] = "run.disturbed"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     handler: str
@@ -347,6 +352,7 @@ class WorkerReaped:
 
     event: ClassVar[str] = "worker.reaped"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     identity: str
     lane: int
@@ -370,6 +376,7 @@ class IndexRestored:
 
     event: ClassVar[str] = "index.restored"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     lane: int
     index: str
@@ -383,6 +390,7 @@ class CountersMended:
 
     event: ClassVar[str] = "counters.mended"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     lane: int
     before: tuple[int, int]
@@ -406,6 +414,7 @@ class DataLost:
 
     event: ClassVar[str] = "data.lost"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     pool: str
     generation: str
@@ -417,6 +426,7 @@ class ControlLost:
 
     event: ClassVar[str] = "control.lost"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     pool: str
     generation: str
@@ -428,6 +438,7 @@ class LaneDataLost:
 
     event: ClassVar[str] = "lane.lost"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     pool: str
     lane: int
@@ -465,6 +476,7 @@ class ScheduleMissed:
 
     event: ClassVar[str] = "schedule.missed"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     schedule: str
     lane: int
@@ -479,9 +491,25 @@ class ScheduleUnreadable:
 
     event: ClassVar[str] = "schedule.unreadable"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     schedule: str
     lane: int
+
+
+@attrs.frozen(kw_only=True)
+class BatchMissing:
+    """Members of a batch are not there and never will be: their lane lost its data, or who was to
+    dispatch them died.
+    """
+
+    event: ClassVar[str] = "batch.missing"
+    level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
+
+    batch: str
+    lane: int
+    members: int
 
 
 @attrs.frozen(kw_only=True)
@@ -510,6 +538,7 @@ class PlanHeld:
 
     event: ClassVar[str] = "plan.held"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     plan: str
     stops: int
@@ -526,6 +555,7 @@ class PlanFailed:
 
     event: ClassVar[str] = "plan.failed"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     plan: str
     problem: str
@@ -539,6 +569,7 @@ class PlanConflicted:
 
     event: ClassVar[str] = "plan.conflicted"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     plan: str
     key: str
@@ -590,6 +621,7 @@ class ActorCrashed:
 
     event: ClassVar[str] = "actor.crashed"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     actor: str
     error: str
@@ -602,6 +634,7 @@ class ReconciliationMended:
 
     event: ClassVar[str] = "reconciliation.mended"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     worker: str
     adopted: int

@@ -64,6 +64,7 @@ class LaneState:
     node: Target
     lease: Lease
     door: Door = attrs.field(factory=Door)
+    is_followed: bool = False  # its journal takes all edges of some jobs
     is_silent: bool = False  # was asked when somebody left, and has not been heard since
     stamp: int = 0  # as its last renewal told
     server_ms: int = 0  # pool time, as of ...

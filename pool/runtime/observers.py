@@ -49,7 +49,17 @@ def check_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
     """Return them; refuse what cannot be called plainly: a coroutine would never run."""
     refuse = checks.setting
     found = checks.several("observers", observers, "plain functions", refuse=refuse)
-    return tuple(checks.plain_function("observers", each, refuse=refuse) for each in found)
+    return tuple(_checked(each) for each in found)
+
+
+def _checked(observer: object) -> Observer:
+    refuse = checks.setting
+    if type(observer) is JobEvents:
+        checks.number("observers", observer.rate, 0.0, 1.0, refuse=refuse)
+        checks.plain_function("observers", observer.observer, refuse=refuse)
+        return observer
+    checked: Observer = checks.plain_function("observers", observer, refuse=refuse)
+    return checked
 
 
 @attrs.frozen
@@ -66,7 +76,7 @@ class JobListeners:
     @classmethod
     def among(cls, observers: Iterable[Observer]) -> JobListeners | None:
         """Return those of a node's observers; None: nobody is."""
-        found = [each for each in observers if isinstance(each, JobEvents) and each.rate > 0]
+        found = [each for each in observers if type(each) is JobEvents and each.rate > 0]
         return cls(found) if found else None
 
     def share(self, key: str, job_id: str) -> float | None:

@@ -33,6 +33,7 @@ from xml.etree import ElementTree
 
 import attrs
 
+from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
 
@@ -68,7 +69,7 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    *(Mutant(**each) for each in (*METRIC_MUTANTS, *PLAN_MUTANTS)),
+    *(Mutant(**each) for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *JOURNAL_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,

@@ -350,6 +350,7 @@ class Dispatcher(Actor[Message]):
             queued_jobs_max=0 if only_answer else settings.queued_jobs_of_lane,
             refused_s=settings.known_s if now_s <= lane.doubted_s and not only_answer else 0,
             expects=state.time.expects(now_s),
+            is_followed=state.is_followed,
         )
 
         generation = state.lane.generation

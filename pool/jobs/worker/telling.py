@@ -52,6 +52,7 @@ class Teller:
         start = run.start
         share = self.listeners.share(start.key, start.id)
         if share is not None:
+            run.waited_s = waited_s(self.context, run)
             event = JobStarted(
                 handler=start.handler,
                 key=start.key,
@@ -59,7 +60,7 @@ class Teller:
                 attempt=start.attempt,
                 epoch=start.epoch,
                 worker=worker,
-                waited_s=waited_s(self.context, run),
+                waited_s=run.waited_s,
                 is_again=start.attempt > 1 or "r" in start.flags or run.is_acknowledged,
             )
             self.listeners.tell(share, event)
@@ -91,7 +92,7 @@ class Teller:
             epoch=start.epoch,
             worker=worker,
             outcome=end_of(edge),
-            waited_s=waited_s(self.context, run),
+            waited_s=run.waited_s if run.began_s else waited_s(self.context, run),
             ran_s=round(ended_s - run.began_s, 6) if run.began_s else 0.0,
             took_s=round(now_s - ended_s, 6),
         )

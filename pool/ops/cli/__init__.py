@@ -1,5 +1,5 @@
 """The command line: `pool demo | dev | run | check`, to look `status | why | doctor | rates |
-parked | batches | schedules | plans`, and `ttl | acl | explain`.
+parked | batches | schedules | plans | events | journal`, and `ttl | acl | explain`.
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
 cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
@@ -123,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     rates.add_argument("--since", default="24h", metavar="SPAN", help="1m to 24h (default: 24h)")
     _add_pool(rates)
 
+    _add_journal(commands)
     _add_parked(commands)
     _add_schedules(commands)
     _add_plans(commands)
@@ -139,6 +140,35 @@ def _parser() -> argparse.ArgumentParser:
     explain = _command(commands, "explain", "say more about an error")
     explain.add_argument("error", metavar="CODE", help="as printed in brackets, or the class")
     return parser
+
+
+def _add_journal(commands: _Commands) -> None:
+    events = _command(commands, "events", "show what happened beside ordinary work: the journal")
+    events.add_argument("-f", "--follow", action="store_true", help="wait for what comes")
+    events.add_argument("--key", type=_filled, help="of this key only")
+    events.add_argument("--handler", type=_filled, help="of jobs of this handler only")
+    events.add_argument(
+        "--since",
+        type=_filled,
+        default="1h",
+        help="so long ago (90s, 15m, 6h, 2d), an ISO time, the position of an entry, or `all` "
+        "(default: 1h)",
+    )
+    _add_pool(events)
+
+    verb = _group(commands, "journal", "have the journal take all edges of some jobs for a while")
+    follow = verb("follow", "take all edges of these, instead of those that were named before")
+    follow.add_argument(
+        "--handler", type=_filled, action="append", default=[], help="of its jobs; several may be"
+    )
+    follow.add_argument(
+        "--key", type=_filled, action="append", default=[], help="of this key; several may be"
+    )
+    follow.add_argument(
+        "--for", dest="span", type=_filled, default="15m", help="at most 24h (default: 15m)"
+    )
+    verb("show", "say of what it takes all edges, and for how long still")
+    verb("stop", "take all edges of none any more")
 
 
 def _add_parked(commands: _Commands) -> None:

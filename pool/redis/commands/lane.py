@@ -16,6 +16,7 @@ from pool.redis.commands import (
     change,
     channel,
     figures,
+    journal,
     letters,
     member,
     opening,
@@ -29,6 +30,7 @@ from pool.redis.commands.batches import BatchCalls
 from pool.redis.commands.change import ChangeCalls
 from pool.redis.commands.channel import ChannelCalls
 from pool.redis.commands.figures import FigureCalls
+from pool.redis.commands.journal import JournalCalls
 from pool.redis.commands.letters import LetterCalls
 from pool.redis.commands.member import MemberCalls
 from pool.redis.commands.recovery import RecoveryCalls
@@ -40,7 +42,7 @@ from pool.redis.scripts import Script
 SCRIPTS: Final = tuple(
     script
     for family in (
-        *(admission, batches, change, channel, figures, letters, member),
+        *(admission, batches, change, channel, figures, journal, letters, member),
         *(opening, recovery, schedules, talk, upkeep),
     )
     for script in vars(family).values()
@@ -55,6 +57,7 @@ class Lane(
     ChangeCalls,
     ChannelCalls,
     FigureCalls,
+    JournalCalls,
     LetterCalls,
     MemberCalls,
     RecoveryCalls,

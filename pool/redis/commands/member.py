@@ -19,7 +19,7 @@ from pool.redis.scripts import Script, ScriptCall, Word
 
 _HUNG: Final = "-"  # likewise: none, and what it has not acknowledged by its time may be taken
 
-RENEWAL_HEAD: Final = 10  # parts of a renewal's reply before the first count
+RENEWAL_HEAD: Final = 11  # parts of a renewal's reply before the first count
 
 
 @attrs.frozen
@@ -55,6 +55,7 @@ class Renewal:
     due_ms: int | None
     handlers: int  # how many are registered; another number means that some may be missing
     ttl: Ttl  # what was granted
+    is_followed: bool  # the journal takes all edges of some jobs
     clock: Clock
     counts: tuple[int, ...]
 
@@ -114,7 +115,7 @@ _LEFT: Final = {b"OK": Left(True), b"GONE": Left(False)}
 def renewal(reply: Reply) -> Renewal:
     """Read the reply of `renew`."""
     now, stamp, unassigned, lease_end, pending, due, handlers, ttl_ms, term, *rest = reply
-    clock, *counts = rest
+    is_followed, clock, *counts = rest
     return Renewal(
         now_ms=int(now),
         stamp=int(stamp),
@@ -124,6 +125,7 @@ def renewal(reply: Reply) -> Renewal:
         due_ms=time_or_none(due),
         handlers=int(handlers),
         ttl=_ttl(ttl_ms, term),
+        is_followed=typed(is_followed, int) > 0,
         clock=_clock(int(now), clock),
         counts=tuple(typed(number, int) for number in counts),
     )
