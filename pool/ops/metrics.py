@@ -234,16 +234,6 @@ class Metrics(Meter):
 
     # --- what is read -------------------------------------------------------------------------
 
-    @property
-    def node(self) -> Node | None:
-        """The node that it counts for; None: none was opened with it."""
-        return self._node
-
-    @property
-    def handlers(self) -> dict[str, HandlerCounts]:
-        """What was counted so far, by handler; a copy of the dict, not of the counts."""
-        return dict(self._by_handler)
-
     def read(self) -> list[MetricFamily]:
         """Return all figures as they are now; from any thread."""
         made = Families({"pool": self._node.pool if self._node is not None else ""})

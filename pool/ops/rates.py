@@ -72,10 +72,10 @@ class Rating:
 
     async def send(self) -> None:
         """Send what was counted since; what cannot be sent now is, the next time."""
-        node = self.metrics.node
+        node = self.metrics._node
         if node is None or node._wiring is None or node.state in ("closed", "forked"):
             return
-        context, counted = node._wiring.context, counts_of(self.metrics.handlers)
+        context, counted = node._wiring.context, counts_of(dict(self.metrics._by_handler))
         # Below what was sent is what was counted anew: it stands for itself.
         news = iter([(f, n - self._sent[f]) for f, n in counted.items() if n > self._sent[f]])
         while some := dict(islice(news, COUNTS_MAX)):

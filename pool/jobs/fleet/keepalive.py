@@ -191,7 +191,7 @@ class KeepAlive(Actor[Message]):
     def renewed_s(self, state: LaneState) -> float:
         """Return when the last renewal of a lane that succeeded was asked for; from any thread."""
         asked_s = state.lease.asked_s
-        for answer in list(self._newest.values()):  # which a loop that hangs has not taken yet
+        for answer in [*self._newest.values()]:  # which a loop that hangs has not taken yet
             for each, reply in zip(answer.round.plan.states, answer.replies, strict=True):
                 if each is state and isinstance(reply, Renewal):
                     asked_s = max(asked_s, answer.round.asked_s)
