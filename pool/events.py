@@ -503,7 +503,7 @@ class BatchMissing:
     dispatch them died.
     """
 
-    event: ClassVar[str] = "batch.missing"
+    event: ClassVar[str] = "members.missing"
     level: ClassVar[str] = "warning"
     is_journalled: ClassVar[bool] = True
 

@@ -60,7 +60,7 @@ def test_every_public_name_has_a_page() -> None:
         pool.streams,
         pool.sync,
     )
-    known = {"Event", "Observer"}.union(*(home.__all__ for home in homes))
+    known = {"Event", "JobEvents", "Observer"}.union(*(home.__all__ for home in homes))
     assert sorted([*told, "PoolError", "__version__"]) == sorted(known)
     assert len(told) == len(set(told))
 

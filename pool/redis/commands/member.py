@@ -17,9 +17,10 @@ from pool.redis.commands.reply import done, time_or_none
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
+_FOLLOWED: Final = b"f"  # behind the term: the journal takes all edges of some jobs
 _HUNG: Final = "-"  # likewise: none, and what it has not acknowledged by its time may be taken
 
-RENEWAL_HEAD: Final = 11  # parts of a renewal's reply before the first count
+RENEWAL_HEAD: Final = 10  # parts of a renewal's reply before the first count
 
 
 @attrs.frozen
@@ -115,7 +116,7 @@ _LEFT: Final = {b"OK": Left(True), b"GONE": Left(False)}
 def renewal(reply: Reply) -> Renewal:
     """Read the reply of `renew`."""
     now, stamp, unassigned, lease_end, pending, due, handlers, ttl_ms, term, *rest = reply
-    is_followed, clock, *counts = rest
+    clock, *counts = rest
     return Renewal(
         now_ms=int(now),
         stamp=int(stamp),
@@ -124,8 +125,8 @@ def renewal(reply: Reply) -> Renewal:
         pending_ms=time_or_none(pending),
         due_ms=time_or_none(due),
         handlers=int(handlers),
-        ttl=_ttl(ttl_ms, term),
-        is_followed=typed(is_followed, int) > 0,
+        ttl=_ttl(ttl_ms, term.removesuffix(_FOLLOWED)),
+        is_followed=term.endswith(_FOLLOWED),
         clock=_clock(int(now), clock),
         counts=tuple(typed(number, int) for number in counts),
     )

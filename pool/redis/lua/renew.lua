@@ -27,9 +27,10 @@ ARGV[...] handlers      name, options each: of what the workers know; or none, t
 Uses     lane, ttl, (journal), quiet, clock
 Returns  pool ms, stamp, unassigned keys, earliest lease end, earliest pending deadline, earliest due
          deadline (ms; -1: none), number of handlers registered (-1: unknown), granted TTL (ms), its
-         term, 1 if all edges of some jobs are noted (see lib/follow), else 0, its clock (by how many ms TIME and offset are beyond that, offset, its number, and `late`
-         if the caller knows nothing that is of use, else what a witness claims, if one does; bars between), then per
-         identity the number of keys it runs, or -1: fenced or unknown
+         term and behind it f if all edges of some jobs are noted (see lib/follow), its clock (by how many ms
+         TIME and offset are beyond that, offset, its number, and `late` if the caller knows nothing that is of
+         use, else what a witness claims, if one does; bars between), then per identity the number of keys it
+         runs, or -1: fenced or unknown
 Errors   POOLDATALOST <lane>
 Cost     O(identities + handlers); 4 commands an identity, 18 a call
 Why Lua  a renewal that raced with a fence would otherwise revive the fenced.
@@ -76,7 +77,7 @@ if lane_had[11] and whole(string.match(lane_had[11], '^%d+')) <= now then
   redis.call('HDEL', lane, 'follow')
 end
 local answers = { text_of(now), text_of(stamp_last), whole(lane_had[3]), '-1', pending_first, due_first, '-1',
-  ttl_ms, text_of(term_now), lane_had[11] and 1 or 0, text_of(math.floor(raw_us / 1000) - now) .. '|' .. text_of(offset) .. '|' .. text_of(turn_now)
+  ttl_ms, text_of(term_now) .. (lane_had[11] and 'f' or ''), text_of(math.floor(raw_us / 1000) - now) .. '|' .. text_of(offset) .. '|' .. text_of(turn_now)
     .. (is_late and '|late' or witnessed and '|' .. text_of(witnessed) or '') }
 local SLICE = 1000 -- unpack() has room for about 8000
 local signals = 8 + identity_count -- the one before the first of them
