@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
@@ -37,7 +37,7 @@ from pool.events import (
 )
 from pool.jobs.meter import Meter
 from pool.jobs.node import Node
-from pool.runtime.observers import tell_of
+from pool.runtime.observers import log_failed
 
 HANDLERS_MAX: Final = 100
 CAUSES_MAX: Final = 20  # of one handler
@@ -154,37 +154,39 @@ class Metrics(Meter):
 
     def __call__(self, event: Event) -> None:
         """Count an event; of a job's what it says, of others their names."""
-        kind = type(event)
-        if kind is JobSettled:
-            self._settled(cast("JobSettled", event))
-        elif kind is JobStarted:
-            self._started(cast("JobStarted", event))
-        elif kind is JobAccepted:
-            handler = cast("JobAccepted", event).handler
-            self._of(handler).accepted += 1
-            self._tell("pool_jobs_accepted_total", 1, handler=handler)
+        # First what there is of each job.
+        if isinstance(event, JobSettled):
+            counts = self._by_handler.get(event.handler) or self._of(event.handler)
+            counts.ended[event.outcome] += 1
+            counts.ran.add(event.ran_s)
+        elif isinstance(event, JobStarted):
+            counts = self._by_handler.get(event.handler) or self._of(event.handler)
+            counts.started += 1
+            if not event.is_again:
+                counts.waited.add(event.waited_s)
+        elif isinstance(event, JobAccepted):
+            self._of(event.handler).accepted += 1
         else:
             self._events[event.event] += 1
-            self._tell("pool_events_total", 1, event=event.event)
             self._look_into(event)
-
-    def _started(self, event: JobStarted) -> None:
-        counts = self._of(event.handler)
-        counts.started += 1
-        if not event.is_again:
-            counts.waited.add(event.waited_s)
-            self._tell("pool_job_start_delay_seconds", event.waited_s, handler=event.handler)
-        self._tell("pool_runs_started_total", 1, handler=event.handler)
-
-    def _settled(self, event: JobSettled) -> None:
-        handler, outcome = event.handler, event.outcome
-        counts = self._of(handler)
-        counts.ended[outcome] += 1
-        counts.ran.add(event.ran_s)
         if self._callback is not None:
-            name = "pool_jobs_settled_total" if outcome in SETTLED else "pool_runs_continued_total"
-            self._tell(name, 1, handler=handler, outcome=outcome)
-            self._tell("pool_run_duration_seconds", event.ran_s, handler=handler)
+            self._call_back(event)
+
+    def _call_back(self, event: Event) -> None:
+        match event:
+            case JobSettled(handler=handler, outcome=outcome, ran_s=ran_s):
+                is_over = outcome in SETTLED
+                name = "pool_jobs_settled_total" if is_over else "pool_runs_continued_total"
+                self._tell(name, 1, handler=handler, outcome=outcome)
+                self._tell("pool_run_duration_seconds", ran_s, handler=handler)
+            case JobStarted(handler=handler, waited_s=waited_s, is_again=is_again):
+                self._tell("pool_runs_started_total", 1, handler=handler)
+                if not is_again:
+                    self._tell("pool_job_start_delay_seconds", waited_s, handler=handler)
+            case JobAccepted(handler=handler):
+                self._tell("pool_jobs_accepted_total", 1, handler=handler)
+            case _:
+                self._tell("pool_events_total", 1, event=event.event)
 
     def _look_into(self, event: Event) -> None:
         match event:
@@ -230,7 +232,12 @@ class Metrics(Meter):
 
     def _tell(self, name: str, value: float, **labels: str) -> None:
         if self._callback is not None:
-            tell_of(name, self._callback, name, value, labels)
+            try:
+                self._callback(name, value, labels)
+            except KeyboardInterrupt:  # as of every observer
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again
+                log_failed(name, error)
 
     # --- what is read -------------------------------------------------------------------------
 
