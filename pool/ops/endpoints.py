@@ -11,6 +11,7 @@ Only these, and only GET and HEAD: nothing can be changed here, and no key is to
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -124,7 +125,7 @@ class Endpoints:
 def _told(how: Health, what: str) -> HttpAnswer:
     is_so: bool = getattr(how, what)
     parts = {p.name: {"ok": p.is_moving, "says": p.says} for p in how.parts}
-    return _json(200 if is_so else 503, ok=is_so, parts=parts)
+    return _json(200 if is_so else 503, ok=is_so, pid=os.getpid(), parts=parts)
 
 
 def _as_text(families: Iterable[MetricFamily]) -> bytes:

@@ -62,11 +62,10 @@ async def until(address: str, path: str, status: int) -> str:
             await anyio.sleep(0.05)
 
 
-async def born(address: str) -> str:
-    """Return since when the process there lives."""
-    told = await until(address, "/metrics", 200)
-    [line] = [line for line in told.splitlines() if line.startswith("process_start_")]
-    return line
+async def pid_at(address: str) -> int:
+    """Return which process answers there."""
+    pid: int = json.loads(await until(address, "/live", 200))["pid"]
+    return pid
 
 
 @contextmanager
@@ -142,13 +141,13 @@ async def test_each_of_several_processes_has_a_port_and_its_successor_takes_it_o
             await parent.until("ready", processes=2)
             first = set()
             for at in (port, port + 1):
-                first.add(await born(f"127.0.0.1:{at}"))
+                first.add(await pid_at(f"127.0.0.1:{at}"))
                 await until(f"127.0.0.1:{at}", "/ready", 200)
             parent.process.send_signal(signal.SIGHUP)
             await parent.until("reloaded")
             assert len(first) == 2
             for at in (port, port + 1):
-                while await born(f"127.0.0.1:{at}") in first:
+                while await pid_at(f"127.0.0.1:{at}") in first:
                     continue  # the old one has yet to leave it
             parent.process.send_signal(signal.SIGTERM)
             assert (await parent.end())[0] == OK
