@@ -15,7 +15,8 @@ import pytest
 
 from pool import Handlers, Job, Node
 from pool.errors import JobParked
-from pool.ops.cli import OK, USAGE, main
+from pool.names import Names, lane_of
+from pool.ops.cli import FINDING, OK, USAGE, main
 from tests.nodes import PATIENCE_S
 from tests.ops.commands import ROOT, running
 
@@ -91,6 +92,24 @@ async def test_what_happened_is_shown_and_all_edges_on_request(
     why = json.loads(await said("why", "a", "--json", code=OK))
     assert [each["edge"] for each in why["life"]] == ["parked"]
     assert "life        " in await said("why", "d")
+
+
+async def test_what_stands_in_the_journals_place_is_found_and_the_rest_is_shown(
+    fleet: Fleet, handlers: Handlers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = await fleet.node(handlers, lanes=4)
+    where = ["--pool", fleet.pool, "--url", fleet.url]
+    name = Names(fleet.pool, (lane_of("a", 4) + 1) % 4).journal
+    fleet.client.set(name, "somebody else's")
+    await park(node, "a")
+    assert await anyio.to_thread.run_sync(main, ["doctor", "--json", *where]) == FINDING
+    assert name in capsys.readouterr().out
+    assert await anyio.to_thread.run_sync(main, ["events", *where]) == FINDING
+    told = capsys.readouterr()
+    assert "  unread  " in told.out
+    assert "  parked  a job " in told.out
+    assert len(told.err.splitlines()) == 1
+    fleet.client.delete(name)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,11 @@ Entries that the cap took before they were read are told of (`missed`).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from datetime import UTC, datetime
+from functools import partial
+from operator import itemgetter
 from typing import Final, Self
 
 import anyio
@@ -35,8 +38,9 @@ from pool.core.journal import (
     position,
     time_of,
 )
-from pool.errors import NotRunning, PoolError, again
+from pool.errors import PoolError, StoreUnavailable, again
 from pool.names import Names, check_handler, check_key, lane_of
+from pool.redis.io.system import Reply
 from pool.redis.pipeline import Pipeline
 
 FOLLOW_S: Final = 0.5  # between two looks of who follows
@@ -98,6 +102,9 @@ class Journal:
     _failed: dict[int, PoolError] = attrs.field(factory=dict)  # lanes that do not answer
     _ready: deque[JournalEntry] = attrs.field(factory=deque)
     _is_over: bool = False
+    _asked: set[int] = attrs.field(factory=set)  # lanes that have not answered yet
+    _replies: dict[int, Reply] = attrs.field(factory=dict)  # of those that have
+    _bell: anyio.Event = attrs.field(factory=anyio.Event)
 
     def __aiter__(self) -> Self:
         return self
@@ -124,15 +131,16 @@ class Journal:
 
     async def _read(self) -> bool:
         """Read a page of each lane; make ready what of it is in order.  Whether there is more."""
+        self._pipeline.check_caller()
         key, pages = self._wanted.key, dict[int, JournalPage]()
-        lanes = range(len(self._ats)) if key is None else [lane_of(key, len(self._ats))]
-        commands = [
-            ("XRANGE", Names(self._pool, lane).journal, self._ats[lane].id, "+", "COUNT", PAGE + 1)
-            for lane in lanes
-        ]
-        for lane, reply in zip(lanes, await self._pipeline.replies_to(commands), strict=True):
-            if isinstance(reply, NotRunning):
-                raise again(reply)
+        for lane in range(len(self._ats)) if key is None else [lane_of(key, len(self._ats))]:
+            self._ask(lane)
+        with anyio.move_on_after(FOLLOW_S if self._is_live else math.inf):
+            while self._asked:  # of a live one no lane that hangs holds up the others
+                self._bell = anyio.Event()
+                await self._bell.wait()
+        replies, self._replies = self._replies, {}
+        for lane, reply in sorted(replies.items(), key=itemgetter(0)):
             if isinstance(reply, PoolError):
                 if lane not in self._failed:
                     self._tell(lane, UNREAD, str(reply))
@@ -149,6 +157,23 @@ class Journal:
             if self._wanted.fits(entry):
                 self._ready.append(entry)
         return any(page.is_full for page in pages.values())
+
+    def _ask(self, lane: int) -> None:
+        if lane in self._asked or lane in self._replies:
+            return
+        name, start = Names(self._pool, lane).journal, self._ats[lane].id
+        self._asked.add(lane)
+        try:
+            self._pipeline.send(
+                ("XRANGE", name, start, "+", "COUNT", PAGE + 1), partial(self._take, lane)
+            )
+        except StoreUnavailable as error:
+            self._take(lane, error)
+
+    def _take(self, lane: int, reply: Reply) -> None:
+        self._asked.discard(lane)
+        self._replies[lane] = reply
+        self._bell.set()
 
     def _tell(self, lane: int, edge: str, detail: str) -> None:
         at = self._ats[lane].id
