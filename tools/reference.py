@@ -35,6 +35,7 @@ import pool.sync
 import pool.testing
 from pool import names
 from pool.core import lifecycle
+from pool.core.journal import EDGES, TOLD
 from pool.errors import PoolError
 from pool.ops.cli import parser as words
 from pool.ops.cli.explain import facts, kinds
@@ -84,7 +85,7 @@ API: Final = {
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),
     "sync": tuple(pool.sync.__all__),
-    "rest": ("Settings", "Event", "Observer", "log_observer", "freeze_memory"),
+    "rest": ("Settings", "Event", "Observer", "JobEvents", "log_observer", "freeze_memory"),
 }
 _HOMES: Final = (
     pool,
@@ -179,6 +180,12 @@ def events() -> str:
     return "\n\n".join(_event(each) for each in found)
 
 
+def edges() -> str:
+    """Every word that scripts write into the journal, and what readers say of themselves."""
+    told = {**EDGES, **TOLD}
+    return table(("edge", "what it means"), ((f"`{word}`", says) for word, says in told.items()))
+
+
 def _events() -> Iterator[Any]:
     for module in pkgutil.walk_packages(pool.__path__, "pool."):
         for each in vars(import_module(module.name)).values():
@@ -189,7 +196,8 @@ def _events() -> Iterator[Any]:
 
 def _event(kind: Any) -> str:
     told = ", ".join(f"`{field.name}`" for field in attrs.fields(kind)) or "nothing more"
-    return f"### {kind.event}\n\n*{kind.level}.* {said(kind)}\n\nIt tells {told}."
+    noted = " It is noted in the journal." if getattr(kind, "is_journalled", False) else ""
+    return f"### {kind.event}\n\n*{kind.level}.* {said(kind)}\n\nIt tells {told}.{noted}"
 
 
 def commands() -> str:
@@ -290,7 +298,10 @@ KINDS: Final = {
         "hash",
         "key -> state that a job saved or handed over; line feed, id, space, key -> its steps",
     ),
-    "journal": ("stream", "what does not happen to an ordinary job; the latest 10,000"),
+    "journal": (
+        "stream",
+        "what does not happen to an ordinary job; the latest 10,000, of 1,200 bytes at most",
+    ),
     "trials": ("hash", "worker -> the suspected job that it began last"),
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
     "attempts": ("hash", "key -> how its job's latest attempts failed"),
@@ -410,6 +421,7 @@ PARTS: Final = (
     Part("reference/errors.md", "errors", errors),
     Part("reference/errors.md", "entries", error_entries),
     Part("reference/events.md", "events", events),
+    Part("reference/events.md", "edges", edges),
     Part("reference/cli.md", "commands", commands),
     Part("reference/cli.md", "shapes", shapes),
     Part("how-to/at-three-in-the-morning.md", "findings", findings),

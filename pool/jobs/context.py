@@ -24,6 +24,7 @@ from pool.redis.commands.member import Clock
 from pool.redis.commands.talk import Missing
 from pool.redis.io.system import Loop
 from pool.runtime.hang import Door
+from pool.runtime.observers import JobListeners
 from pool.runtime.outages import Outages
 from pool.runtime.session import Session
 
@@ -62,6 +63,7 @@ class LaneState:
     node: Target
     lease: Lease
     door: Door = attrs.field(factory=Door)
+    is_followed: bool = False  # its journal takes all edges of some jobs
     is_silent: bool = False  # was asked when somebody left, and has not been heard since
     stamp: int = 0  # as its last renewal told
     server_ms: int = 0  # pool time, as of ...
@@ -118,6 +120,7 @@ class Context(Session):
     loop: Loop
     node: Any  # the `Node` itself, for handlers
     node_id: str
+    jobs: JobListeners | None = None  # who is told of ordinary jobs
     lanes: list[LaneState] = attrs.field(factory=list)
     roster: Roster = attrs.field(factory=Roster)
     # key -> run: a key never starts here while an earlier handler of it still runs in this process

@@ -256,8 +256,9 @@ class _Reading:
 
     async def lane(self, records_max: int | None) -> LaneFacts:
         n = self._names
-        now_ms, flat, jobs, parked = await self._ask(
-            ("TIME",), ("HGETALL", n.lane), ("HLEN", n.jobs), ("ZCARD", n.parked)
+        now_ms, flat, jobs, parked, _ = await self._ask(
+            *(("TIME",), ("HGETALL", n.lane), ("HLEN", n.jobs), ("ZCARD", n.parked)),
+            ("XLEN", n.journal),
         )
         told = pairs(flat)
         self._offset_ms = whole(told.get("offset", b"0"))

@@ -266,7 +266,7 @@ class KeepAlive(Actor[Message]):
             told: Renewal = reply
             state.tell_time(told.now_ms, sent.asked_s)
             self._hear_time(state, told, answer)
-            state.stamp = told.stamp
+            state.stamp, state.is_followed = told.stamp, told.is_followed
             self.context.tell_unassigned(state.number, told.unassigned)
             counts = dict(zip(takes, told.counts, strict=True))
             gone = [name for name, count in counts.items() if count < 0]

@@ -73,6 +73,7 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
     _add_pool(doctor)
 
     _add_acting(commands)
+    _add_journal(commands)
     _add_parked(commands)
     _add_schedules(commands)
     _add_plans(commands)
@@ -211,6 +212,35 @@ def _add_every(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--every", type=float, default=2.0, metavar="SECONDS", help="how often (default: 2)"
     )
+
+
+def _add_journal(commands: _Commands) -> None:
+    events = _command(commands, "events", "show what happened beside ordinary work: the journal")
+    events.add_argument("-f", "--follow", action="store_true", help="wait for what comes")
+    events.add_argument("--key", type=_filled, help="of this key only")
+    events.add_argument("--handler", type=_filled, help="of jobs of this handler only")
+    events.add_argument(
+        "--since",
+        type=_filled,
+        default="1h",
+        help="so long ago (90s, 15m, 6h, 2d), an ISO time, the position of an entry, or `all` "
+        "(default: 1h)",
+    )
+    _add_pool(events)
+
+    verb = _group(commands, "journal", "have the journal take all edges of some jobs for a while")
+    follow = verb("follow", "take all edges of these, instead of those that were named before")
+    follow.add_argument(
+        "--handler", type=_filled, action="append", default=[], help="of its jobs; several may be"
+    )
+    follow.add_argument(
+        "--key", type=_filled, action="append", default=[], help="of this key; several may be"
+    )
+    follow.add_argument(
+        "--for", dest="span", type=_filled, default="15m", help="at most 24h (default: 15m)"
+    )
+    verb("show", "say of what it takes all edges, and for how long still")
+    verb("stop", "take all edges of none any more")
 
 
 def _add_parked(commands: _Commands) -> None:

@@ -15,6 +15,7 @@ from pool.redis.commands import (
     batches,
     change,
     channel,
+    journal,
     letters,
     member,
     opening,
@@ -27,6 +28,7 @@ from pool.redis.commands.admission import AdmissionCalls
 from pool.redis.commands.batches import BatchCalls
 from pool.redis.commands.change import ChangeCalls
 from pool.redis.commands.channel import ChannelCalls
+from pool.redis.commands.journal import JournalCalls
 from pool.redis.commands.letters import LetterCalls
 from pool.redis.commands.member import MemberCalls
 from pool.redis.commands.recovery import RecoveryCalls
@@ -38,7 +40,7 @@ from pool.redis.scripts import Script
 SCRIPTS: Final = tuple(
     script
     for family in (
-        *(admission, batches, change, channel, letters, member),
+        *(admission, batches, change, channel, journal, letters, member),
         *(opening, recovery, schedules, talk, upkeep),
     )
     for script in vars(family).values()
@@ -52,6 +54,7 @@ class Lane(
     BatchCalls,
     ChangeCalls,
     ChannelCalls,
+    JournalCalls,
     LetterCalls,
     MemberCalls,
     RecoveryCalls,
