@@ -16,7 +16,7 @@ COUNT   ?= 100
 PARALLEL = -n $(WORKERS) --dist worksteal
 WORKERS ?= 8
 
-.PHONY: check test test-ops test-all test-loops test-long test-cluster test-sentinel demo docs docs-serve reference recording stranger lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
+.PHONY: check test test-ops test-all test-loops test-long test-cluster test-sentinel demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
 
 # A minute before each commit.
 check: lint
@@ -68,6 +68,10 @@ reference: $(READY)
 # docs/assets/demo.svg, from a real run of the demo.
 recording: $(READY)
 	$(BIN)/python -m tools.recording
+
+# docs/how-to/terminal.md: what verbs print, from a real run.
+captures: $(READY)
+	$(BIN)/python -m tools.captures
 
 # Install, first program, two terminals, tutorial: in a fresh clone, with a clean PATH, timed.
 stranger: $(READY)

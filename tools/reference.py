@@ -38,8 +38,9 @@ from pool import names
 from pool.core import lifecycle
 from pool.core.journal import EDGES, TOLD
 from pool.errors import PoolError
-from pool.ops import cli
+from pool.ops.cli import parser as words
 from pool.ops.cli.explain import facts, kinds
+from pool.ops.cli.shapes import SHAPES, classes, fields_of, word_of
 from pool.ops.doctor import RULES
 from pool.redis.scripts import Script
 from pool.settings import Settings
@@ -206,7 +207,7 @@ def _event(kind: Any) -> str:
 
 def commands() -> str:
     """Every command with its options, from the parser itself."""
-    parser = cli._parser()
+    parser = words.make()
     [sub] = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     helps = {action.dest: action.help for action in sub._choices_actions}
     assert parser.epilog
@@ -217,6 +218,19 @@ def commands() -> str:
         parts += [f"```text\n{' '.join(_usage(each).split())}\n```"]
         parts += [_one_space(each.epilog)] if each.epilog else []
         parts += [table(("", ""), iter(rows))] if rows else []
+    return "\n\n".join(parts)
+
+
+def shapes() -> str:
+    """What `--json` prints, by the classes of which it is made."""
+    verbs = (
+        (f"`pool {verb}`", f"[`{kind.__name__}`](#{kind.__name__.lower()})")
+        for verb, kind in SHAPES.items()
+    )
+    parts = [table(("verb", "prints"), verbs)]
+    for kind in classes():
+        rows = ((f"`{name}`", word_of(each)) for name, each in fields_of(kind).items())
+        parts += [f"### {kind.__name__}", said(kind), table(("field", "is"), rows)]
     return "\n\n".join(parts)
 
 
@@ -416,6 +430,7 @@ PARTS: Final = (
     Part("reference/events.md", "events", events),
     Part("reference/events.md", "edges", edges),
     Part("reference/cli.md", "commands", commands),
+    Part("reference/cli.md", "shapes", shapes),
     Part("how-to/at-three-in-the-morning.md", "findings", findings),
     Part("reference/redis.md", "keys", redis_keys),
     Part("reference/scripts.md", "scripts", scripts),

@@ -41,12 +41,13 @@ from pool.jobs.client.batch_ref import Batches
 from pool.jobs.client.dispatch import Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
 from pool.jobs.client.journal import Journal, JournalFilter, start_of
-from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
+from pool.jobs.client.listing import JobPage, Listing
 from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.plan_ref import PlanRef, plans, see_to
 from pool.jobs.client.plans import compared, keep_plan
 from pool.jobs.client.ref import JobRef, Status, status_of, stopped
 from pool.jobs.client.schedules import Schedules, of_code
+from pool.jobs.client.shelves import PAGE, JobFilter
 from pool.jobs.client.stopping import StopMany, StopReport
 from pool.jobs.client.ticker import Ticker, make_ticker
 from pool.jobs.context import Context

@@ -22,12 +22,14 @@ MAY_CALL = {
     ("pool/__init__.py", "import_module"): "the home of a public name, from a table beside it",
     ("pool/jobs/child.py", "import_module"): "the module of a function that the parent has there",
     ("pool/redis/scripts.py", "KEYS"): "the table of that name in a script's header",
-    ("pool/ops/cli/__init__.py", "import_module"): "one of our own commands, chosen by argparse",
+    ("pool/ops/cli/carrying.py", "import_module"): "one of our own commands, chosen by argparse",
     ("pool/ops/cli/loading.py", "import_module"): "what the operator named on the command line",
     ("pool/streams/stream.py", "XDEL"): "a program removes events of its own stream",
     ("pool/streams/sink.py", "XDEL"): "a program drops parked events",
     ("pool/redis/acl.py", "XGROUP"): "the name of a family of commands",
     ("pool/redis/commands/plain.py", "XDEL"): "what reads its reply",
+    ("pool/redis/commands/plain.py", "SCAN"): "likewise",
+    ("pool/ops/stores.py", "SCAN"): "in pages, for an operator who names no map, or purges",
 }
 COMMANDS = {
     "KEYS",

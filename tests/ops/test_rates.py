@@ -13,6 +13,7 @@ from pool.errors import ConfigError, PoolError
 from pool.metrics import Metrics, keep_rates
 from pool.ops import inspect, rates
 from pool.ops.cli import FINDING, OK, USAGE, main
+from pool.ops.cli.shapes import SHAPES, faults
 from pool.ops.metrics import Durations
 from pool.ops.rates import MINUTE_MS, Rating, quantile_s, summed
 from pool.redis.url import Url
@@ -70,6 +71,10 @@ async def test_what_nodes_count_is_added_up_and_told(
     assert "do failed by: ValueError 1" in said
     assert await anyio.to_thread.run_sync(main, [*words, "--json", "--since", "2h"]) == OK
     facts = json.loads(capsys.readouterr().out)
+    assert list(faults(facts, SHAPES["rates"])) == []
+    top = ["top", "--since", "2h", *words[1:]]
+    assert await anyio.to_thread.run_sync(main, top) == OK
+    assert "7 jobs settled" in capsys.readouterr().out
     assert (facts["v"], facts["since_s"], facts["handlers"]["do"]["done"]) == (1, 7200.0, 6)
     first, second = facts["minutes"]
     assert second["at_ms"] - first["at_ms"] >= MINUTE_MS

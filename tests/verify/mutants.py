@@ -33,6 +33,7 @@ from xml.etree import ElementTree
 
 import attrs
 
+from tests.verify.cli_mutants import CLI_MUTANTS
 from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
@@ -69,7 +70,10 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    *(Mutant(**each) for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *JOURNAL_MUTANTS)),
+    *(
+        Mutant(**each)
+        for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *JOURNAL_MUTANTS, *CLI_MUTANTS)
+    ),
     Mutant(
         name="no fence at settle",
         is_named=True,
@@ -3494,7 +3498,7 @@ MUTANTS: Final = (
     Mutant(
         name="an unset variable means all letters",
         breaks="discard --all --prefix '$UNSET' throws all of them away",
-        path="pool/ops/cli/__init__.py",
+        path="pool/ops/cli/parser.py",
         old="    if not text:\n        raise argparse.Arg",
         new="    if text is None:\n        raise argparse.Arg",
         by=(
@@ -3678,8 +3682,8 @@ MUTANTS: Final = (
     Mutant(
         name="only handlers that are registered",
         breaks="jobs that no worker takes are not among those that are unassigned",
-        path="pool/jobs/client/listing.py",
-        old='(*queues, ("jobs", "")) if await self._has_others(state, queues) else queues',
+        path="pool/jobs/client/shelves.py",
+        old='(*queues, ("jobs", "")) if await self._has_others(names, queues) else queues',
         new="queues",
         by=("tests/jobs/test_listing.py::test_what_nobody_takes_is_listed_and_counted",),
     ),

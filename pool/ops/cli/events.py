@@ -16,7 +16,7 @@ from pool.core.journal import JournalEntry
 from pool.jobs.client.journal import Journal, JournalFilter, start_of
 from pool.names import check_pool
 from pool.ops import inspect
-from pool.ops.cli.status import reachable
+from pool.ops.cli.asking import reachable
 from pool.ops.terminal import plain, write
 from pool.redis.url import Url
 

@@ -14,8 +14,8 @@ from pool import checks
 from pool.errors import PoolError, again
 from pool.names import check_handler, check_key, check_pool, lane_of
 from pool.ops import inspect
+from pool.ops.cli.asking import reachable
 from pool.ops.cli.events import span_s
-from pool.ops.cli.status import reachable
 from pool.ops.terminal import write
 from pool.ops.why import span
 from pool.redis.commands.journal import Following

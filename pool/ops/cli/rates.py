@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
-import anyio
 import attrs
 
 from pool.errors import ConfigError
-from pool.names import check_pool
-from pool.ops import inspect, rates
-from pool.ops.cli.status import reachable
+from pool.ops import rates
+from pool.ops.cli.asking import look, tell
+from pool.ops.inspect import Found
 from pool.ops.metrics import Durations
 from pool.ops.rates import HandlerRates, RatedMinute, quantile_s, summed
-from pool.ops.terminal import write
-from pool.redis.url import Url
+from pool.redis.pipeline import Pipeline
 
 VERSION: Final = 1  # of the JSON: raised when a field goes or means something else
 DAY_S: Final = 86_400.0
@@ -29,17 +26,54 @@ _BARS: Final = " ▁▂▃▄▅▆▇█"
 _COLUMNS: Final = 48
 
 
+@attrs.frozen(kw_only=True)
+class HandlerTold:
+    """What a handler's jobs did; times are bounds of buckets, in seconds, null: longer, or none."""
+
+    accepted: int
+    started: int
+    done: int
+    cancelled: int
+    parked: int
+    retried: int
+    moved: int
+    failed: dict[str, int]  # attempts, by cause
+    waited_p50_s: float | None
+    waited_p99_s: float | None
+    ran_p50_s: float | None
+    ran_p99_s: float | None
+
+
+@attrs.frozen(kw_only=True)
+class MinuteTold:
+    """One minute, by pool time."""
+
+    at_ms: int
+    settled: int
+    failed: int
+
+
+@attrs.frozen(kw_only=True)
+class RatesTold:
+    """What a pool did; `v` rises when a field goes or means something else."""
+
+    v: int = VERSION
+    pool: str
+    since_s: float
+    handlers: dict[str, HandlerTold]
+    minutes: list[MinuteTold]
+
+
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool rates`: 0, or 1 if nothing was counted."""
-    check_pool(args.pool)
     since_s = seconds_of(args.since)
-    with reachable(args.url) as url:
-        minutes = anyio.run(fetch, args.pool, url, since_s)
-    if args.json:
-        write([json.dumps(as_json(args.pool, since_s, minutes))])
-    else:
-        write(lines(args.pool, args.since, minutes))
-    return 0 if minutes else 1
+
+    async def read(pipeline: Pipeline, found: Found) -> int:
+        minutes = await rates.read(pipeline, found, since_s)
+        told = told_of(found.pool, since_s, minutes)
+        return tell(args, told, lines(found.pool, args.since, minutes), ok=bool(minutes))
+
+    return look(args, read)
 
 
 def seconds_of(text: str) -> float:
@@ -56,43 +90,41 @@ def seconds_of(text: str) -> float:
     return since_s
 
 
-async def fetch(pool: str, url: Url, since_s: float) -> list[RatedMinute]:
-    """Return the minutes of a pool.
-
-    Raises:
-        StoreUnavailable, AuthError, UnsupportedServer: The server cannot be asked.
-        ConfigError: There is no such pool, or the address cannot work.
-    """
-    async with inspect.opened(pool, url) as (pipeline, found):
-        return await rates.read(pipeline, found, since_s)
-
-
-def as_json(pool: str, since_s: float, minutes: Sequence[RatedMinute]) -> dict[str, Any]:
-    """Return it for programs; quantiles are the bounds of buckets, in seconds, null: longer."""
-    return {
-        "v": VERSION,
-        "pool": pool,
-        "since_s": since_s,
-        "handlers": {handler: _facts(each) for handler, each in summed(minutes).items()},
-        "minutes": [
-            {
-                "at_ms": minute.at_ms,
-                "settled": sum(_settled(each) for each in minute.handlers.values()),
-                "failed": sum(each.failed.total() for each in minute.handlers.values()),
-            }
+def told_of(pool: str, since_s: float, minutes: Sequence[RatedMinute]) -> RatesTold:
+    """Return it for programs."""
+    return RatesTold(
+        pool=pool,
+        since_s=since_s,
+        handlers={handler: _facts(each) for handler, each in summed(minutes).items()},
+        minutes=[
+            MinuteTold(
+                at_ms=minute.at_ms,
+                settled=sum(_settled(each) for each in minute.handlers.values()),
+                failed=sum(each.failed.total() for each in minute.handlers.values()),
+            )
             for minute in minutes
         ],
-    }
+    )
 
 
-def _facts(each: HandlerRates) -> dict[str, Any]:
-    counts = attrs.asdict(each, filter=lambda field, _: field.name not in ("waited", "ran"))
-    times = {
-        f"{name}_{word}_s": _finite(quantile_s(took, share))
-        for name, took in (("waited", each.waited), ("ran", each.ran))
-        for word, share in (("p50", 0.5), ("p99", 0.99))
-    }
-    return {**counts, "failed": dict(each.failed), **times}
+def _facts(each: HandlerRates) -> HandlerTold:
+    def within(took: Durations, share: float) -> float | None:
+        return _finite(quantile_s(took, share))
+
+    return HandlerTold(
+        accepted=each.accepted,
+        started=each.started,
+        done=each.done,
+        cancelled=each.cancelled,
+        parked=each.parked,
+        retried=each.retried,
+        moved=each.moved,
+        failed=dict(each.failed),
+        waited_p50_s=within(each.waited, 0.5),
+        waited_p99_s=within(each.waited, 0.99),
+        ran_p50_s=within(each.ran, 0.5),
+        ran_p99_s=within(each.ran, 0.99),
+    )
 
 
 def _finite(value: float | None) -> float | None:

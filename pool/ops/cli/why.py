@@ -13,8 +13,8 @@ import attrs
 from pool.core.record import Attempt
 from pool.names import check_job_id, check_key, check_pool
 from pool.ops import inspect
+from pool.ops.cli.asking import reachable
 from pool.ops.cli.events import entry_line
-from pool.ops.cli.status import reachable
 from pool.ops.keyfacts import read
 from pool.ops.terminal import write
 from pool.ops.why import OwnerTold, Why, span, why
