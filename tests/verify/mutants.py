@@ -70,10 +70,7 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    *(
-        Mutant(**each)
-        for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *JOURNAL_MUTANTS, *CLI_MUTANTS)
-    ),
+    *(Mutant(**each) for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *JOURNAL_MUTANTS, *CLI_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,
