@@ -17,7 +17,7 @@ COUNT   ?= 100
 PARALLEL = -n $(WORKERS) --dist worksteal
 WORKERS ?= 8
 
-.PHONY: check test test-all test-loops test-long test-cluster test-sentinel demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
+.PHONY: check test test-ops test-all test-loops test-long test-cluster test-sentinel demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
 
 # A minute before each commit.
 check: lint
@@ -33,6 +33,16 @@ test-long: $(READY)
 # replica and three sentinels.  `test` has the short forms.
 test-cluster test-sentinel: $(READY)
 	POOL_TEST_ON=$(@:test-%=%) $(BIN)/python -m pytest $(PARALLEL) tests/runtime tests/maps tests/jobs tests/process
+
+# What operators get, by Prometheus' own tool: its rules fire when they should, and what is scraped is
+# named as it wants.  On Debian: apt install prometheus.  Not part of `test`.
+test-ops: $(READY)
+	@command -v promtool >/dev/null || { echo "test-ops needs promtool (on Debian: apt install prometheus)" >&2; exit 1; }
+	cd examples/ops && promtool check rules alerts.yml && promtool test rules alerts_test.yml
+	cd examples/ops && promtool check config prometheus.yml && promtool check config prometheus-compose.yml
+	$(BIN)/python -m tools.scrape /metrics | promtool check metrics
+	$(BIN)/python -m tools.scrape /metrics/pool | promtool check metrics
+	$(BIN)/python -m pytest tests/ops/test_ops_examples.py
 
 # On both event loops what `test` runs on one of them, half on either: see tests/conftest.py.
 test-loops: lint

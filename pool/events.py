@@ -934,6 +934,7 @@ class JobStarted:
     epoch: int
     worker: str
     waited_s: float  # since the job was accepted, in pool time
+    is_again: bool  # it had begun before, in whatever attempt, and wherever
 
 
 JobEnd: TypeAlias = Literal["done", "cancelled", "parked", "retried", "moved"]

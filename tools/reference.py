@@ -27,6 +27,7 @@ import pool.events
 import pool.letters
 import pool.listing
 import pool.maps
+import pool.metrics
 import pool.middleware
 import pool.plans
 import pool.schedules
@@ -85,7 +86,10 @@ API: Final = {
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),
     "sync": tuple(pool.sync.__all__),
-    "rest": ("Settings", "Event", "Observer", "JobEvents", "log_observer", "freeze_memory"),
+    "rest": (
+        *("Settings", "Event", "Observer", "JobEvents", "log_observer", "freeze_memory"),
+        *pool.metrics.__all__,
+    ),
 }
 _HOMES: Final = (
     pool,
@@ -95,6 +99,7 @@ _HOMES: Final = (
     pool.listing,
     pool.schedules,
     pool.maps,
+    pool.metrics,
     pool.middleware,
     pool.plans,
     pool.streams,
@@ -308,6 +313,8 @@ KINDS: Final = {
     "schedules": ("hash", "name -> schedule, and how it stands"),
     "scheduled": ("zset", "name -> when it is due, by the server's own clock; not of paused ones"),
     "tickers": ("hash", "name -> its latest tick, and who had it"),
+    "rates": ("hash", "what was counted of jobs in the minute under way; in the first lane"),
+    "rated": ("stream", "likewise, of each minute of the last day; less than a megabyte"),
     "kept": ("zset", "length of the outcome, job id and key -> until when it is remembered"),
     "batches": ("zset", "id of each batch -> when it was opened"),
     "config": ("hash", "protocol, lanes, TTL and generation: what the pool was made as"),

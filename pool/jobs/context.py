@@ -15,6 +15,7 @@ from pool.core.placement import Candidates
 from pool.core.pooltime import PoolTime
 from pool.core.timing import Timing
 from pool.errors import PoolError
+from pool.jobs.meter import Meter
 from pool.jobs.roster import Roster
 from pool.jobs.trials import Trials
 from pool.names import key_hash, lane_of
@@ -126,6 +127,7 @@ class Context(Session):
     # key -> run: a key never starts here while an earlier handler of it still runs in this process
     busy: dict[str, Any] = attrs.field(factory=dict)
     trials: Trials = attrs.field(factory=Trials)
+    meter: Meter | None = None  # counts what goes by
     outages: Outages = attrs.field(init=False)
     # lane -> how many keys are unassigned, where some are, as of the last answer that told
     unassigned: dict[int, int] = attrs.field(init=False, factory=dict)

@@ -54,6 +54,7 @@ from pool.jobs.context import Context
 from pool.jobs.followers import Follower, Packer, count_of, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
 from pool.jobs.job import RUNNING, Job
+from pool.jobs.meter import meter_of, told_of_jobs
 from pool.jobs.noting import Noter
 from pool.jobs.producing import Producer
 from pool.jobs.roster import WorkerInfo
@@ -138,6 +139,7 @@ class Node(Dispatching):
         self._handlers = handlers if handlers is None else _handlers_of(handlers)
         self._worker_args = _worker_args(capacity, weight, label, version)
         self._observers = check_observers(observers)
+        self._meter = meter_of(self._observers)
         self._io: IO = _io or SystemIO()
         self._client: JobClient  # since it was entered
         self._state: State = "new"
@@ -799,6 +801,8 @@ class Node(Dispatching):
             raise NotRunning(state=self.state)
         check_headroom()
         _check_main()
+        if self._meter is not None:
+            self._meter.attach(self)
         self._state, self._check_loop = "opening", door()
         try:
             self._task_scope = await TaskScope.open(self._io, self.settings, self._emit)
@@ -873,10 +877,11 @@ class Node(Dispatching):
             ids=io.ids,
             node=self,
             node_id=io.ids.next("n"),
-            jobs=JobListeners.among(self._observers),
+            jobs=JobListeners.among((*self._observers, *told_of_jobs(self._meter))),
             generation="",
             emit=self._emit,
             supervisor=supervisor,
+            meter=self._meter,
         )
         self._noter = Noter(context)
         open_s = OPEN_CALLS * settings.op_timeout_s

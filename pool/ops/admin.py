@@ -166,13 +166,23 @@ async def requeue(node: Node, key: str, job_id: str | None) -> JobsChanged:
 # --- many -------------------------------------------------------------------------------------
 
 
-async def count(node: Node, action: str, wanted: JobFilter) -> JobsChanged:
-    """Count the jobs that an action is meant for, and name the first; nothing is changed."""
-    found, keys = 0, list[str]()
+async def count(
+    node: Node,
+    action: str,
+    wanted: JobFilter,
+    *,
+    on_progress: Callable[[int, int], object] = lambda *_: None,
+) -> JobsChanged:
+    """Count the jobs that an action is meant for, and name the first; nothing is changed.
+
+    `on_progress` is told how many records were looked at, of how many (0: an index led to them).
+    """
+    found, looked, keys = 0, 0, list[str]()
     listing, cursor = Listing(node._open_client()), ""
     while True:
         page = await listing.page(wanted, cursor, PAGE)
-        found, cursor = found + len(page.jobs), page.cursor
+        found, looked, cursor = found + len(page.jobs), looked + page.looked, page.cursor
+        on_progress(looked, page.of)
         keys += [shown(each.key) for each in page.jobs[: KEYS_TOLD - len(keys)]]
         if not cursor:
             break

@@ -187,14 +187,17 @@ class ProgressBar:
         self._what, self._total, self._is_told = what, total, is_told
         self._began_s, self._is_drawn = time.monotonic(), False
 
-    def at(self, done: int) -> None:
-        """Tell that so much is done."""
+    def at(self, done: int, total: int = 0) -> None:
+        """Tell that so much is done, of how much if that was not known before."""
         if self._is_told and time.monotonic() - self._began_s > _PROGRESS_S:
             self._is_drawn = True
-            share = min(1.0, done / self._total) if self._total else 1.0
-            filled = int(share * _BAR)
+            total = total or self._total
+            if not total:
+                redraw(f"{self._what} {done}", sys.stderr)
+                return
+            filled = int(min(1.0, done / total) * _BAR)
             bar = f"[{'#' * filled}{'.' * (_BAR - filled)}]"
-            redraw(f"{self._what} {bar} {done}/{self._total}", sys.stderr)
+            redraw(f"{self._what} {bar} {done}/{total}", sys.stderr)
 
     def end(self) -> None:
         """Leave the line, if there is one."""

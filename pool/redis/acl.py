@@ -31,7 +31,7 @@ _LOOKING: Final = frozenset(
         *("hgetall", "hlen", "hmget", "hset", "hstrlen", "llen", "time", "xinfo|groups"),
         *("zcard", "zcount", "zmscore", "zrange", "zrank"),
         # What becomes of the data when the server ends, and whether a replica has them.
-        *("info|persistence", "info|replication"),
+        *("info|commandstats", "info|persistence", "info|replication"),
     }
 )
 _LISTING: Final = frozenset({"hget", "hscan", "sscan", "xrange"})  # Node.jobs

@@ -68,10 +68,15 @@ class JobListeners:
 
     each: Sequence[JobEvents]
     _most: float = attrs.field(init=False)
+    _least: float = attrs.field(init=False)
 
     @_most.default
     def _(self) -> float:
         return max(listener.rate for listener in self.each)
+
+    @_least.default
+    def _(self) -> float:
+        return min(listener.rate for listener in self.each)
 
     @classmethod
     def among(cls, observers: Iterable[Observer]) -> JobListeners | None:
@@ -81,12 +86,15 @@ class JobListeners:
 
     def share(self, key: str, job_id: str) -> float | None:
         """Return where from 0 to 1 a job stands; None: nobody wants to hear of it."""
+        if self._least >= 1:
+            return 0.0  # all hear of all
         share = crc32(f"{job_id} {key}".encode()) / 2**32
         return share if share < self._most else None
 
     def tell(self, share: float, event: Event) -> None:
         """Tell those whose rate a job is within."""
-        emit_to([each for each in self.each if share < each.rate], event)
+        heard = self.each if share < self._least else [e for e in self.each if share < e.rate]
+        emit_to(heard, event)
 
 
 def emit_to(observers: Sequence[Observer], event: Event) -> None:
@@ -97,7 +105,12 @@ def emit_to(observers: Sequence[Observer], event: Event) -> None:
         except KeyboardInterrupt:  # Ctrl-C while it ran: for the node
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again next time
-            _scribe.write(partial(_log.error, "observer.failed", of=event.event, exc_info=error))
+            log_failed(event.event, error)
+
+
+def log_failed(of: str, error: BaseException) -> None:
+    """Write that an observer has failed, of what it was told."""
+    _scribe.write(partial(_log.error, "observer.failed", of=of, exc_info=error))
 
 
 # What may come in floods, and which of its facts make it the same trouble again.  What is told here

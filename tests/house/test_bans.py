@@ -61,6 +61,7 @@ MAY_SCRIPT = {
     ("lib/rmap_plain.lua", "MAXLEN"): "the same log",
     ("lib/list_plain.lua", "MAXLEN"): "the same log",
     ("lib/rmap.lua", "EXPIRE"): "the log of a map that has ended; nothing is decided by it",
+    ("rate.lua", "MAXLEN"): "figures of a day: older ones go",
     ("walk.lua", "SCAN"): "one slice at a time, by the one node that holds the walk",
     ("lib/append.lua", "MAXLEN"): "a cap that the program asked for; what it takes is told",
     ("lib/append.lua", "EXPIRE"): "an end that the program asked for",

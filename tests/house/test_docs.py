@@ -15,6 +15,7 @@ import pool
 import pool.batches
 import pool.letters
 import pool.listing
+import pool.metrics
 import pool.plans
 import pool.sync
 from pool.core.timing import Timing
@@ -52,6 +53,7 @@ def test_every_public_name_has_a_page() -> None:
         pool.letters,
         pool.listing,
         pool.maps,
+        pool.metrics,
         pool.middleware,
         pool.schedules,
         pool.plans,

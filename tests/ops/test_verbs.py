@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from pool.errors import JobCancelled
-from pool.jobs.client.shelves import PAGE, PAGE_MAX, JobFilter, Shelves
+from pool.jobs.client.shelves import PAGE_MAX, JobFilter, Shelves
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
 from pool.jobs.node import Node
@@ -175,7 +175,7 @@ async def test_jobs_are_found_by_filters_page_by_page(stage: Stage) -> None:
 
 
 async def test_a_page_looks_at_no_more_than_it_may_and_says_so(stage: Stage) -> None:
-    """No command looks at more than PAGE records, and a walk tells how far it came."""
+    """No command looks at more than SLICE records, and a walk tells how far it came."""
     calls = stage.node.options(delay_s=600.0)
     await calls.dispatch_many("stay", [f"k{n}" for n in range(700)])
     async with inspect.opened(stage.pool, Url.parse(stage.url)) as (pipeline, found):
@@ -195,7 +195,7 @@ async def test_a_page_looks_at_no_more_than_it_may_and_says_so(stage: Stage) -> 
             patch.setattr(Shelves, "read", counted)
             page = await browse.jobs(pipeline, found, JobFilter(), page=2_000)
         assert len(page.jobs) == 700
-        assert max(slices) <= PAGE
+        assert max(slices) <= browse.SLICE
 
 
 @pytest.mark.parametrize("state", ["running", "waiting", "unassigned", "queued", "done", "parked"])

@@ -37,7 +37,7 @@ CLI_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a look without an end",
         "breaks": "one command looks at as many records as a page has: 2,000 jobs hold the server",
         "path": "pool/ops/browse.py",
-        "old": "min(_SLICE, page - looked)",
+        "old": "min(SLICE, page - looked)",
         "new": "page - looked",
         "by": (_TESTS + "test_a_page_looks_at_no_more_than_it_may_and_says_so",),
     },

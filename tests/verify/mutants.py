@@ -35,6 +35,7 @@ import attrs
 
 from tests.verify.cli_mutants import CLI_MUTANTS
 from tests.verify.journal_mutants import JOURNAL_MUTANTS
+from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -70,7 +71,7 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    *(Mutant(**each) for each in (*PLAN_MUTANTS, *CLI_MUTANTS, *JOURNAL_MUTANTS)),
+    *(Mutant(**each) for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *JOURNAL_MUTANTS, *CLI_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,

@@ -61,6 +61,7 @@ class Teller:
                 epoch=start.epoch,
                 worker=worker,
                 waited_s=run.waited_s,
+                is_again=start.attempt > 1 or "r" in start.flags or run.is_acknowledged,
             )
             self.listeners.tell(share, event)
 

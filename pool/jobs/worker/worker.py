@@ -327,6 +327,11 @@ class Worker(Actor[Told]):
         return f"{takes}|{self.context.lanes[number].door.opened}"
 
     @property
+    def busy_slots(self) -> int:
+        """How many of its slots are taken; from any thread."""
+        return self._executor.busy
+
+    @property
     def is_idle(self) -> bool:
         """Whether it has neither keys nor anything to say, but to lanes that do not answer.
 

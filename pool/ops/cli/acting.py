@@ -121,7 +121,8 @@ def _many(args: argparse.Namespace) -> int:
 
 async def _counted(args: argparse.Namespace, node: Node, wanted: JobFilter) -> JobsChanged:
     """Count, and if that is confirmed do it."""
-    counted = await admin.count(node, args.command, wanted)
+    with progress("looked at", 0, is_told=not args.json) as bar:
+        counted = await admin.count(node, args.command, wanted, on_progress=bar.at)
     if args.dry_run:
         return counted
     if args.at_most is not None and counted.found > args.at_most:

@@ -104,7 +104,12 @@ def _add_looking(commands: _Commands) -> None:
     top = _command(commands, "top", "show a pool live; q or Ctrl-C ends it")
     _add_every(top)
     top.add_argument("--frames", type=int, metavar="N", help="end after so many looks")
+    top.add_argument("--since", type=_filled, metavar="SPAN", help="not live: as `pool rates`")
     _add_pool(top)
+
+    rates = _command(commands, "rates", "show what a pool did in the last hours, by handler")
+    rates.add_argument("--since", default="24h", metavar="SPAN", help="1m to 24h (default: 24h)")
+    _add_pool(rates)
 
     for name, text in (
         ("nodes", "show the nodes of a pool: where they are, and how they stand"),

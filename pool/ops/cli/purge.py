@@ -21,7 +21,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(setting="NAME", problem=problem)
 
     async def read(pipeline: Pipeline, found: Found) -> Purged:
-        counted = await admin.purge(pipeline, found, is_dry=True, on_progress=lambda _: None)
+        with progress("counted", 0, is_told=not args.json) as bar:
+            counted = await admin.purge(pipeline, found, is_dry=True, on_progress=bar.at)
         if not args.yes:
             return counted
         with progress("deleted", counted.keys, is_told=not args.json) as bar:

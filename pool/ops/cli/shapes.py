@@ -15,6 +15,7 @@ import attrs
 from pool.ops.admin import Dispatched, JobsChanged, Notified, Purged
 from pool.ops.browse import JobRows, JobTold
 from pool.ops.cli.doctor import Diagnosis
+from pool.ops.cli.rates import RatesTold
 from pool.ops.cli.top import Picture
 from pool.ops.cli.ttl import TtlSet
 from pool.ops.members import PoolMembers
@@ -31,6 +32,7 @@ SHAPES: Final[Mapping[str, type[Any]]] = {
     "job": JobTold,
     "why": Why,
     "doctor": Diagnosis,
+    "rates": RatesTold,
     "dispatch": Dispatched,
     "notify": Notified,
     "stop": JobsChanged,

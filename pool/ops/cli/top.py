@@ -25,6 +25,7 @@ import attrs
 
 from pool import checks
 from pool.ops import summary
+from pool.ops.cli import rates
 from pool.ops.cli.asking import look, tell
 from pool.ops.cli.members import worker_table
 from pool.ops.cli.status import head_lines, wrong_lines
@@ -50,6 +51,8 @@ class Picture:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool top`: 0, or 1 if something was wrong when it ended."""
+    if args.since is not None:
+        return rates.run(args)
     every_s = max(_EVERY_S_MIN, checks.seconds("every", args.every))
     frames = math.inf if args.frames is None else checks.count("frames", args.frames, 1, 10**9)
 

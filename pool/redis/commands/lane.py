@@ -15,6 +15,7 @@ from pool.redis.commands import (
     batches,
     change,
     channel,
+    figures,
     journal,
     letters,
     member,
@@ -28,6 +29,7 @@ from pool.redis.commands.admission import AdmissionCalls
 from pool.redis.commands.batches import BatchCalls
 from pool.redis.commands.change import ChangeCalls
 from pool.redis.commands.channel import ChannelCalls
+from pool.redis.commands.figures import FigureCalls
 from pool.redis.commands.journal import JournalCalls
 from pool.redis.commands.letters import LetterCalls
 from pool.redis.commands.member import MemberCalls
@@ -40,7 +42,7 @@ from pool.redis.scripts import Script
 SCRIPTS: Final = tuple(
     script
     for family in (
-        *(admission, batches, change, channel, journal, letters, member),
+        *(admission, batches, change, channel, figures, journal, letters, member),
         *(opening, recovery, schedules, talk, upkeep),
     )
     for script in vars(family).values()
@@ -54,6 +56,7 @@ class Lane(
     BatchCalls,
     ChangeCalls,
     ChannelCalls,
+    FigureCalls,
     JournalCalls,
     LetterCalls,
     MemberCalls,
