@@ -9,6 +9,7 @@ SECONDS ?= 60
 SEED    ?= 1
 MINUTES ?= 10
 SEEDS   ?= 100
+LANES   ?= 1 4
 FIRST   ?= 0
 JOBS    ?= 2
 SCALE   ?= 1
@@ -103,8 +104,9 @@ bench-fleet: $(READY)
 verify: $(READY)
 	$(BIN)/python -m tests.verify.proofs
 
+# Jobs, services, followers, batches, schedules, in one lane and in several.
 chaos: $(READY)
-	$(BIN)/python -m tests.verify.chaos --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m tests.verify.chaos --seconds $(SECONDS) --seed $(SEED) --lanes $(LANES)
 
 chaos-each: $(READY)
 	$(BIN)/python -m tests.verify.chaos --each --seed $(SEED)
