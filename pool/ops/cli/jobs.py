@@ -54,14 +54,15 @@ async def _pages(
     args: argparse.Namespace, pipeline: Pipeline, found: Found, wanted: JobFilter
 ) -> int:
     """Print the page that was asked for, or all from there on: each as it comes."""
-    cursor, looked, found_all = args.cursor, 0, 0
+    cursor, looked, of, found_all = args.cursor, 0, 0, 0
     while True:
         page = await browse.jobs(pipeline, found, wanted, cursor=cursor, page=args.page)
-        cursor, looked, found_all = page.cursor, looked + page.looked, found_all + len(page.jobs)
+        cursor, of = page.cursor, max(of, page.of)
+        looked, found_all = looked + page.looked, found_all + len(page.jobs)
         if not args.all:
             return tell(args, page, lines(page))
         if page.jobs or not cursor:
-            shown = attrs.evolve(page, looked=looked)
+            shown = attrs.evolve(page, looked=looked, of=of)
             tell(args, page, rows(page) if cursor else lines(shown, found_all))
         if not cursor:
             return 0
