@@ -47,7 +47,10 @@ OnProgress: TypeAlias = Callable[[int], object]
 
 @attrs.frozen(kw_only=True)
 class Dispatched:
-    """A job that was accepted; `state` and `result` are told if somebody has waited for its end."""
+    """A job that was accepted.
+
+    `state` is `accepted`, or, if its end was waited for, `done`, with its `result`, or `going on`.
+    """
 
     v: int = 1
     pool: str
@@ -120,14 +123,16 @@ async def dispatch(
 
     Raises:
         PoolError: As `Node.dispatch` and `JobRef.result` say.
-        TimeoutError: It has not ended in time; it goes on.
     """
     dispatching = node.options(delay_s=delay_s, job_id=job_id)
     ref = await dispatching.dispatch(handler, key, *args, **(kwargs or {}))
     told = Dispatched(pool=node.pool, handler=handler, key=key, job_id=ref.job_id)
     if wait_s is None:
         return told
-    return attrs.evolve(told, state="done", result=await ref.result(wait_s))
+    try:
+        return attrs.evolve(told, state="done", result=await ref.result(wait_s))
+    except TimeoutError:
+        return attrs.evolve(told, state="going on")
 
 
 async def notify(node: Node, key: str, payload: Any) -> Notified:

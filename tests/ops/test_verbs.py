@@ -167,7 +167,8 @@ async def test_jobs_are_found_by_filters_page_by_page(stage: Stage) -> None:
         page = await stage.json("jobs", "--page", "1", "--cursor", page["cursor"])
         pages += 1
     assert seen | {each["key"] for each in page["jobs"]} == {"a-1", "a-2", "b-1", "c-1"}
-    assert "looked at 4 of 4 records" in await stage.told("jobs")
+    assert "4 jobs; looked at 4 of 4 records" in await stage.told("jobs")
+    assert "4 jobs; looked at 4 of 4 records" in await stage.told("jobs", "--all", "--page", "1")
     watched = await stage.told("jobs", "--watch", "--frames", "2", "--every", "0.2", "--json")
     assert watched.count("\n") == 2
     assert "none that a page told" in await stage.told("jobs", "--cursor", "x", code=USAGE)
@@ -256,8 +257,8 @@ async def test_a_job_is_dispatched_and_its_result_waited_for(stage: Stage) -> No
     assert (told["job_id"], told["result"]) == ("mine", 5)
     assert (await stage.json("dispatch", "stay", "s"))["state"] == "accepted"
     assert "not JSON" in await stage.told("dispatch", "add", "k", "{1", code=USAGE)
-    said = await stage.told("dispatch", "stay", "t", "--wait", "0.1", code=USAGE)
-    assert "goes on: pool why t" in said
+    told = await stage.json("dispatch", "stay", "t", "--wait", "0.1", code=FINDING)
+    assert told["state"] == "going on"
 
 
 async def test_a_message_reaches_the_live_job(stage: Stage) -> None:

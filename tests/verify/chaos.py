@@ -151,35 +151,37 @@ async def campaign(plan: Plan, directory: Path) -> Verdict:
     began = time.monotonic()
     troubles: list[str] = []
     fsync = FAULTS[plan.fault].fsync if plan.fault else ("everysec", "always")[plan.seed % 2]
-    async with made(
-        directory,
-        plan.program,
-        seed=plan.seed,
-        nodes=plan.nodes,
-        fsync=fsync,
-        per_s=plan.per_s,
-        settings=plan.settings,
-        apart=plan.apart,
-        deaf=plan.deaf,
-        has_flows=plan.has_flows,
-        lanes=plan.lanes
-        or (FAULTS[plan.fault].lanes if plan.fault else (1, 1, 2, 4)[plan.seed % 4]),
-    ) as world:
+    async with (
+        made(
+            directory,
+            plan.program,
+            seed=plan.seed,
+            nodes=plan.nodes,
+            fsync=fsync,
+            per_s=plan.per_s,
+            settings=plan.settings,
+            apart=plan.apart,
+            deaf=plan.deaf,
+            has_flows=plan.has_flows,
+            lanes=plan.lanes
+            or (FAULTS[plan.fault].lanes if plan.fault else (1, 1, 2, 4)[plan.seed % 4]),
+        ) as world,
+        anyio.create_task_group() as watchers,
+    ):
+        watchers.start_soon(_watch_processors, world)  # jobs are dispatched from now on
         if not await world.all_up():
             troubles.append("not every process joined at the beginning")
         await anyio.sleep(WARM_UP_S)
-        async with anyio.create_task_group() as watchers:
-            watchers.start_soon(_watch_leases, world)
-            watchers.start_soon(_watch_processors, world)
-            watchers.start_soon(_take_snapshots, world)
-            await (plan.hurt or _hurt)(world, plan)
-            if not await world.all_up():
-                troubles.append("not every process was back after the chaos")
-            (directory / HEALED).touch()
-            world.record("heal")
-            drained = await _drain(world, plan.bounds)
-            await _finish(world, drained, troubles)
-            watchers.cancel_scope.cancel()
+        watchers.start_soon(_watch_leases, world)
+        watchers.start_soon(_take_snapshots, world)
+        await (plan.hurt or _hurt)(world, plan)
+        if not await world.all_up():
+            troubles.append("not every process was back after the chaos")
+        (directory / HEALED).touch()
+        world.record("heal")
+        drained = await _drain(world, plan.bounds)
+        await _finish(world, drained, troubles)
+        watchers.cancel_scope.cancel()
     troubles += world.troubles
     tell = file_sink(directory / f"{STORE}.jsonl")
     for told in account(load(histories(directory))):

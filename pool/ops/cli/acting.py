@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,12 +59,8 @@ def _dispatch(args: argparse.Namespace) -> int:
             wait_s=args.wait,
         )
 
-    try:
-        done = act(args, do)
-    except TimeoutError:
-        problem = f"it has not ended within {args.wait:g} s, and goes on: pool why {args.key}"
-        raise InvalidOption(option="wait", value=f"{args.wait:g}", problem=problem) from None
-    return tell(args, done, _dispatched(done))
+    done = act(args, do)
+    return tell(args, done, _dispatched(done), ok=done.state != "going on")
 
 
 def _call(text: str | None) -> tuple[list[Any], dict[str, Any]]:
@@ -154,6 +151,8 @@ def _dispatched(done: Dispatched) -> Iterator[str]:
     yield f"{done.key} is job {done.job_id} of {done.handler}: {done.state}"
     if done.state == "done":
         yield f"result  {done.result!r}"
+    if done.state == "going on":
+        yield f"! it has not ended in time: pool why {shlex.quote(done.key)}"
 
 
 def _notified(done: Notified) -> Iterator[str]:

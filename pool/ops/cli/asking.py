@@ -11,6 +11,7 @@ import json
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,7 +120,9 @@ def as_facts(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_json(value: object) -> object:
-    """Return what JSON has no form for: bytes in base 64, all else as it is shown."""
+    """Return what JSON has no form for: bytes in base 64, times in ISO form, else what is shown."""
     if isinstance(value, bytes):
         return {"base64": b64encode(value).decode()}
+    if isinstance(value, datetime):
+        return value.isoformat()
     return repr(value)

@@ -54,15 +54,16 @@ async def _pages(
     args: argparse.Namespace, pipeline: Pipeline, found: Found, wanted: JobFilter
 ) -> int:
     """Print the page that was asked for, or all from there on: each as it comes."""
-    cursor, looked = args.cursor, 0
+    cursor, looked, of, found_all = args.cursor, 0, 0, 0
     while True:
         page = await browse.jobs(pipeline, found, wanted, cursor=cursor, page=args.page)
-        cursor, looked = page.cursor, looked + page.looked
+        cursor, of = page.cursor, max(of, page.of)
+        looked, found_all = looked + page.looked, found_all + len(page.jobs)
         if not args.all:
             return tell(args, page, lines(page))
         if page.jobs or not cursor:
-            shown = attrs.evolve(page, cursor="", looked=looked)
-            tell(args, page, lines(shown) if not cursor else rows(page))
+            shown = attrs.evolve(page, looked=looked, of=of)
+            tell(args, page, rows(page) if cursor else lines(shown, found_all))
         if not cursor:
             return 0
 
@@ -82,11 +83,11 @@ def wanted_of(args: argparse.Namespace) -> JobFilter:
     )
 
 
-def lines(page: JobRows) -> Iterator[str]:
-    """Yield a page for people."""
+def lines(page: JobRows, found: int | None = None) -> Iterator[str]:
+    """Yield a page for people; `found` jobs were on it and those before."""
     yield from rows(page)
     of = f" of {page.of}" if page.of else ""
-    yield f"{len(page.jobs)} jobs; looked at {page.looked}{of} records"
+    yield f"{len(page.jobs) if found is None else found} jobs; looked at {page.looked}{of} records"
     if page.cursor:
         yield f"there may be more: --cursor {page.cursor}, or --all"
 

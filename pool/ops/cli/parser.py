@@ -108,7 +108,9 @@ def _add_looking(commands: _Commands) -> None:
     _add_pool(top)
 
     rates = _command(commands, "rates", "show what a pool did in the last hours, by handler")
-    rates.add_argument("--since", default="24h", metavar="SPAN", help="1m to 24h (default: 24h)")
+    rates.add_argument(
+        "--since", type=_filled, default="24h", metavar="SPAN", help="1m to 24h (default: 24h)"
+    )
     _add_pool(rates)
 
     for name, text in (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import attrs
@@ -83,7 +84,13 @@ def word_of(kind: Any) -> str:
         return f"object of {word_of(args[1])} by {word_of(args[0])}"
     if isinstance(kind, type) and attrs.has(kind):
         return kind.__name__
-    words = {str: "text", int: "number", float: "number", bool: "true / false"}
+    words = {
+        str: "text",
+        datetime: "time in ISO form",
+        int: "number",
+        float: "number",
+        bool: "true / false",
+    }
     return "null" if kind is type(None) else words.get(kind, "anything")
 
 
@@ -112,6 +119,9 @@ def faults(value: object, kind: Any, where: str = "$") -> Iterator[str]:
             yield from faults(each, args[1], f"{where}.{name}")
     elif isinstance(kind, type) and attrs.has(kind):
         yield from _faults_of(value, kind, where)
+    elif kind is datetime:
+        if type(value) is not str:
+            yield f"{where} is no time"
     elif kind is float:
         if type(value) not in (int, float):
             yield f"{where} is no number"

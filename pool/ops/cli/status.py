@@ -67,7 +67,9 @@ def head_lines(status: PoolStatus) -> Iterator[str]:
         counts = [f"{count} {state}" for state, count in status.jobs.items()]
         yield f"jobs      {', '.join([*counts, f'{status.parked} parked'])}"
     if status.waiting_for:
-        counts = [f"{n} for {name or 'nobody knows whom'}" for name, n in _most(status.waiting_for)]
+        counts = [
+            f"{n} for {name or 'handlers that nobody has'}" for name, n in _most(status.waiting_for)
+        ]
         yield f"waiting   {', '.join(counts)}"
     oldest = status.oldest
     if oldest is not None:
