@@ -148,6 +148,11 @@ def again(error: E) -> E:
     return anew
 
 
+def sentence(error: PoolError) -> str:
+    """Return what an error says, to stand in another text: without its hint."""
+    return str(error).partition("  Hint: ")[0].partition("  More: ")[0]
+
+
 def _words(problem: object) -> str:
     """Return a problem as a sentence goes on, in one line."""
     text = problem if type(problem) is str else shown(problem)
