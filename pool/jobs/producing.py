@@ -21,7 +21,7 @@ from pool.jobs.job import Job
 from pool.names import check_handler
 
 PAGE: Final = 200  # entries of an answer that are taken at once: some 3 ms of the loop's
-_ANSWER: Final = "several of keys, Call(...), Planned(...), nor StopAll()"
+_ANSWER: Final = "keys, Call(...) or Planned(...), nor StopAll()"
 EVERY_MIN_S: Final = 0.05
 EVERY_MAX_S: Final = 86_400.0
 Produce: TypeAlias = Callable[[Job], Any]
@@ -76,7 +76,12 @@ async def ask(job: Job, fn: Produce, take: Callable[[Any], object]) -> None:
     elif hasattr(type(value), "__aiter__"):
         await _take_async(aiter(value), take)
     else:
-        iterator = checks.several("answer", value, _ANSWER, refuse=_no_answer)
+        try:
+            iterator = checks.several("answer", value, _ANSWER, refuse=_no_answer)
+        except NoAnswer as refused:
+            if refused.__cause__ is not None and hasattr(type(value), "__iter__"):
+                raise refused.__cause__ from None  # of the user's own code
+            raise
         is_at_hand = isinstance(value, (list, tuple, set, frozenset))
         # What is made while it is iterated over may block, and never on the loop.
         while page := _page(iterator) if is_at_hand else await job.run_blocking(_page, iterator):
@@ -86,7 +91,7 @@ async def ask(job: Job, fn: Produce, take: Callable[[Any], object]) -> None:
 
 
 def _no_answer(_: str, value: object, of: str) -> Exception:
-    return NoAnswer(f"it returned {shown(value)}, which is no {of}")
+    return NoAnswer(f"it returned {shown(value)}, and not {of}")
 
 
 def _page(iterator: Iterator[Any]) -> list[Any]:

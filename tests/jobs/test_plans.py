@@ -285,11 +285,11 @@ UNUSABLE = (
     (too_large, "POOLTOOLARGE"),
     (no_key, "7 is neither a key nor"),
     (bad_key, "POOLKEY"),
-    (text, "POOLOPTION"),
+    (text, "it returned abc, and not an iterable of keys"),
     (raises, "RuntimeError: the list is on fire"),
     (fails_late, "RuntimeError: the rest is missing"),
     (both, "StopAll() stands alone"),
-    (own, "it is the plan's own"),
+    (own, "'plan:feeds': [POOLKEY]"),
     (wrong, "POOLARGUMENTS"),
 )
 
@@ -333,27 +333,27 @@ FORMS: list[Any] = []
 
 @FORMS.append
 def plain(job: Job) -> list[str]:
-    return [job.key + "/x"]
+    return ["x-" + job.key]
 
 
 @FORMS.append
 def plain_generator(job: Job) -> Iterator[str]:
-    yield from (job.key + "/x" for _ in range(1))
+    yield from ("x-" + job.key for _ in range(1))
 
 
 @FORMS.append
 async def coroutine(job: Job) -> set[str]:
-    return {job.key + "/x"}
+    return {"x-" + job.key}
 
 
 @FORMS.append
 async def async_generator(job: Job) -> AsyncIterator[str]:
-    yield job.key + "/x"
+    yield "x-" + job.key
 
 
 @FORMS.append
 def lazy(job: Job) -> Iterator[str]:
-    return map(str, [job.key + "/x"])
+    return map(str, ["x-" + job.key])
 
 
 async def test_a_producer_may_have_any_form(fleet: Fleet) -> None:
@@ -362,7 +362,7 @@ async def test_a_producer_may_have_any_form(fleet: Fleet) -> None:
     for form in FORMS:
         assert handlers.plan(form.__name__, "follow", every_s=LONG_S)(form) is form
     await fleet.node(handlers, **PATIENT)
-    wanted = {f"plan:{form.__name__}/x" for form in FORMS}
+    wanted = {f"x-plan:{form.__name__}" for form in FORMS}
     await until(lambda: set(world.running) == wanted)
 
 
