@@ -323,13 +323,13 @@ async def test_ctrl_c_out_of_a_producer_is_for_one_node_and_no_other(fleet: Flee
         trap.spring()
         return ["feed"]
 
-    ended = list[BaseException]()
+    ended, settings = list[BaseException](), attrs.evolve(fleet.settings, **PATIENT)
     caller = await fleet.node(observers=(), **PATIENT)
 
     async def member() -> None:
         try:
             async with Node(
-                fleet.pool, fleet.url, handlers=handlers, settings=fleet.settings, observers=()
+                fleet.pool, fleet.url, handlers=handlers, settings=settings, observers=()
             ):
                 await anyio.sleep_forever()
         except KeyboardInterrupt as error:
