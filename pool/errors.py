@@ -218,7 +218,6 @@ class InvalidKey(UsageError):
     """A job key must be 1 to 512 bytes of UTF-8 text without control characters.
 
     A key says what the job is about: a tenant, a device, a feed. Long or binary identifiers make
-    A key says what the job is about: a tenant, a device, a feed. Long or binary identifiers make
     bad keys: hash them, and pass the whole one as an argument. Keys that begin with `plan:` are of
     the jobs that keep plans; they can be looked at and stopped, and not dispatched.
     """
