@@ -16,7 +16,7 @@ import attrs
 
 from pool import checks
 from pool.core.plans import NAME_CHARS_MAX
-from pool.errors import ConfigError, shown
+from pool.errors import ConfigError, InvalidOption, shown
 from pool.jobs.job import Job
 from pool.names import check_handler
 
@@ -77,21 +77,18 @@ async def ask(job: Job, fn: Produce, take: Callable[[Any], object]) -> None:
         await _take_async(aiter(value), take)
     else:
         try:
-            iterator = checks.several("answer", value, _ANSWER, refuse=_no_answer)
-        except NoAnswer as refused:
+            iterator = checks.several("answer", value, _ANSWER)
+        except InvalidOption as refused:
             if refused.__cause__ is not None and hasattr(type(value), "__iter__"):
                 raise refused.__cause__ from None  # of the user's own code
-            raise
+            problem = f"it returned {shown(value)}, and not an iterable of {_ANSWER}"
+            raise NoAnswer(problem) from None
         is_at_hand = isinstance(value, (list, tuple, set, frozenset))
         # What is made while it is iterated over may block, and never on the loop.
         while page := _page(iterator) if is_at_hand else await job.run_blocking(_page, iterator):
             for each in page:
                 take(each)
             await anyio.lowlevel.checkpoint()
-
-
-def _no_answer(_: str, value: object, of: str) -> Exception:
-    return NoAnswer(f"it returned {shown(value)}, and not {of}")
 
 
 def _page(iterator: Iterator[Any]) -> list[Any]:

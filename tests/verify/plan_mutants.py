@@ -12,11 +12,7 @@ _OTHERS: Final = _TESTS + "test_jobs_of_others_are_never_touched"
 _USER_CODE: Final = "tests/jobs/test_user_code.py::"
 _ENDS: Final = _USER_CODE + "test_however_user_code_ends_only_it_has_failed"
 _RUN: Final = "pool/jobs/run.py"
-_ATTEMPTED: Final = """await _apart(call(), copy_context(), _Calling(), cancels)
-            except GeneratorExit:
-                raise
-"""
-_ATTEMPTED_OUTER: Final = """        raise  # our own coroutine is being closed
+_ATTEMPTED: Final = """        raise  # our own coroutine is being closed
     except BaseException as error:
 """
 _UNUSABLE: Final = _TESTS + "test_what_cannot_be_changes_nothing"
@@ -119,11 +115,11 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (_UNUSABLE,),
     },
     {
-        "name": "only errors end a producer",
+        "name": "a producer is called as it is",
         "breaks": "sys.exit() out of a producer ends the node, and then the next one's",
-        "path": _RUN,
-        "old": _ATTEMPTED + "            except BaseException as error:  # noqa",
-        "new": _ATTEMPTED + "            except Exception as error:  # noqa",
+        "path": _KEPT,
+        "old": "        ended = await attempted(asking, scope)\n",
+        "new": "        with scope:\n            await asking()\n        ended = None\n",
         "by": (_ENDS,),
     },
     {
@@ -138,8 +134,8 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a producer's own cancellation is taken for ours",
         "breaks": "a task of its own that was cancelled ends the plan, as if it were stopped",
         "path": _RUN,
-        "old": _ATTEMPTED_OUTER + "        if is_cancellation(error) and is_asked_for():",
-        "new": _ATTEMPTED_OUTER + "        if is_cancellation(error):",
+        "old": _ATTEMPTED + "        if is_cancellation(error) and is_asked_for():",
+        "new": _ATTEMPTED + "        if is_cancellation(error):",
         "by": (_USER_CODE + "test_a_cancellation_of_a_producers_own_is_a_failed_turn",),
     },
     {
