@@ -148,6 +148,11 @@ def again(error: E) -> E:
     return anew
 
 
+def sentence(error: PoolError) -> str:
+    """Return what an error says, to stand in another text: without its hint."""
+    return str(error).partition("  Hint: ")[0].partition("  More: ")[0]
+
+
 def _words(problem: object) -> str:
     """Return a problem as a sentence goes on, in one line."""
     text = problem if type(problem) is str else shown(problem)
@@ -213,7 +218,8 @@ class InvalidKey(UsageError):
     """A job key must be 1 to 512 bytes of UTF-8 text without control characters.
 
     A key says what the job is about: a tenant, a device, a feed. Long or binary identifiers make
-    bad keys: hash them, and pass the whole one as an argument.
+    bad keys: hash them, and pass the whole one as an argument. Keys that begin with `plan:` are of
+    the jobs that keep plans; they can be looked at and stopped, and not dispatched.
     """
 
     code: ClassVar[str] = "POOLKEY"

@@ -268,8 +268,8 @@ MUTANTS: Final = (
         name="a stranger's cancellation is taken for ours",
         breaks="a handler that cancels itself ends its slot, and its worker with it",
         path="pool/jobs/run.py",
-        old="        if is_cancellation(error) and is_asked_for():",
-        new="        if is_cancellation(error):",
+        old="open within it.\n        if is_cancellation(error) and is_asked_for():",
+        new="open within it.\n        if is_cancellation(error):",
     ),
     Mutant(
         name="only errors are failed attempts",
@@ -3014,8 +3014,8 @@ MUTANTS: Final = (
         name="another error than the lifespan's",
         breaks="a lifespan that ends the program at its start raises something else",
         path="pool/jobs/lifespans.py",
-        old="                held.error = error\n",
-        new="                held.error = RuntimeError(told(error))\n",
+        old="held.error = RuntimeError(told(error)) if is_strangers else error\n",
+        new="held.error = RuntimeError(told(error))\n",
         by=("tests/jobs/test_closing.py",),
     ),
     Mutant(
@@ -3030,8 +3030,8 @@ MUTANTS: Final = (
         name="a hook that harms",
         breaks="what a hook raises ends its worker",
         path="pool/jobs/around.py",
-        old="            if is_cancellation(error):\n                raise\n            emit(",
-        new="            raise\n            emit(",
+        old=" and is_asked_for():\n                raise\n            emit(",
+        new=":\n                raise\n            raise\n            emit(",
         by=("tests/jobs/test_composition.py",),
     ),
     Mutant(

@@ -15,7 +15,6 @@ from pool.core.codec import check_size, decode_call, encode_call, head, head_of
 from pool.core.ids import id_of
 from pool.core.lapse import begin_limits
 from pool.core.options import LINE_MAX, IfExists, Options, policy_of
-from pool.core.plans import OF_PLANS
 from pool.core.record import MORE, Attempt, Kind, Outcome, Record, attempts, digest_of, pack_more
 from pool.errors import (
     CodecMissing,
@@ -39,11 +38,13 @@ from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.typed.contract import ValueCodec, ours
 from pool.names import (
+    OF_PLANS,
     check_handler,
     check_idempotency_key,
     check_job_id,
     check_key,
     followers,
+    plans_own,
 )
 from pool.redis.commands.admission import AS_REGISTERED, Admission
 from pool.redis.commands.talk import Missing
@@ -414,10 +415,16 @@ class Admitting:
         known: str = "",
         *,
         job_id: str = "",
+        is_plans: bool = False,
     ) -> Admission:
-        """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
+        """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents.
+
+        `is_plans`: it is that of a job which keeps a plan, or compares one.
+        """
         context, handler, options = self.client.context, self.handler, self.options
         check_key(key)
+        if key[:5] == OF_PLANS and not is_plans:
+            raise plans_own(key)
         if handler is None:
             payload = encode_call(args, kwargs)
         else:
