@@ -423,9 +423,11 @@ class BatchRef:
         batches = dict[int, BatchStatus]()
         for each in found.ended:
             if each.key[:1] == IS_BATCH and each.end in ("failed", "cancelled"):
+                ref = BatchRef(each.key.removeprefix(IS_BATCH), self._client)
                 with suppress(NoSuchBatch):
-                    ref = BatchRef(each.key.removeprefix(IS_BATCH), self._client)
-                    batches[each.index] = _status(ref.id, await ref._look())
+                    status = _status(ref.id, await ref._look())
+                    if status.is_settled:  # else it is another one
+                        batches[each.index] = status
         return [
             Member(
                 index=each.index,
