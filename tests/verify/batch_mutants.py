@@ -8,6 +8,7 @@ _MAKING: Final = "pool/jobs/client/batch.py"
 _LOOKING: Final = "pool/jobs/client/batch_ref.py"
 _CLIENT: Final = "pool/jobs/client/job_client.py"
 _TESTS: Final = "tests/jobs/test_batches.py::test_"
+_SCRIPTS: Final = "tests/redis/test_batch_scripts.py::test_"
 _ON_ITS_WAY: Final = "tests/jobs/test_followers.py::test_what_"
 
 BATCH_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
@@ -57,10 +58,7 @@ BATCH_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": "pool/redis/lua/batch_open.lua",
         "old": " .. (had and ' ' .. had or '')",
         "new": "",
-        "by": (
-            "tests/redis/test_batch_scripts.py"
-            "::test_who_opens_one_that_is_there_is_told_what_it_is_within",
-        ),
+        "by": (_SCRIPTS + "who_opens_one_that_is_there_is_told_what_it_is_within",),
     },
     {
         "name": "members known by their keys alone",
@@ -76,7 +74,7 @@ BATCH_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": "pool/redis/lua/lib/members.lua",
         "old": "local MEMBER_KEY = '([^\\t\\n]+)[^\\n]*'",
         "new": "local MEMBER_KEY = '([^\\n]+)'",
-        "by": ("tests/redis/test_batch_scripts.py::test_members_are_known_by_their_calls",),
+        "by": (_SCRIPTS + "members_are_known_by_their_calls",),
     },
     {
         "name": "member that waits for its own batch",
@@ -96,7 +94,7 @@ BATCH_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     },
     {
         "name": "unknown on its way",
-        "breaks": "the status of what follows, before it has come to its lane, is that it is unknown",
+        "breaks": "what follows, before it has come to its lane, is said to be unknown",
         "path": _CLIENT,
         "old": "            if isinstance(told, Missing) and arrives and",
         "new": "            if isinstance(told, Missing) and not arrives and",
@@ -104,7 +102,7 @@ BATCH_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     },
     {
         "name": "the whole way must be empty",
-        "breaks": "who asks for a job of long ago waits as long as others have messages for its lane",
+        "breaks": "who asks for a job of long ago waits while others have messages for its lane",
         "path": _CLIENT,
         "old": "                left[lane] = min(upto, behind)",
         "new": "                left[lane] = behind",

@@ -341,7 +341,7 @@ class JobRef(Generic[R]):
         except NoSuchJob:
             found, _ = await self._client.look(self.key, self.job_id, self._seen)
             if isinstance(found, Record):  # it was on its way
-                await stopped(self, cause, timeout_s)
+                await self.stop(cause, timeout_s)
 
     async def _wait(self, waiting: Waiting, timeout_s: float | None) -> None:
         self._client.check_open()  # before a timer is made, which needs a loop
