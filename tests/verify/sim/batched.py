@@ -62,10 +62,9 @@ class Members:
                 facts["extra"] = _extra(its_plan)
                 boot.record("dispatch", word, key=its_key, idem=its, **facts)
 
-    async def put_within(self, boot: Boot, node: Node, outer: str, *, is_first: bool) -> None:
+    async def put_within(self, boot: Boot, node: Node, outer: str) -> None:
         """Enter it within another one, when it has settled, say; or go on with that."""
-        if is_first:
-            boot.record("batch", "invoke", key=outer, extra={"then": "", "least": 0})
+        boot.record("batch", "invoke", key=outer, extra={"then": "", "least": 0})
         try:
             around = node.batch(outer, success_min=0, open_s=self.open_s)
             async with around, node.batch(self.name, within=around) as batch:

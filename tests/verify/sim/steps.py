@@ -442,10 +442,9 @@ def _batch(
             other = partial(members.make, nonces=load._nonces, is_first=False)
             stage.simulation.world.after(2.0, stage.do, OTHER, other)
         if is_put:
-            put = partial(members.put_within, outer="outer9", is_first=True)
+            put = partial(members.put_within, outer="outer9")
             stage.simulation.world.after(1.5, stage.do, ACTOR, put)
-            again = partial(members.put_within, outer="outer9", is_first=False)
-            stage.simulation.world.after(3.0, stage.do, OTHER, again)
+            stage.simulation.world.after(3.0, stage.do, OTHER, put)
 
     stage.at(0.0, begin)
 
