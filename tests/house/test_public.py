@@ -24,6 +24,7 @@ import pool.events
 import pool.letters
 import pool.listing
 import pool.maps
+import pool.metrics
 import pool.middleware
 import pool.plans
 import pool.schedules
@@ -40,6 +41,7 @@ HOMES = (
     pool.letters,
     pool.listing,
     pool.maps,
+    pool.metrics,
     pool.middleware,
     pool.schedules,
     pool.plans,

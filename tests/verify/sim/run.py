@@ -93,6 +93,7 @@ class Simulation:
             self.world.after(self.world.dice("begin").random() * 0.1, self.fleet.start, name)
         self.load.plan()
         self.timetable.plan()
+        self.fleet.planned.plan(self.fleet)
         self.faults.plan()
         self._look_at_health()
         if self.fleet.programs.maps:
@@ -138,6 +139,8 @@ class Simulation:
             return False
         keyspace = self.server.keyspace
         if not self.fleet.programs.is_quiet(keyspace):
+            return False
+        if not self.fleet.planned.is_over(keyspace, self.watch):
             return False
         if reading.outgoing(keyspace):
             return False
@@ -225,6 +228,8 @@ class Simulation:
         if names := self.fleet.programs.maps:
             keyspace = self.server.keyspace
             facts["maps"] = {name: reading.map_items(keyspace, POOL, name) for name in names}
+        if self.fleet.planned.is_there:
+            facts["plan"] = self.fleet.planned.facts(self.server.keyspace, self.watch)
         self.driver("final_state", extra={**last, **facts})
 
     def _tell_lease(self, io: Any, f: str, name: str, asked_s: float, timing: Timing) -> None:
