@@ -400,7 +400,8 @@ class DeadlockRisk(UsageError):
 
     That is its own job, one that is queued behind it, or one whose handler waits for the result of
     its own, maybe over others. The handler whose wait closed the circle is told, as a rule; the
-    others go on.
+    others go on. Or it waits for a `batch` that the job itself is a member of, by its own batch or
+    those that one is within; then `key` and `job_id` are that job's.
     """
 
     code: ClassVar[str] = "POOLDEADLOCK"
@@ -408,6 +409,7 @@ class DeadlockRisk(UsageError):
 
     key: str
     job_id: str
+    batch: str = ""
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -686,11 +688,17 @@ class BatchSealed(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class BatchDiffers(RefusedError):
-    """The batch has another member in that place.
+    """The batch that is there has another member in that place, or is within another one.
 
-    It was opened before, and who opens it again must add the same members in the same order: by
-    their places they are known. `index` is that of the first which differs, or of one that others
-    have added meanwhile.
+    It was opened before, and who opens it again must add the same members in the same order, each
+    with the same handler and arguments: by their places they are known. `index` is that of the
+    first which differs, or of one that others have added meanwhile. `differs` is key, or call: the
+    digests of handler and arguments are compared; `known` is what stands there, `asked` what was
+    to be added. Nothing of that was accepted.
+
+    Where `differs` is within, a batch that has not ended was to be a member of `asked`, at `index`,
+    and is within `known`, or within none: it stays as it was opened. Once it has ended it can be
+    a member of any, and counts at once.
     """
 
     code: ClassVar[str] = "POOLBATCH"
@@ -698,6 +706,9 @@ class BatchDiffers(RefusedError):
 
     batch: str
     index: int
+    differs: str
+    known: str
+    asked: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

@@ -33,6 +33,7 @@ from xml.etree import ElementTree
 
 import attrs
 
+from tests.verify.batch_mutants import BATCH_MUTANTS
 from tests.verify.cli_mutants import CLI_MUTANTS
 from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
@@ -73,7 +74,7 @@ class Mutant:
 
 MUTANTS: Final = (
     *(Mutant(**each) for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *SCHEDULE_MUTANTS)),
-    *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS)),
+    *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,
@@ -3294,7 +3295,7 @@ MUTANTS: Final = (
         name="members in whatever order",
         breaks="who adds other members in the place of those that are there gets these",
         path="pool/redis/lua/batch_add.lua",
-        old="      if key ~= ARGV[a] then",
+        old="      if word ~= ARGV[a] then",
         new="      if false then",
         by=(_BATCHES + "test_who_comes_again_adds_the_same_and_nothing_twice",),
     ),
@@ -3723,8 +3724,8 @@ MUTANTS: Final = (
         name="stopped because it is unknown",
         breaks="of a job that was lost, or never was, it is said that it has ended",
         path="pool/jobs/client/ref.py",
-        old="            await self._client.look(self.key, self.job_id, self._seen)  # raises",
-        new="            pass  # raises",
+        old="            found, _ = await self._client.look(self.key, self.job_id, self._seen)\n",
+        new="            found = None\n",
         by=("tests/jobs/test_listing.py::test_who_stops_what_never_was_is_told",),
     ),
     Mutant(
