@@ -37,6 +37,8 @@ __all__ = [
     "MapsDamaged",
     "MapsReachable",
     "MapsUnreachable",
+    "MemberCordoned",
+    "MemberUncordoned",
     "MessageUnheard",
     "NodeJoined",
     "NodeLeft",
@@ -47,6 +49,8 @@ __all__ = [
     "PlanHeld",
     "PlanTurned",
     "PolicyUnknown",
+    "PoolPaused",
+    "PoolResumed",
     "ReconciliationMended",
     "RecordQuarantined",
     "RunDisturbed",
@@ -177,6 +181,55 @@ class LeaseResumed:
 
     node: str
     lane: int
+
+
+@attrs.frozen(kw_only=True)
+class PoolPaused:
+    """The pool, a handler or a key was paused: its jobs are accepted and wait.  Each node says so,
+    and one that joins says so of what is paused then."""
+
+    event: ClassVar[str] = "pool.paused"
+    level: ClassVar[str] = "warning"
+
+    what: str  # pool, handler or key
+    name: str  # of the handler, or the key; - for the pool
+    by: str
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class PoolResumed:
+    """It was resumed; what waited goes on."""
+
+    event: ClassVar[str] = "pool.resumed"
+    level: ClassVar[str] = "info"
+
+    what: str
+    name: str
+
+
+@attrs.frozen(kw_only=True)
+class MemberCordoned:
+    """An operator has this worker take no keys; with `drains` it gives up those that it has, and
+    leaves."""
+
+    event: ClassVar[str] = "member.cordoned"
+    level: ClassVar[str] = "warning"
+
+    worker: str
+    drains: bool
+    by: str
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class MemberUncordoned:
+    """This worker takes keys again."""
+
+    event: ClassVar[str] = "member.uncordoned"
+    level: ClassVar[str] = "info"
+
+    worker: str
 
 
 @attrs.frozen(kw_only=True)

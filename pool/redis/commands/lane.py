@@ -18,6 +18,7 @@ from pool.redis.commands import (
     letters,
     member,
     opening,
+    pausing,
     recovery,
     schedules,
     talk,
@@ -29,6 +30,7 @@ from pool.redis.commands.change import ChangeCalls
 from pool.redis.commands.channel import ChannelCalls
 from pool.redis.commands.letters import LetterCalls
 from pool.redis.commands.member import MemberCalls
+from pool.redis.commands.pausing import PauseCalls
 from pool.redis.commands.recovery import RecoveryCalls
 from pool.redis.commands.schedules import ScheduleCalls
 from pool.redis.commands.talk import TalkCalls
@@ -39,7 +41,7 @@ SCRIPTS: Final = tuple(
     script
     for family in (
         *(admission, batches, change, channel, letters, member),
-        *(opening, recovery, schedules, talk, upkeep),
+        *(opening, pausing, recovery, schedules, talk, upkeep),
     )
     for script in vars(family).values()
     if isinstance(script, Script)
@@ -54,6 +56,7 @@ class Lane(
     ChannelCalls,
     LetterCalls,
     MemberCalls,
+    PauseCalls,
     RecoveryCalls,
     ScheduleCalls,
     UpkeepCalls,
