@@ -65,6 +65,11 @@ def queued(key: str, job_id: str) -> str:
     return QUEUED + pair(key, job_id)
 
 
+def paused_key(key: str) -> str:
+    """Return the field of `lane` that says that a key is paused; see `lib/pause.lua`."""
+    return f"{PAUSED} {key}"
+
+
 def line(key: str) -> str:
     """Return the name in `payloads` of the ids that wait behind a key's live job, in order."""
     return LINE + key

@@ -42,6 +42,11 @@ class Pause:
     reason: str = ""
     is_over: bool = False
 
+    @classmethod
+    def of(cls, what: What, name: str) -> Pause:
+        """Return what is called so."""
+        return cls(handler=name if what == "handler" else None, key=name if what == "key" else None)
+
     @property
     def what(self) -> What:
         """The pool, a handler or a key."""

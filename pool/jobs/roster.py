@@ -71,7 +71,8 @@ class WorkerEntry(WorkerInfo):
             known: dict[str, Any] = json.loads(text if isinstance(text, bytes) else b"")
             needed = (a.name for a in attrs.fields(cls) if a.default is attrs.NOTHING)
             fields = {name: known[name] for name in needed}
-            fields |= {name: known[name] for name in ("host", "pid", "is_cordoned") if name in known}
+            later = ("host", "pid", "is_cordoned")
+            fields |= {name: known[name] for name in later if name in known}
             fields["handlers"] = tuple(fields["handlers"])
             fields["numbers"] = tuple(fields["numbers"])
             info = cls(**fields)

@@ -156,7 +156,8 @@ class Wiring:
         self._heeding = Heeding(
             context=context,
             workers=self.membership.workers,
-            on_cordons=self._on_cordons,
+            confirm=lambda: self._keepalive.confirm(context.settings.op_timeout_s),
+            announce=self._announce,
             on_drain=on_drain,
             drain_worker=self._drain_worker,
         )
@@ -582,11 +583,10 @@ class Wiring:
         stamp = max(now_ms, self._shutdown_seen + 1)
         await self.replica.write([Set(SHUTDOWN_KEY, b"%d" % stamp)], repeatable=True)
 
-    def _on_cordons(self) -> None:
-        """Workers of ours take no keys any more, or take some again: say so at once."""
-        self._keepalive.renew_now()
-        self.membership.look_at_entries()
-        self.membership.announcer.write_soon()
+    def _announce(self) -> None:
+        """What our workers are has changed."""
+        if self.membership.state == "running":  # else it is written when that begins again
+            self.membership.announcer.write_soon()
 
     def _drain_worker(self, worker: Worker) -> None:
         if not worker.is_draining:

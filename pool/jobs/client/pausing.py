@@ -2,33 +2,36 @@
 
 Paused means accepted, never granted.  What stands where:
 
-    `workers`   !paused ...   who, since when, why: all nodes have a copy, and tell; written first, and taken away last
-    each lane   paused        what the scripts that grant check (lib/pause.lua); of a key only in its own lane
+    `workers`   !paused ...   who, since when, why: each node has a copy; written first, gone last
+    each lane   paused        what all that grants asks (lib/pause.lua); of a key only its own lane
 
     nothing --write !paused--> asked --pause in each lane--> paused --resume in each lane--> asked
-       ^                         |                                                            |
-       +-------------------------+-------------------- take !paused away ---------------------+
+       ^                                                                                       |
+       +-------------------------------- take !paused away ------------------------------------+
 
-Dying after any step, or a lane that does not answer, leaves `asked`: that lane grants, the others do not.
-It is told: by the report, by `doctor`, which compares the two; and doing it again, either way, completes it.  A resume that
-could not reach a lane leaves the entry with `is_over`.  Of two at once, each lane and the entry have the word of
-whoever came later there; where these differ that is told likewise.  A late copy of a call is as a repeat.
+Dying after any step, or a lane that does not answer, leaves `asked`: some lanes grant, the others
+do not.  It is told: by the report, and by `doctor`, which compares the two; and doing it again,
+either way, completes it.  A resume that could not reach a lane leaves the entry with `is_over`.  Of
+two at once each lane, and the entry, has the word of whoever came there later; where these differ
+that is told likewise.  A late copy of a call is as a repeat.
 
-Nodes see the entry go, or be over, and pull at once in all lanes: what waited goes on in its order.  If that is
-lost on the way, the next renewal tells that keys wait.  Whatever grants asks the lane in its own script: so a grant
-is before a pause, and goes on as what runs does, or behind it, and leaves its job unassigned.  So does what takes
-over from the dead, retries, and comes of delays, lines, lanes, schedules and letters: all are made, and wait.  Times to
-begin by go on counting.  A service that runs is not moved to a better place meanwhile; one that is handed over waits.
+Nodes see the entry go, or be over, and pull at once in all lanes: what waited goes on in its order.
+Where that is lost on the way the next renewal tells that keys wait.  What grants asks the lane in
+its own script: so a grant is before a pause, and goes on as what runs does, or behind it, and
+leaves its job unassigned.  So does what takes over from the dead, retries, and comes of delays,
+lines, other lanes, schedules and letters: all of that is made, and waits.  Times to begin by go on
+counting.  A service that runs is not moved to a better place meanwhile; one that its worker gives
+up waits.
 
 A cordon is an entry alone:
 
-    !cordon ID --the node's copy--> it takes 0 keys, and says so with its renewals (DESIGN: what is true for a while)
-                                    and in its entry in `workers`, which is how others know
+    !cordon ID --the node's copy--> it takes 0 keys, which each of its renewals says anew, then its
+                                    entry in `workers`, which is how others know
                --is_drain---------> it drains, as when it is told to end; as a client it stays
 
-So no renewal can open it again, and one that does not hear it goes on: who cordons waits for the workers' entries to say so,
-and tells of those that do not.  An entry goes when it is taken back, when its node leaves, or with the
-next one when its node is gone.
+So no renewal opens it again, and one that does not hear goes on: who cordons waits for the entries
+of the workers, and tells of those that do not say so.  A cordon's entry goes when it is taken back,
+when its node leaves, or with the next one when its node is gone.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class Announcer:
             label=worker.label,
             version=worker.version,
             is_draining=worker.is_draining,
-            is_cordoned=worker.is_cordoned,
+            is_cordoned=worker.is_cordoned and worker.has_closed,
             numbers=self.numbers_of(worker),
             host=self.context.io.place[0],
             pid=self.context.io.place[1],

@@ -1,20 +1,23 @@
 """What a node does about what operators ask for: see `client/pausing.py`.
 
-    `workers` --an entry came, changed, went--> compared with what we knew --> told; pulled; closed; drained
+    `workers` --an entry came, changed, went--> compared with what we knew --> told, pulled, drained
+    a cordon  --> it takes nothing --each lane has answered a renewal that says so--> announced
 
-Only the copy decides, and all of it is looked at again whenever any of these entries changes: what was missed,
-or comes twice, changes nothing.  A cordon of a worker counts like one of its node.
+Only the copy decides, and all of it is looked at again whenever any of these entries changes: what
+was missed, or comes twice, changes nothing.  A cordon of a worker counts like one of its node.  Who
+asked for it waits for what is announced: by then no script grants that worker anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
+import anyio
 import attrs
 
 from pool.core.pauses import Asked, Pause
-from pool.errors import PoolError
+from pool.errors import NotRunning, PoolError
 from pool.events import MemberCordoned, MemberUncordoned, PoolPaused, PoolResumed
 from pool.jobs.context import Context
 from pool.jobs.worker.messages import Resumed
@@ -29,7 +32,8 @@ class Heeding:
 
     context: Context
     workers: Mapping[str, Worker]
-    on_cordons: Callable[[], object]  # a worker takes no keys any more, or takes some again
+    confirm: Callable[[], Awaitable[set[int]]]  # tells the lanes now; returns those that are silent
+    announce: Callable[[], object]
     on_drain: Callable[[], object]  # this node shall
     drain_worker: Callable[[Worker], object]
 
@@ -42,7 +46,7 @@ class Heeding:
     def cordon_new(self, worker: Worker) -> None:
         """Have a worker that comes to a cordoned node begin so; it is not known to anybody yet."""
         cordon = self.context.roster.asked.cordon_of(self.context.node_id)
-        worker.is_cordoned = cordon is not None
+        worker.is_cordoned = worker.has_closed = cordon is not None
 
     async def forget(self, replica: Replica, ids: Sequence[str]) -> None:
         """Take away what was asked of us, who leave."""
@@ -72,21 +76,33 @@ class Heeding:
         node_id, changed = self.context.node_id, list[Worker]()
         for worker in self.workers.values():
             cordon = asked.cordon_of(worker.id, node_id)
-            if worker.is_cordoned != (cordon is not None):
-                worker.is_cordoned = cordon is not None
-                changed.append(worker)
-                if cordon is None:
-                    self.context.emit(MemberUncordoned(worker=worker.id))
-            if cordon is not None and (worker in changed or cordon.is_drain) and not worker.is_draining:
+            is_new = worker.is_cordoned != (cordon is not None)
+            if cordon is not None and (is_new or cordon.is_drain) and not worker.is_draining:
                 facts = {"by": cordon.by, "reason": cordon.reason, "drains": cordon.is_drain}
                 self.context.emit(MemberCordoned(worker=worker.id, **facts))
+            if is_new:
+                worker.is_cordoned, worker.has_closed = cordon is not None, False
+                changed.append(worker)
+            if is_new and cordon is None:
+                self.context.emit(MemberUncordoned(worker=worker.id))
+                worker.put(Resumed())
             if cordon is not None and cordon.is_drain and cordon.id == worker.id:
                 self.drain_worker(worker)
         if changed:
-            self.on_cordons()
-            for worker in changed:
-                if not worker.is_cordoned:
-                    worker.put(Resumed())
+            self.announce()
+            with suppress(NotRunning):  # it ends by something worse
+                self.context.supervisor.errand("cordon", self._close)
         own = asked.cordon_of(node_id)
         if own is not None and own.is_drain:
             self.on_drain()
+
+    async def _close(self) -> None:
+        """Announce the cordons once each lane knows of them; of the latest state, whoever asked."""
+        while True:
+            closing = [worker for worker in self.workers.values() if worker.is_cordoned]
+            if not await self.confirm():
+                break
+            await anyio.sleep(self.context.timing.renew_s)
+        for worker in closing:
+            worker.has_closed = worker.is_cordoned
+        self.announce()

@@ -210,7 +210,8 @@ class Worker(Actor[Told]):
     has_read: Callable[[int, str, int], bool]  # see `Listener`
     resources: Callable[[Callable[..., Any]], Any]  # what a lifespan has yielded
     is_draining: bool = attrs.field(init=False, default=False)
-    is_cordoned: bool = attrs.field(init=False, default=False)  # by an operator
+    is_cordoned: bool = attrs.field(init=False, default=False)  # by an operator ...
+    has_closed: bool = attrs.field(init=False, default=False)  # ... and each lane knows
     runs: dict[str, Run] = attrs.field(init=False, factory=dict)
     _by_lane: dict[int, dict[str, Run]] = attrs.field(
         init=False, factory=partial(defaultdict, dict)

@@ -12,12 +12,13 @@ from typing import Any
 import anyio
 import attrs
 
+from pool.core.pauses import Cordon, Pause
 from pool.errors import ConfigError, StoreFault
 from pool.jobs.roster import WorkerEntry
 from pool.names import Control, check_pool
 from pool.ops import inspect
 from pool.ops.inspect import Found, Identity, View
-from pool.ops.keyfacts import fleet
+from pool.ops.keyfacts import FleetFacts, fleet
 from pool.ops.terminal import write
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
@@ -42,6 +43,8 @@ class PoolStatus:
     parked: int
     counters: dict[str, int]
     findings: list[str]
+    paused: list[dict[str, Any]] = attrs.field(factory=list)  # see `pool.pauses.Pause`
+    cordons: list[dict[str, Any]] = attrs.field(factory=list)  # and `Cordon`
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,11 +93,11 @@ async def fetch(pool: str, url: Url) -> PoolStatus:
             return _unknown(pool, server)
         view = await inspect.view(pipeline, found)
         try:
-            workers = {info.id: info for info in await fleet(pipeline, found)}
+            told = await fleet(pipeline, found)
         except StoreFault as error:
-            workers = {}
+            told = FleetFacts()
             view = attrs.evolve(view, unread=(*view.unread, f"the map of workers: {error.problem}"))
-        return _status(found, server, view, workers)
+        return _status(found, server, view, told)
     finally:
         await pipeline.aclose(1.0)
 
@@ -113,7 +116,8 @@ def _unknown(pool: str, server: str) -> PoolStatus:
     )
 
 
-def _status(found: Found, server: str, view: View, workers: dict[str, WorkerEntry]) -> PoolStatus:
+def _status(found: Found, server: str, view: View, told: FleetFacts) -> PoolStatus:
+    workers = {info.id: info for info in told.workers}
     alive = {each.id: each for each in view.identities}
     nodes: dict[str, dict[str, Any]] = {
         each.id: {"id": each.id, "lease_s": each.lease_s, "workers": []}
@@ -133,6 +137,8 @@ def _status(found: Found, server: str, view: View, workers: dict[str, WorkerEntr
         parked=view.parked,
         counters=dict(sorted(view.counters.items())),
         findings=list(_findings(view, workers)),
+        paused=[attrs.asdict(each) for each in told.asked.pauses.values()],
+        cordons=[attrs.asdict(each) for each in told.asked.cordons.values()],
     )
 
 
@@ -147,6 +153,7 @@ def _worker(info: WorkerEntry, identity: Identity | None) -> dict[str, Any]:
         "host": info.host,
         "pid": info.pid,
         "draining": info.is_draining,
+        "cordoned": info.is_cordoned,
         "lease_s": identity.lease_s if identity else None,
         "running": identity.running if identity else 0,
         "pending": identity.pending if identity else 0,
@@ -194,6 +201,14 @@ def _lines(status: PoolStatus) -> Iterator[str]:
     if status.jobs:
         counts = [f"{count} {state}" for state, count in status.jobs.items()]
         yield f"jobs      {', '.join([*counts, f'{status.parked} parked'])}"
+    for each in status.paused:
+        pause = Pause(**each)
+        over = "being resumed" if pause.is_over else "paused"
+        yield f"{over:9} {pause}, by {pause.by}{_because(pause.reason)}"
+    for each in status.cordons:
+        cordon = Cordon(**each)
+        word = "drains" if cordon.is_drain else "cordoned"
+        yield f"{word:9} {cordon.id}, by {cordon.by}{_because(cordon.reason)}"
     oldest = status.oldest_pending
     if oldest is not None:
         owner = f", granted to {oldest['owner']}" if oldest["owner"] else ""
@@ -226,4 +241,9 @@ def _worker_line(node: str, worker: dict[str, Any]) -> str:
         f"pid {worker['pid']} on {worker['host']}" if worker["host"] else "",
     ]
     line = " ".join(word for word in words if word).rstrip(",")
-    return f"{line} (draining)" if worker["draining"] else line
+    how = [word for word in ("draining", "cordoned") if worker[word]]
+    return f"{line} ({', '.join(how)})" if how else line
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""

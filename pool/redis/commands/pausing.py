@@ -9,7 +9,7 @@ from typing import Final, Literal, Self
 import attrs
 
 from pool.core.pauses import HANDLERS_PAUSED_MAX, KEYS_PAUSED_MAX, Pause
-from pool.names import PAUSED
+from pool.names import PAUSED, paused_key
 from pool.redis.commands.calls import Calls
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall
@@ -49,7 +49,7 @@ class LanePauses:
         found = _FORM.fullmatch(fields.get(PAUSED, b"").decode(errors="replace"))
         if found is None:
             return cls()
-        begin = f"{PAUSED} "
+        begin = paused_key("")
         keys = tuple(name[len(begin) :] for name in fields if name.startswith(begin))
         handlers = tuple(found[3].split("|")[:-1])
         return cls(bool(found[1]), handlers, keys, int(found[2] or 0))
@@ -70,6 +70,11 @@ def is_held_back(score: float) -> bool:
     return score >= _HELD
 
 
+def without_hold(score: float) -> float:
+    """Return when a job was accepted, by its place in its handler's line."""
+    return score - _HELD if is_held_back(score) else score
+
+
 PAUSE: Final = Script.load(
     "pause",
     keys="lane jobs journal unassigned",
@@ -85,9 +90,9 @@ class PauseCalls(Calls):
     def pause(
         self, verb: Literal["pause", "resume"], pause: Pause, handler: str = "-"
     ) -> ScriptCall:
-        """Pause in this lane, or resume; `handler` is that of the key's job, as the caller knows it.
+        """Pause in this lane, or resume.
 
-        Which one to pass `PauseTold.moved_on` says.
+        `handler` is that of the key's job, as the caller knows it: see `PauseTold.moved_on`.
         """
         n = self.names
         most = KEYS_PAUSED_MAX if pause.what == "key" else HANDLERS_PAUSED_MAX
