@@ -667,7 +667,7 @@ class NoSuchMember(RefusedError):
 class TooManyPaused(RefusedError):
     """So many handlers, or keys, are paused, and no more may be.
 
-    Each script that grants reads the names of paused handlers, and each node has a copy of the list.
+    Each script that grants reads the names of paused handlers, and each node has a copy of all.
     """
 
     code: ClassVar[str] = "POOLPAUSEDMAX"

@@ -27,9 +27,8 @@ IDEMPOTENCY_KEY_BYTES_MAX = 256
 STEP_BYTES_MAX = 128
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
+PAUSED = "paused"  # a field of `lane`, see `lib/pause.lua`
 # No key begins with a control character: what stands beside keys, in the same hashes.
-# Fields of `lane`, see `lib/pause.lua`.
-PAUSED = "paused"
 QUEUED, LINE, OUT, IN, FOLLOWERS = "\t", "\n", "\r", "\v", "\f"
 
 # What a name may be, and how an error says so.

@@ -1,7 +1,7 @@
 """What an operator has asked for, as it stands in the `workers` map: pauses, cordons and drains.
 
-    !paused pool | !paused handler NAME | !paused key HASH     a pause      each a JSON object
-    !cordon ID                                                 a cordon, or a drain, of a node or worker
+    !paused pool | handler NAME | key HASH    a pause; each is a JSON object
+    !cordon ID                                a cordon, or a drain, of a node or worker
 
 No worker's id begins like that.  See `jobs/client/pausing.py` for who writes them, and when.
 """

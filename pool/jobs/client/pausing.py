@@ -87,7 +87,7 @@ class PauseReport:
 
 @attrs.frozen(kw_only=True)
 class CordonReport:
-    """Which workers are meant by a cordon, and which of them have not said yet that they heard it."""
+    """Which workers are meant, and which of them have not said yet that they heard it."""
 
     cordon: Cordon
     workers: tuple[str, ...]

@@ -23,7 +23,7 @@ Why Lua  what is said to whoever grants, and where the key's job stands in line,
 Doing it again changes nothing.  What was granted before goes on.
 ]]
 local all, keys, names = string.match(paused or '|', '^(p?)(%d*)|(.*)$')
-if not all then
+if not all or string.find('|' .. names, '||', 1, true) or string.find(names, '[^|]$') then
   all, keys, names = '', '', '' -- of another hand
 end
 local is_pause = verb == 'pause'

@@ -97,6 +97,7 @@ SHAPES: Final = {
     "chains": "jobs have others that follow them, and these have",
     "schedules": "schedules are made, changed, paused, triggered and removed",
     "batches": "jobs are members of batches, whose makers may die",
+    "operators": "the pool, handlers and keys are paused and resumed, and nodes cordoned",
     "maps": "programs write, watch and wait for replicated maps",
     "sinks": "programs add events to streams, which readers and sinks read",
 }
@@ -110,6 +111,7 @@ LETTERS_SHARE: Final = 0.3
 CHAINS_SHARE: Final = 0.3
 SCHEDULES_SHARE: Final = 0.3
 BATCHES_SHARE: Final = 0.25
+OPERATORS_SHARE: Final = 0.2
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
 # only where everything is asked for (`--all`).
 KNOWN_RED: Final[frozenset[str]] = frozenset()
@@ -163,7 +165,7 @@ class Config:
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
         # These have dice of their own.
         mine = {"crowd", "pages", "lines", "keeps", "in-time", "letters", "chains", "batches"}
-        mine |= {"schedules", *PROGRAMS}
+        mine |= {"schedules", "operators", *PROGRAMS}
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
@@ -197,6 +199,8 @@ class Config:
             shapes = (*shapes, "schedules")
         if random.Random(f"batches/{seed}").random() < BATCHES_SHARE:
             shapes = (*shapes, "batches")
+        if random.Random(f"operators/{seed}").random() < OPERATORS_SHARE:
+            shapes = (*shapes, "operators")
         lanes = config.lanes
         if LANES & {*faults}:
             shapes = (*(name for name in shapes if name != "apart"), "apart")

@@ -18,6 +18,7 @@ from typing import Any, Final
 import attrs
 
 from pool import Follower, Node
+from pool.core.pauses import Pause
 from pool.errors import PoolError
 from pool.jobs.client.ref import JobRef
 from pool.maps import commands
@@ -457,6 +458,55 @@ def _tend(stage: Stage) -> None:
     stage.at(0.03, end)
 
 
+def _pause(stage: Stage) -> None:
+    """Have the actor pause, and resume; whatever becomes of it another one takes that back."""
+    _operate(stage, ACTOR, Pause())
+
+
+def _pause_a_key(stage: Stage) -> None:
+    _operate(stage, ACTOR, Pause(key="step1"))
+
+
+def _be_paused(stage: Stage) -> None:
+    """Have the actor run what is paused then, and wait for what is dispatched behind that."""
+    _operate(stage, OTHER, Pause(handler="work"))
+
+
+def _operate(stage: Stage, by: str, pause: Pause) -> None:
+    operators = stage.simulation.operators
+
+    async def ask_pause(_: Boot, node: Node) -> None:
+        await node.pause(handler=pause.handler, key=pause.key)
+
+    async def ask_resume(_: Boot, node: Node) -> None:
+        await node.resume(handler=pause.handler, key=pause.key)
+
+    stage.at(0.0, operators._begin, "paused", str(pause))
+    stage.at(0.0, lambda: stage.dispatch(OTHER, ACTOR, s=0.3))
+    stage.at(0.05, stage.do, by, ask_pause)
+    for number in range(3):
+        stage.at(0.3 + 0.05 * number, lambda: stage.dispatch(OTHER, ACTOR))
+        stage.at(0.3 + 0.05 * number, lambda: stage.dispatch(ACTOR, OTHER, fails=1))
+    stage.at(1.0, stage.do, by, ask_resume)
+    stage.at(2.0, operators.end)
+
+
+def _be_cordoned(stage: Stage) -> None:
+    operators = stage.simulation.operators
+
+    stage.at(0.0, operators._cordon, ACTOR)
+    for number in range(3):
+        stage.at(0.3 + 0.05 * number, lambda: stage.dispatch(OTHER, OTHER))
+    stage.at(1.0, operators._uncordon)
+    stage.at(2.0, operators.end)
+
+
+OPERATORS: Final[dict[str, Scene]] = {
+    "pause": _pause,
+    "pause a key": _pause_a_key,
+    "be paused": _be_paused,
+    "be cordoned": _be_cordoned,
+}
 BATCHES: Final[dict[str, Scene]] = {
     "make a batch": _make_a_batch,
     "go on with a batch": _go_on_with_a_batch,
@@ -504,6 +554,7 @@ SCENES: Final[dict[str, Scene]] = {
     **LINES,
     **CHAINS,
     **BATCHES,
+    **OPERATORS,
 }
 _IDLE: Final = (RENEW, RECONCILE, commands.PROBE, commands.PAGE)
 _IDLE_SHAS: Final = frozenset(script.sha.encode() for script in _IDLE)
