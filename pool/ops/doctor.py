@@ -362,7 +362,7 @@ def _half_paused(facts: PoolFacts) -> Iterator[Spot]:
         yield Spot(
             says=f"{made} is paused in {len(has)} of {len(meant)} lanes: "
             + ("a resume did not reach the others" if is_over else "the pause did not reach all"),
-            count=len(has) if is_over else len(missing),
+            count=max(1, len(has) if is_over else len(missing)),
             where=tuple(f"lane {number}" for number in (has if is_over else missing)),
             command=resume_command(made) if is_over else pause_command(made),
         )

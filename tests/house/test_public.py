@@ -25,6 +25,7 @@ import pool.letters
 import pool.listing
 import pool.maps
 import pool.middleware
+import pool.pauses
 import pool.plans
 import pool.schedules
 import pool.streams
@@ -41,6 +42,7 @@ HOMES = (
     pool.listing,
     pool.maps,
     pool.middleware,
+    pool.pauses,
     pool.schedules,
     pool.plans,
     pool.streams,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -62,6 +63,11 @@ def handlers(diary: Diary) -> Handlers:
 
 def names_in(fleet: Fleet, lanes: int) -> list[Names]:
     return [Names(fleet.pool, number) for number in range(lanes)]
+
+
+def runs(fleet: Fleet, key: str) -> bool:
+    record = fleet.record(key)
+    return record is not None and record.state == "running"
 
 
 def flags(fleet: Fleet, lanes: int) -> list[Any]:
@@ -183,7 +189,7 @@ async def test_a_service_is_not_moved_to_wait(fleet: Fleet, diary: Diary) -> Non
     await second.resume()
     await fleet.seen(ServiceMoved)
     for key in keys:
-        await fleet.until(lambda key=key: (r := fleet.record(key)) and r.state == "running")
+        await fleet.until(partial(runs, fleet, key))
     await first.stop_all()
 
 
@@ -275,7 +281,7 @@ async def test_who_is_cordoned_keeps_what_it_has_and_takes_nothing(
     await fleet.seen(MemberCordoned, worker=mine.id, reason="a look at it", drains=False)
 
     def taken() -> list[int | None]:
-        texts = [fleet.client.hget(n.open, mine.id) for n in names_in(fleet, lanes)]
+        texts: list[Any] = [fleet.client.hget(n.open, mine.id) for n in names_in(fleet, lanes)]
         return [o.takes for text in texts if (o := Opening.parse(text or b""))]
 
     assert taken() == [0] * lanes
@@ -312,7 +318,7 @@ async def test_where_all_are_cordoned_jobs_wait_for_the_first_that_is_not(
 async def test_a_node_is_drained_from_afar(fleet: Fleet, diary: Diary) -> None:
     """It hands over, as when it is told to end; and its cordon goes with it."""
     first = await fleet.node(handlers(diary))
-    served = await first.dispatch("serve", "s")
+    await first.dispatch("serve", "s")
     await diary.has("serves", "s")
     second = await fleet.node(handlers(diary))
     await fleet.knows(second, 2)
@@ -325,7 +331,7 @@ async def test_a_node_is_drained_from_afar(fleet: Fleet, diary: Diary) -> None:
         await second.uncordon(first.id)
     await fleet.leave(first)
     await fleet.until(lambda: _nobody(second))
-    await served.stop()
+    await second.stop("s")
 
 
 async def _nobody(node: Node) -> bool:
@@ -376,7 +382,7 @@ def test_entries_are_read_as_they_were_written() -> None:
         *(
             Pause(),
             Pause(handler="h", by="me"),
-            Pause(key="k-" * 200, reason="\u00e4", is_over=True),
+            Pause(key="k" * 400, reason="\u00e4", is_over=True),
         ),
         *(Cordon(id="n1"), Cordon(id="w1", is_drain=True, since_ms=5)),
     ]

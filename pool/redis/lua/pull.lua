@@ -38,7 +38,7 @@ heed(name)
 read_targets(6, 8)
 local target = targets[1]
 local wanted = target.is_open and math.min(keys_max, target.room + ahead) or 0
-if paused and pause_of('', '') == 'pool' then
+if paused and pause_of('', '\n') == 'pool' then
   wanted = 0
 end
 -- The oldest of all handlers.  Each list is read a piece at a time: with many handlers few are taken of each.
@@ -84,7 +84,7 @@ local keys, aside = {}, {} -- aside: those whose keys are paused, and their list
 while #keys < wanted and heap[1] do
   local list = heap[1]
   local key = list.words[list.at]
-  if not (paused and pause_of(key, '')) then
+  if not (paused and pause_of(key, '\n')) then
     keys[#keys + 1] = key
   elseif head_of(list) >= HELD then
     break -- all that are left are

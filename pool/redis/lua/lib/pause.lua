@@ -30,7 +30,7 @@ local function pause_of(key, handler)
 end
 
 local function hold_back(unassigned, key)
-  if pause_of(key, '') ~= 'key' then
+  if pause_of(key, '\n') ~= 'key' then
     return nil
   end
   local stands = tonumber(redis.call('ZSCORE', unassigned, key))

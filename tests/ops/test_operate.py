@@ -1,0 +1,72 @@
+"""`pool pause`, `resume`, `cordon`, `uncordon`, `drain`: from a shell, while nodes run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from pool import Handlers, Job, Node
+from pool.ops.cli import FINDING, OK, USAGE, main
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_operators_pause_close_and_drain_from_the_command_line(
+    pool_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers = Handlers()
+
+    @handlers.job("work")
+    async def work(job: Job) -> str:
+        return job.key
+
+    where = ["--pool", pool_name, "--url", pool_url]
+
+    async def said(*words: str, code: int = OK) -> str:
+        capsys.readouterr()
+        assert await anyio.to_thread.run_sync(main, [*words, *where]) == code
+        out, err = capsys.readouterr()
+        return out + err
+
+    async def told(*words: str, code: int = OK) -> Any:
+        return json.loads(await said(*words, "--json", code=code))
+
+    async with (
+        Node(pool_name, pool_url, handlers=handlers, observers=()) as node,
+        Node(pool_name, pool_url, observers=()) as client,
+    ):
+        assert "jobs that have not begun: add --yes" in await said("pause", code=USAGE)
+        assert await client.pauses() == ()
+        text = await said("pause", "--yes", "--reason", "a test")
+        assert text == "the whole pool is paused in 1 of 1 lanes\n"
+        ref = await client.dispatch("work", "a key")
+        status = await told("status")
+        assert [each["reason"] for each in status["paused"]] == ["a test"]
+        assert "paused    the whole pool, by " in await said("status")
+        why = await told("why", "a key", code=OK)
+        assert (why["case"], why["next"]) == ("paused", "pool resume")
+        found = await told("doctor", code=FINDING)
+        rules = {each["rule"]: each for each in found["findings"]}
+        assert rules["paused"]["command"] == "pool resume"
+        assert rules["paused"]["count"] == 1
+        assert "half-paused" not in rules
+        assert (await told("resume"))["ok"]
+        assert await ref.result(timeout_s=30.0) == "a key"
+        assert (await told("pause", "--key", "a key"))["pause"]["key"] == "a key"
+        assert "key a key is resumed" in await said("resume", "--key", "a key")
+        await said("pause", "--key", "k", "--handler", "work", code=USAGE)
+        cordoned = await told("cordon", node.id, "--reason", "a look")
+        assert cordoned["cordon"]["reason"] == "a look"
+        assert f"cordoned  {node.id}, by " in await said("status")
+        assert "(cordoned)" in await said("status")
+        assert "takes jobs: 1 workers" in await said("uncordon", node.id)
+        await said("cordon", "n0x0", code=FINDING)
+        await said("cordon", node.id, "--timeout", "nan", code=USAGE)
+        assert "drains: 1 workers have heard it" in await said("drain", node.id)
+        with anyio.fail_after(30.0):
+            await node.wait_drained()
+        assert node.state == "drained"
