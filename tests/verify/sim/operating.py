@@ -83,8 +83,8 @@ class Operators:
             self._world.at(min(at_s + dice.uniform(0.1, 4.0), config.chaos_s), self.resume, pause)
         for _ in range(_CORDONS):
             name, at_s = dice.choice(self._fleet.names), dice.uniform(0.5, config.chaos_s - 1.0)
-            self._world.at(at_s, self._cordon, name)
-            self._world.at(min(at_s + dice.uniform(0.1, 4.0), config.chaos_s), self._uncordon)
+            self._world.at(at_s, self.cordon, name)
+            self._world.at(min(at_s + dice.uniform(0.1, 4.0), config.chaos_s), self.uncordon)
         self._world.at(config.chaos_s, self.end)
 
     @property
@@ -126,7 +126,7 @@ class Operators:
         if not self._standing():
             for name in [each for each in self._open if each.startswith("paused")]:
                 self._over(*name.split(" ", 1))
-        self._uncordon()
+        self.uncordon()
         self._world.after(_AGAIN_S, self.end)
 
     def _standing(self) -> list[Pause]:
@@ -142,7 +142,8 @@ class Operators:
 
     # --- cordons ---
 
-    def _cordon(self, name: str) -> None:
+    def cordon(self, name: str) -> None:
+        """Cordon a node, if it is there."""
         boot = self._fleet.boots[name]
         if self._is_ending or boot is None or boot.node is None or not boot.is_open:
             return
@@ -155,7 +156,8 @@ class Operators:
 
         self._ask(ask)
 
-    def _uncordon(self) -> None:
+    def uncordon(self) -> None:
+        """Take all cordons back; of those who are gone there is none."""
         for name in [each for each in self._open if each.startswith("cordoned")]:
             member = name.split(" ", 1)[1]
             nodes = [boot.node.id for boot in self._fleet.open_boots() if boot.node is not None]
