@@ -38,6 +38,7 @@ FACTS: Final = {
     *("stamp", "seen", "quiet", "ttl", "term", "behind", "incarnation", "unassigned", "waiting"),
     *("walk", "astray", "offset", "turn", "begun", "stood", "claim", "paced", "reached"),
     "results",
+    "paused",
 }
 
 

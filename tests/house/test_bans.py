@@ -60,6 +60,7 @@ MAY_SCRIPT = {
     ("lib/quiet.lua", "MAXLEN"): "the journal",
     ("renew.lua", "MAXLEN"): "the journal",
     ("ttl.lua", "MAXLEN"): "the journal",
+    ("pause.lua", "MAXLEN"): "the journal",
     ("intend.lua", "MAXLEN"): "the journal, and signals, which only wake",
     ("signal.lua", "MAXLEN"): "signals, which only wake",
     ("notify.lua", "MAXLEN"): "signals, which only wake: the inbox holds the message",

@@ -15,6 +15,7 @@ import pool
 import pool.batches
 import pool.letters
 import pool.listing
+import pool.pauses
 import pool.plans
 import pool.sync
 from pool.core.timing import Timing
@@ -54,6 +55,7 @@ def test_every_public_name_has_a_page() -> None:
         pool.maps,
         pool.middleware,
         pool.schedules,
+        pool.pauses,
         pool.plans,
         pool.streams,
         pool.sync,

@@ -44,6 +44,7 @@ FLOOR = {
     "jobs.node": 14,
     "jobs.sync": 15,
     "batches": 14,
+    "pauses": 14,
     "letters": 14,
     "middleware": 14,
     "plans": 14,
@@ -257,7 +258,7 @@ def test_no_async_log_calls() -> None:
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
     *("pool.batches", "pool.codecs", "pool.maps", "pool.middleware", "pool.plans"),
-    *("pool.schedules", "pool.streams", "pool.sync"),
+    *("pool.pauses", "pool.schedules", "pool.streams", "pool.sync"),
     "pool.testing",
 )
 

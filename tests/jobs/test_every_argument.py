@@ -29,6 +29,7 @@ import pool
 import pool.batches
 import pool.letters
 import pool.maps
+import pool.pauses
 import pool.plans
 import pool.schedules
 import pool.streams
@@ -78,6 +79,7 @@ HOMES = (
     pool.batches,
     pool.letters,
     pool.maps,
+    pool.pauses,
     pool.plans,
     pool.schedules,
     pool.streams,
@@ -91,6 +93,7 @@ MADE_HERE = words(
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
     "Progress JobPage StopReport Result Stage Ref Letters MapReader Schedule ScheduleList "
     "PlanRef PlanStatus PlanDiff PlanTurn "
+    "Pause PauseReport Cordon CordonReport Operating "
     "Batch BatchRef BatchStatus Batches Member Members Refused Schedules TickInfo Ticker"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
@@ -105,7 +108,7 @@ USERS_OWN = frozenset({"Runner", "Event"})
 # As of a dict: what cannot be a key of it is not in it, or has Python's own error.
 OF_A_DICT = frozenset({"Handlers.__getitem__", "Handlers.__contains__", "Handlers.get"})
 # Of the library's own parts, which are public in Python's sense only.
-INNER = words("Handler.__call__ log_observer Progress.parse")
+INNER = words("Handler.__call__ log_observer Progress.parse Pause.of")
 
 
 def classes() -> Iterator[type]:
@@ -451,6 +454,9 @@ A_FIRING = {
 }
 A_SCHEDULE = {"name": NAME.called("schedule")}
 
+PAUSED = {"handler": NAME.called("handler").or_none(), "key": KEY.or_none()}
+A_MEMBER = {"member": TEXT, "timeout_s": within(0.0, YEAR_S)}
+
 CALLS: dict[str, dict[str, Takes]] = {
     "Node.__init__": A_NODE,
     "Node.options": DISPATCH_OPTIONS,
@@ -471,6 +477,11 @@ CALLS: dict[str, dict[str, Takes]] = {
         "within": taking(None, "None"),
     },
     "Batch.add": {**MANY_JOBS, "calls": MANY_JOBS["calls"].but("[None]", "long list")},
+    "Operating.pause": {**PAUSED, "reason": TEXT},
+    "Operating.resume": PAUSED,
+    "Operating.cordon": {**A_MEMBER, "reason": TEXT},
+    "Operating.uncordon": A_MEMBER,
+    "Operating.drain_member": {**A_MEMBER, "reason": TEXT},
     "Batches.get": {"id": NAME},
     "Batches.list": {"newest": within(1, 1_000, whole=True)},
     "BatchRef.wait": {
@@ -791,7 +802,7 @@ class Things:
         match owner:
             case "Node" if method != "__init__":
                 on: Any = self.node
-            case "Dispatching":
+            case "Dispatching" | "Operating":
                 on = self.node
             case "LocalWorker":
                 on = self.worker

@@ -33,6 +33,7 @@ from xml.etree import ElementTree
 
 import attrs
 
+from tests.verify.pause_mutants import PAUSE_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -67,7 +68,7 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    *(Mutant(**each) for each in PLAN_MUTANTS),
+    *(Mutant(**each) for each in (*PLAN_MUTANTS, *PAUSE_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,

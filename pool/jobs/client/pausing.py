@@ -53,7 +53,7 @@ from pool.core.pauses import (
     is_asked,
     parse,
 )
-from pool.errors import InvalidOption, NoSuchMember, PoolError, TooManyPaused
+from pool.errors import InvalidOption, NoSuchMember, PoolError, TooManyPaused, shown
 from pool.jobs.roster import WorkerEntry
 from pool.maps.commands import StoredMap
 from pool.maps.deltas import Delete, Op, Set, Value
@@ -115,7 +115,7 @@ def named(handler: object, key: object) -> Pause:
     """Return what is meant by the arguments of a call."""
     if handler is not None and key is not None:
         problem = "name a handler or a key, not both"
-        raise InvalidOption(option="key", value=str(key), problem=problem)
+        raise InvalidOption(option="key", value=shown(key), problem=problem)
     if handler is not None:
         check_handler(handler)
     if key is not None:
@@ -126,7 +126,8 @@ def named(handler: object, key: object) -> Pause:
 
 
 def _reason(reason: object) -> str:
-    return checks.text("reason", reason)[:REASON_MAX]
+    # What cannot be sent, such as half of a pair, is not worth refusing a pause for.
+    return checks.text("reason", reason)[:REASON_MAX].encode(errors="replace").decode()
 
 
 @attrs.frozen(kw_only=True)
