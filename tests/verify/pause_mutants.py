@@ -65,8 +65,8 @@ PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "nobody pulls when something is resumed",
         "breaks": "what waited goes on only when a renewal tells of it",
         "path": "pool/jobs/fleet/heeding.py",
-        "old": "        if over:\n            for worker in self.workers.values():\n                worker.put(Resumed())",
-        "new": "        if over:\n            pass",
+        "old": "        if over:\n            for worker in",
+        "new": "        if False:\n            for worker in",
         "by": (_GOES_ON,),
     },
     {
@@ -89,8 +89,8 @@ PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a renewal opens who is cordoned",
         "breaks": "a cordon lasts for a renewal period",
         "path": "pool/jobs/worker/worker.py",
-        "old": "        if self.is_draining or self.is_cordoned or self.is_crashed:\n            return 0",
-        "new": "        if self.is_draining or self.is_crashed:\n            return 0",
+        "old": "        if self.is_draining or self.is_cordoned or self.is_crashed:\n",
+        "new": "        if self.is_draining or self.is_crashed:\n",
         "by": (_KEEPS,),
     },
     {
