@@ -255,10 +255,7 @@ def redis_keys() -> str:
 # Of what type a key is; and of those without a part in their names, what they hold.  What a method
 # of `Names` or `Control` makes is said by its docstring.
 KINDS: Final = {
-    "lane": (
-        "hash",
-        "the lane's TTL, pool time, stamp and counters, which pool it belongs to, and what is paused",
-    ),
+    "lane": ("hash", "TTL, pool time, stamp, counters, generation, and what is paused"),
     "keepalive": (
         "zset",
         "worker or node -> lease end; of a fenced one: by when its reaper must go on",

@@ -333,7 +333,7 @@ def _paused(facts: PoolFacts) -> Iterator[Spot]:
                 count=count,
                 oldest_s=waited_s,
                 keys=(pause.name,) if pause.what == "key" else tuple(keys),
-                where=tuple(f"lane {lane.number}" for lane in dict.fromkeys(q[0] for q in queues)),
+                where=tuple(dict.fromkeys(f"lane {lane.number}" for lane, _ in queues)),
                 command=resume_command(pause),
             )
 
@@ -377,7 +377,7 @@ def _cordoned(facts: PoolFacts) -> Iterator[Spot]:
         why = f": {cordon.reason}" if cordon.reason else ""
         yield Spot(
             says=f"{cordon.id} {how}{heard if mine else ', and is no more'}, by {cordon.by}{why}",
-            count=len(mine),
+            count=max(1, len(mine)),
             where=tuple(each.id for each in mine),
             command="pool status" if cordon.is_drain else f"pool uncordon {cordon.id}",
         )
