@@ -49,6 +49,7 @@ from pool.errors import PayloadTooLarge, UsageError
 from pool.events import ActorCrashed
 from pool.jobs.client.dispatch import Dispatching
 from pool.maps import Position
+from pool.pauses import Operating
 from pool.redis.pipeline import Pipeline
 from pool.schedules import Every
 from pool.streams import StreamEvent
@@ -479,9 +480,9 @@ CALLS: dict[str, dict[str, Takes]] = {
     "Batch.add": {**MANY_JOBS, "calls": MANY_JOBS["calls"].but("[None]", "long list")},
     "Operating.pause": {**PAUSED, "reason": TEXT},
     "Operating.resume": PAUSED,
-    "Operating.cordon": {**A_MEMBER, "reason": TEXT},
+    "Operating.cordon": {"member": TEXT, "reason": TEXT, **A_MEMBER},
     "Operating.uncordon": A_MEMBER,
-    "Operating.drain_member": {**A_MEMBER, "reason": TEXT},
+    "Operating.drain_member": {"member": TEXT, "reason": TEXT, **A_MEMBER},
     "Batches.get": {"id": NAME},
     "Batches.list": {"newest": within(1, 1_000, whole=True)},
     "BatchRef.wait": {
@@ -1008,7 +1009,7 @@ TWICE = words(
 )
 OF_A_LOOP = (
     *("Node", "Dispatching", "JobRef", "DeadLetters", "ReplicatedMap", "Watch", "Stream", "Reader"),
-    *("Sink", "Schedules", "Ticker"),
+    *("Sink", "Schedules", "Ticker", "Operating"),
 )
 ENTERING = ("__aenter__", "__anext__", "__enter__", "__aiter__", "__iter__", "__len__")
 
@@ -1022,7 +1023,7 @@ def calls_of_a_loop() -> dict[str, list[inspect.Parameter]]:
             names = [name for name, _ in members(each)] + [n for n in ENTERING if n in vars(each)]
             for name in names:
                 call = f"{each.__name__}.{name}"
-                inherited = each is Node and name in vars(Dispatching)
+                inherited = each is Node and name in vars(Dispatching) | vars(Operating)
                 if name in ("__init__", "open", "options") or call in INNER or inherited:
                     continue
                 found[call] = known.get(call, [])
