@@ -25,6 +25,8 @@ __all__ = [
     "HandlerOverran",
     "HookFailed",
     "IndexRestored",
+    "JobsPaused",
+    "JobsResumed",
     "LaneDataLost",
     "LaneJoined",
     "LaneMissing",
@@ -49,8 +51,6 @@ __all__ = [
     "PlanHeld",
     "PlanTurned",
     "PolicyUnknown",
-    "PoolPaused",
-    "PoolResumed",
     "ReconciliationMended",
     "RecordQuarantined",
     "RunDisturbed",
@@ -184,11 +184,11 @@ class LeaseResumed:
 
 
 @attrs.frozen(kw_only=True)
-class PoolPaused:
+class JobsPaused:
     """The pool, a handler or a key was paused: its jobs are accepted and wait.  Each node says so,
     and one that joins says so of what is paused then."""
 
-    event: ClassVar[str] = "pool.paused"
+    event: ClassVar[str] = "jobs.paused"
     level: ClassVar[str] = "warning"
 
     what: str  # pool, handler or key
@@ -198,10 +198,10 @@ class PoolPaused:
 
 
 @attrs.frozen(kw_only=True)
-class PoolResumed:
+class JobsResumed:
     """It was resumed; what waited goes on."""
 
-    event: ClassVar[str] = "pool.resumed"
+    event: ClassVar[str] = "jobs.resumed"
     level: ClassVar[str] = "info"
 
     what: str

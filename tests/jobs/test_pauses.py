@@ -22,8 +22,8 @@ from pool.errors import (
 from pool.events import (
     MemberCordoned,
     MemberUncordoned,
-    PoolPaused,
-    PoolResumed,
+    JobsPaused,
+    JobsResumed,
     ServiceMoved,
 )
 from pool.maps.deltas import Set
@@ -90,7 +90,7 @@ async def test_what_is_paused_is_accepted_and_goes_on_when_it_is_resumed(
     assert node.id in report.pause.by
     refs = [await node.dispatch("note", f"k{n}") for n in range(8 if what != "key" else 0)]
     refs.append(await node.dispatch("note", "k1") if what == "key" else refs[1])
-    await fleet.seen(PoolPaused, what=what, reason="a test")
+    await fleet.seen(JobsPaused, what=what, reason="a test")
     if what != "pool":
         assert await (await node.dispatch("other", "z1")).result(timeout_s=30.0) == "z1"
     status = await refs[-1].status()
@@ -105,7 +105,7 @@ async def test_what_is_paused_is_accepted_and_goes_on_when_it_is_resumed(
     assert (await node.resume(**which)).is_complete
     for ref in refs:
         assert await ref.result(timeout_s=30.0) == ref.key
-    await fleet.seen(PoolResumed, what=what)
+    await fleet.seen(JobsResumed, what=what)
     assert await node.pauses() == ()
     assert flags(fleet, lanes) == [None] * lanes
 

@@ -18,7 +18,7 @@ import attrs
 
 from pool.core.pauses import Asked, Pause
 from pool.errors import NotRunning, PoolError
-from pool.events import MemberCordoned, MemberUncordoned, PoolPaused, PoolResumed
+from pool.events import MemberCordoned, MemberUncordoned, JobsPaused, JobsResumed
 from pool.jobs.context import Context
 from pool.jobs.worker.messages import Resumed
 from pool.jobs.worker.worker import Worker
@@ -64,10 +64,10 @@ class Heeding:
         for entry, each in stands.items():
             if entry not in was:
                 facts = {"by": each.by, "reason": each.reason}
-                self.context.emit(PoolPaused(what=each.what, name=each.name, **facts))
+                self.context.emit(JobsPaused(what=each.what, name=each.name, **facts))
         over = [each for entry, each in was.items() if entry not in stands]
         for each in over:
-            self.context.emit(PoolResumed(what=each.what, name=each.name))
+            self.context.emit(JobsResumed(what=each.what, name=each.name))
         if over:
             for worker in self.workers.values():
                 worker.put(Resumed())
