@@ -20,10 +20,10 @@ from pool.errors import (
     TooManyPaused,
 )
 from pool.events import (
-    MemberCordoned,
-    MemberUncordoned,
     JobsPaused,
     JobsResumed,
+    MemberCordoned,
+    MemberUncordoned,
     ServiceMoved,
 )
 from pool.maps.deltas import Set

@@ -18,7 +18,7 @@ import attrs
 
 from pool.core.pauses import Asked, Pause
 from pool.errors import NotRunning, PoolError
-from pool.events import MemberCordoned, MemberUncordoned, JobsPaused, JobsResumed
+from pool.events import JobsPaused, JobsResumed, MemberCordoned, MemberUncordoned
 from pool.jobs.context import Context
 from pool.jobs.worker.messages import Resumed
 from pool.jobs.worker.worker import Worker
