@@ -244,11 +244,11 @@ class Pipeline:
             pipeline._ring()
 
     def _unwoken(self) -> Iterator[Pipeline]:
-        for each in (self, *self._beside()):
+        for each in (self, *self._siblings()):
             if each._is_idle and (each._queue or each._aside):
                 yield each
 
-    def _beside(self) -> Iterable[Pipeline]:
+    def _siblings(self) -> Iterable[Pipeline]:
         return *self._others.values(), *filter(None, [self._apart])
 
     def _start(self) -> None:
@@ -400,7 +400,7 @@ class Pipeline:
         """
         self._is_closing = True
         async with anyio.create_task_group() as closing:
-            for pipeline in self._beside():
+            for pipeline in self._siblings():
                 closing.start_soon(pipeline.aclose, budget_s)
             await self._aclose(budget_s)
 

@@ -130,8 +130,12 @@ def poison_among(
     figures("deaths", [deaths])
     fleet.are_running(keys, within_s=fleet.ttl_s + BACK_S)
     figures("innocent again", back_in_time(fleet, "poison", keys))
-    statuses = fleet.ask(client, "status", jobs=list(services.values()), within_s=30.0)
-    assert {status["state"] for status in statuses} == {"running"}
+
+    def have_said_so() -> bool:
+        statuses = fleet.ask(client, "status", jobs=list(services.values()), within_s=30.0)
+        return {status["state"] for status in statuses} == {"running"}
+
+    fleet.until(have_said_so, what="the store knows that they run")
     fleet.is_sound()
 
 

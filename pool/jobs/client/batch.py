@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
@@ -266,7 +267,8 @@ class Batch:
                         tasks.start_soon(one, n)
         else:
             await self._dispatch(items, left, answers)
-        errors = {n: each for n, each in answers.items() if isinstance(each, PoolError)}
+        in_order = sorted(answers.items(), key=itemgetter(0))
+        errors = {n: each for n, each in in_order if isinstance(each, PoolError)}
         for error in errors.values():
             if isinstance(error, (StoreError, NotRunning)):
                 raise again(error)

@@ -302,7 +302,7 @@ def play(config: Config) -> Outcome:
     finally:
         gc.unfreeze()
         if was_frozen:
-            gc.collect()
+            sweep()
             gc.freeze()
         if was_collecting:
             gc.enable()
