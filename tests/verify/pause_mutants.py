@@ -19,7 +19,7 @@ PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": _PLACE,
         "old": "  local pause = paused and pause_of(key, r[HANDLER])",
         "new": "  local pause = false",
-        "needs": ("operators",),
+        "by": (_SCRIPTS + "test_whatever_becomes_of_a_job_it_is_not_granted_again",),
     },
     {
         "name": "who pulls asks for no pause of the pool",
@@ -27,7 +27,7 @@ PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": _PULL,
         "old": "if paused and pause_of('', '\\n') == 'pool' then",
         "new": "if false then",
-        "needs": ("operators",),
+        "by": (_SCRIPTS + "test_a_dispatch_is_accepted_and_waits",),
     },
     {
         "name": "who pulls asks for no pause of a handler",
