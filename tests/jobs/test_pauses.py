@@ -378,17 +378,15 @@ def test_entries_that_nobody_of_ours_wrote_are_left_out(text: bytes) -> None:
 
 
 def test_entries_are_read_as_they_were_written() -> None:
-    made = [
-        *(
-            Pause(),
-            Pause(handler="h", by="me"),
-            Pause(key="k" * 400, reason="\u00e4", is_over=True),
-        ),
-        *(Cordon(id="n1"), Cordon(id="w1", is_drain=True, since_ms=5)),
+    pauses = [
+        *(Pause(), Pause(handler="h", by="me")),
+        Pause(key="k" * 400, reason="\u00e4", is_over=True),
     ]
-    asked = parse([(each.entry, each.pack()) for each in made])
-    assert list(asked.pauses.values()) == made[:3]
-    assert list(asked.cordons.values()) == made[3:]
-    assert asked.pause_of("k", "h") == made[1]
-    assert asked.pause_of("k", "x") == made[0]
-    assert asked.cordon_of("w1", "n1") == made[4]
+    cordons = [Cordon(id="n1"), Cordon(id="w1", is_drain=True, since_ms=5)]
+    stored = [(each.entry, each.pack()) for each in pauses]
+    asked = parse(stored + [(each.entry, each.pack()) for each in cordons])
+    assert list(asked.pauses.values()) == pauses
+    assert list(asked.cordons.values()) == cordons
+    assert asked.pause_of("k", "h") == pauses[1]
+    assert asked.pause_of("k", "x") == pauses[0]
+    assert asked.cordon_of("w1", "n1") == cordons[1]

@@ -62,8 +62,9 @@ from pool.redis.commands.lane import Lane
 from pool.redis.pipeline import Pipeline
 
 Verb: TypeAlias = Literal["pause", "resume"]
-LOOK_S: Final = 0.05  # between two looks whether a cordon has been heard
+LOOK_S, LOOK_MAX_S = 0.02, 1.0  # between two looks whether a cordon has been heard
 HEARD_S: Final = 10.0  # by then it has been, or its node does not hear
+_STALE_MAX: Final = 64  # entries of those who are gone, taken away at once
 _MOVES_MAX: Final = 8  # handlers that a key may have had, one after another, while it is asked
 
 
@@ -263,19 +264,21 @@ class Operator:
     def _stale(self, entries: _Entries) -> list[Op]:
         """Return what takes the entries away of those who are no more."""
         there = {each for info in entries.workers for each in (info.id, info.node)}
-        return [Delete(c.entry) for c in entries.asked.cordons.values() if c.id not in there][:64]
+        gone = [each.entry for each in entries.asked.cordons.values() if each.id not in there]
+        return [Delete(entry) for entry in gone[:_STALE_MAX]]
 
     async def _heard(
         self, ids: Collection[str], has_heard: Callable[[WorkerEntry], bool], wait_s: float
     ) -> tuple[str, ...]:
         """Wait until the entries of workers say that they have heard; return whose do not."""
-        unheard = tuple(ids)
+        unheard, look_s = tuple(ids), LOOK_S
         with anyio.move_on_after(wait_s):
             while unheard:
                 there = {each.id: each for each in (await self._entries()).workers}
                 unheard = tuple(i for i in unheard if i in there and not has_heard(there[i]))
                 if unheard:
-                    await anyio.sleep(LOOK_S)
+                    await anyio.sleep(look_s)
+                    look_s = min(2 * look_s, LOOK_MAX_S)  # each look fetches the whole map
         return unheard
 
     # --- the map --------------------------------------------------------------------------------

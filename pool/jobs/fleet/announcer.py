@@ -100,8 +100,8 @@ class Announcer:
             entries = [Set(w.id.encode(), self._entry_of(w)) for w in self._mine()]
             # What operators ask for is in no worker's hand: whoever has a copy puts it back.
             asked = self.context.roster.asked
-            of_all = (*asked.pauses.values(), *asked.cordons.values())
-            entries += [Set(each.entry, each.pack()) for each in of_all]
+            entries += [Set(each.entry, each.pack()) for each in asked.pauses.values()]
+            entries += [Set(each.entry, each.pack()) for each in asked.cordons.values()]
             if entries:
                 await self.replica.write(entries, repeatable=True)
 

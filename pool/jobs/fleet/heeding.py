@@ -78,8 +78,9 @@ class Heeding:
             cordon = asked.cordon_of(worker.id, node_id)
             is_new = worker.is_cordoned != (cordon is not None)
             if cordon is not None and (is_new or cordon.is_drain) and not worker.is_draining:
-                facts = {"by": cordon.by, "reason": cordon.reason, "drains": cordon.is_drain}
-                self.context.emit(MemberCordoned(worker=worker.id, **facts))
+                drains, by, reason = cordon.is_drain, cordon.by, cordon.reason
+                told = MemberCordoned(worker=worker.id, drains=drains, by=by, reason=reason)
+                self.context.emit(told)
             if is_new:
                 worker.is_cordoned, worker.has_closed = cordon is not None, False
                 changed.append(worker)
