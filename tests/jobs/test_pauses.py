@@ -110,6 +110,25 @@ async def test_what_is_paused_is_accepted_and_goes_on_when_it_is_resumed(
     assert flags(fleet, lanes) == [None] * lanes
 
 
+class Deaf(dict[int, int]):
+    """Takes nothing in: what renewals tell of unassigned keys is not heard."""
+
+    def __setitem__(self, lane: int, keys: int) -> None:
+        return
+
+
+async def test_nodes_hear_of_a_resume_and_wait_for_no_renewal(
+    fleet: Fleet, diary: Diary, lanes: int
+) -> None:
+    node = await fleet.node(handlers(diary), lanes=lanes)
+    fleet.wiring(node).context.unassigned = Deaf()
+    await node.pause()
+    refs = [await node.dispatch("note", f"k{n}") for n in range(8)]
+    await node.resume()
+    for ref in refs:
+        await ref.result(timeout_s=30.0)
+
+
 async def test_what_runs_goes_on_and_a_retry_waits(fleet: Fleet, diary: Diary) -> None:
     node = await fleet.node(handlers(diary))
     served = await node.dispatch("serve", "s")

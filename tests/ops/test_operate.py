@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,6 +12,7 @@ import pytest
 
 from pool import Handlers, Job, Node
 from pool.ops.cli import FINDING, OK, USAGE, main
+from tests.ops.commands import running
 
 pytestmark = pytest.mark.anyio
 
@@ -70,3 +72,22 @@ async def test_operators_pause_close_and_drain_from_the_command_line(
         with anyio.fail_after(30.0):
             await node.wait_drained()
         assert node.state == "drained"
+
+
+async def test_a_worker_of_pool_run_ends_when_it_is_drained_from_afar(
+    pool_url: str, pool_name: str, tmp_path: Path
+) -> None:
+    """As for SIGTERM: what it runs is given up in order, and its exit code is that of an end in
+    peace; of the whole pool nothing is said."""
+    text = "from pool import Handlers\nhandlers = Handlers()\n@handlers.job('work')\n"
+    (tmp_path / "shop.py").write_text(f"{text}async def work(job):\n    return job.key\n", "utf-8")
+    where = ["--pool", pool_name, "--url", pool_url]
+    async with running("run", "shop", "--json", *where, cwd=tmp_path) as worker:
+        ready = await worker.until("ready")
+        async with Node(pool_name, pool_url, observers=()) as client:
+            assert await (await client.dispatch("work", "k")).result(timeout_s=30.0) == "k"
+            assert (await client.drain_member(ready["node"], timeout_s=30.0)).is_complete
+        assert (await worker.until("draining"))["why"] == "an operator has it drain"
+        await worker.until("left")
+        code, log = await worker.end()
+        assert code == OK, log

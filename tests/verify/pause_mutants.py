@@ -9,7 +9,7 @@ _NODES: Final = "tests/jobs/test_pauses.py::"
 _PLACE: Final = "pool/redis/lua/lib/place.lua"
 _PULL: Final = "pool/redis/lua/pull.lua"
 _PAUSE: Final = "pool/redis/lua/pause.lua"
-_GOES_ON: Final = _NODES + "test_what_is_paused_is_accepted_and_goes_on_when_it_is_resumed"
+_HEARS: Final = _NODES + "test_nodes_hear_of_a_resume_and_wait_for_no_renewal"
 _KEEPS: Final = _NODES + "test_who_is_cordoned_keeps_what_it_has_and_takes_nothing"
 
 PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
@@ -67,7 +67,7 @@ PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": "pool/jobs/fleet/heeding.py",
         "old": "        if over:\n            for worker in",
         "new": "        if False:\n            for worker in",
-        "by": (_GOES_ON,),
+        "by": (_HEARS,),
     },
     {
         "name": "a resume that misses a lane ends the pause",

@@ -15,7 +15,7 @@ ARGV[6] paused_max   int   > 0; of handlers, or of keys
 Uses     lane, record, pause
 Returns  OK (again: it stood so) | FULL (as many are paused) | MOVED_ON <handler> (its unassigned keys were not passed)
 Errors   POOLDATALOST <lane>
-Cost     O(handlers paused + log n); 8 commands
+Cost     O(handlers paused + log n); 9 commands
 Why Lua  what is said to whoever grants, and where the key's job stands in line, change in one step.
 
     granted --pause--> held: unassigned, whatever its job was to be --resume--> granted, by whoever pulls next
@@ -28,6 +28,7 @@ if not all or string.find('|' .. names, '||', 1, true) or string.find(names, '[^
 end
 local is_pause = verb == 'pause'
 redis.call('XLEN', journal)
+redis.call('HLEN', jobs)
 local before = all .. keys .. '|' .. names
 local r = what == 'key' and not is_pause and parse(redis.call('HGET', jobs, name))
 if r and r[STATE] == 'U' and r[HANDLER] ~= handler then

@@ -15,9 +15,10 @@ import attrs
 from pool import Node
 from pool.core.pauses import Pause
 from pool.errors import PoolError
-from pool.names import Names
+from pool.names import WORKERS, Names
 from pool.redis.commands.pausing import LanePauses
 from tests.verify.history import Recorder
+from tests.verify.sim import reading
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import POOL
 from tests.verify.sim.keyspace import Keyspace
@@ -45,6 +46,14 @@ def what_holds(keyspace: Keyspace, number: int, key: str, handler: str) -> Pause
         if stands.has(pause):
             return pause
     return None
+
+
+def _named(entry: str, config: Config) -> list[Pause]:
+    """Return what an entry of the map pauses, of all that is paused here."""
+    handlers = [Pause(handler=name) for name in ("work", "feed", "limited")]
+    keys = [f"k{n}" for n in range(config.keys)] + [f"s{n}" for n in range(config.services + 1)]
+    known = [Pause(), *handlers, *(Pause(key=key) for key in keys)]
+    return [each for each in known if each.entry.decode() == entry]
 
 
 @attrs.define(eq=False)
@@ -90,7 +99,7 @@ class Operators:
     @property
     def is_over(self) -> bool:
         """Whether nothing is paused or cordoned any more."""
-        return not self._open and not self._standing()
+        return not (self._open or self._standing() or self._entries("!"))
 
     # --- pausing ---
 
@@ -127,7 +136,17 @@ class Operators:
             for name in [each for each in self._open if each.startswith("paused")]:
                 self._over(*name.split(" ", 1))
         self.uncordon()
+        for entry in self._entries("!cordon "):  # of a call that came late
+            self._uncordon_one(entry.removeprefix("!cordon "))
+        for entry in self._entries("!paused "):
+            for pause in _named(entry, self._config):
+                self.resume(pause)
         self._world.after(_AGAIN_S, self.end)
+
+    def _entries(self, begin: str) -> list[str]:
+        """Return what the map of workers says that was asked for."""
+        items = reading.map_items(self._server.keyspace, POOL, WORKERS) or {}
+        return [name for name in items if name.startswith(begin) and name != "!shutdown"]
 
     def _standing(self) -> list[Pause]:
         """Return what any lane says is paused."""
