@@ -26,6 +26,7 @@ from pool.events import (
     MemberUncordoned,
     ServiceMoved,
 )
+from pool.jobs.fleet.keepalive import KeepAlive
 from pool.maps.deltas import Set
 from pool.names import PAUSED, Names, lane_of
 from pool.redis.commands.member import Opening
@@ -110,18 +111,20 @@ async def test_what_is_paused_is_accepted_and_goes_on_when_it_is_resumed(
     assert flags(fleet, lanes) == [None] * lanes
 
 
-class Deaf(dict[int, int]):
-    """Takes nothing in: what renewals tell of unassigned keys is not heard."""
-
-    def __setitem__(self, lane: int, keys: int) -> None:
-        return
-
-
 async def test_nodes_hear_of_a_resume_and_wait_for_no_renewal(
-    fleet: Fleet, diary: Diary, lanes: int
+    fleet: Fleet, diary: Diary, lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What renewals tell of keys that wait is not heard here; nor does a lane wait for others."""
+    answered = KeepAlive._on_answer
+
+    def on_answer(self: KeepAlive, answer: Any) -> None:
+        before = dict(self.context.unassigned)
+        answered(self, answer)
+        self.context.unassigned.clear()
+        self.context.unassigned.update(before)
+
+    monkeypatch.setattr(KeepAlive, "_on_answer", on_answer)
     node = await fleet.node(handlers(diary), lanes=lanes)
-    fleet.wiring(node).context.unassigned = Deaf()
     await node.pause()
     refs = [await node.dispatch("note", f"k{n}") for n in range(8)]
     await node.resume()

@@ -22,16 +22,8 @@ PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (_SCRIPTS + "test_whatever_becomes_of_a_job_it_is_not_granted_again",),
     },
     {
-        "name": "who pulls asks for no pause of the pool",
-        "breaks": "workers with room fetch what waits because the pool is paused",
-        "path": _PULL,
-        "old": "if paused and pause_of('', '\\n') == 'pool' then",
-        "new": "if false then",
-        "by": (_SCRIPTS + "test_a_dispatch_is_accepted_and_waits",),
-    },
-    {
-        "name": "who pulls asks for no pause of a handler",
-        "breaks": "workers with room fetch what waits because its handler is paused",
+        "name": "who pulls asks for no pause of pool or handler",
+        "breaks": "workers with room fetch what waits because it is paused",
         "path": _PULL,
         "old": "  if not is_paused then\n    read(list)",
         "new": "  is_paused = false\n  if true then\n    read(list)",
@@ -76,14 +68,6 @@ PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "        if report.is_complete:\n            await self._write(Delete(pause.entry))",
         "new": "        if report.lanes:\n            await self._write(Delete(pause.entry))",
         "by": (_NODES + "test_a_lane_that_is_not_reached_is_told_and_doing_it_again_completes_it",),
-    },
-    {
-        "name": "a cordon is said before the lanes know",
-        "breaks": "who has cordoned a worker sees it be given a key",
-        "path": "pool/jobs/fleet/heeding.py",
-        "old": "worker.is_cordoned, worker.has_closed = cordon is not None, False",
-        "new": "worker.is_cordoned = worker.has_closed = cordon is not None",
-        "needs": ("operators",),
     },
     {
         "name": "a renewal opens who is cordoned",

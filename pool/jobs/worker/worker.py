@@ -512,7 +512,8 @@ class Worker(Actor[Told]):
             case Resumed():
                 for number, each in enumerate(self._lanes):
                     each.pulls_again = each.is_pulling
-                    self._pull(number)
+                    self.context.tell_unassigned(number, self.context.unassigned.get(number, 1))
+                self._refill()
             case Drain(grace_s):
                 now_s = self.context.io.clock()
                 if self._grace_ends_s == math.inf:
@@ -1208,14 +1209,15 @@ class Worker(Actor[Told]):
             pulled: Pulled = reply
             lane.oldest = pulled.oldest
             # If nothing among them is for us, the next renewal tells whether that has changed.
-            self.context.tell_unassigned(box.lane, pulled.left if pulled.granted else 0)
+            goes_on = pulled.granted or lane.pulls_again
+            self.context.tell_unassigned(box.lane, pulled.left if goes_on else 0)
             if len(self._lanes) > 1:
                 lane.coming = max(0, pulled.granted - lane.come)
                 self._fill()
                 self._tell_room()
         if lane.pulls_again:
             lane.pulls_again = False
-            self._pull(box.lane)
+            self._fill()
 
     def _note_come(self, lane: _Lane, starts: int) -> None:
         lane.come += starts

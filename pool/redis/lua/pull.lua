@@ -38,9 +38,6 @@ heed(name)
 read_targets(6, 8)
 local target = targets[1]
 local wanted = target.is_open and math.min(keys_max, target.room + ahead) or 0
-if paused and pause_of('', '\n') == 'pool' then
-  wanted = 0
-end
 -- The oldest of all handlers.  Each list is read a piece at a time: with many handlers few are taken of each.
 local PIECE_MIN = 16
 local lists, heap = {}, {} -- heap: lists of which something is left, the one with the oldest head first
