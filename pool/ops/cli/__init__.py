@@ -243,7 +243,7 @@ def _add_operating(commands: _Commands) -> None:
         command.add_argument("--handler", type=_filled, help="the jobs of this handler only")
         command.add_argument("--key", type=_filled, help="the jobs of this key only")
         if name == "pause":
-            command.add_argument("--reason", default="", help="for those who wonder")
+            command.add_argument("--reason", type=_filled, help="for those who wonder")
             command.add_argument("--yes", action="store_true", help="yes, the whole pool")
         command.set_defaults(module="pool.ops.cli.operate")
         _add_pool(command)
@@ -255,7 +255,7 @@ def _add_operating(commands: _Commands) -> None:
         command = _command(commands, name, text)
         command.add_argument("member", metavar="ID", help="of the node or worker: `pool status`")
         if name != "uncordon":
-            command.add_argument("--reason", default="", help="for those who wonder")
+            command.add_argument("--reason", type=_filled, help="for those who wonder")
         command.add_argument(
             "--timeout", type=float, default=10.0, metavar="SECONDS", help="(default: 10)"
         )

@@ -54,7 +54,7 @@ async def _run(args: argparse.Namespace, url: Url) -> PauseReport | CordonReport
                     count = sum(jobs.values()) - jobs.get("running", 0)
                     problem = f"this is the whole pool, {count} jobs that have not begun: add --yes"
                     raise ConfigError(setting="yes", problem=problem)
-                return await operator.pause(meant, args.reason)
+                return await operator.pause(meant, args.reason or "")
             case "resume":
                 return await operator.resume(named(args.handler, args.key))
             case "uncordon":
@@ -62,7 +62,7 @@ async def _run(args: argparse.Namespace, url: Url) -> PauseReport | CordonReport
             case _:
                 return await operator.cordon(
                     args.member,
-                    args.reason,
+                    args.reason or "",
                     is_drain=args.command == "drain",
                     wait_s=args.timeout,
                 )
