@@ -188,7 +188,7 @@ class JobsPaused:
     """The pool, a handler or a key was paused: its jobs are accepted and wait.  Each node says so,
     and one that joins says so of what is paused then."""
 
-    event: ClassVar[str] = "jobs.paused"
+    event: ClassVar[str] = "pause.began"
     level: ClassVar[str] = "warning"
 
     what: str  # pool, handler or key
@@ -201,7 +201,7 @@ class JobsPaused:
 class JobsResumed:
     """It was resumed; what waited goes on."""
 
-    event: ClassVar[str] = "jobs.resumed"
+    event: ClassVar[str] = "pause.ended"
     level: ClassVar[str] = "info"
 
     what: str
