@@ -82,7 +82,7 @@ def flags(fleet: Fleet, lanes: int) -> list[Any]:
 async def test_what_is_paused_is_accepted_and_goes_on_when_it_is_resumed(
     fleet: Fleet, diary: Diary, lanes: int, what: str
 ) -> None:
-    """At once: no renewal of 30 s and no sweep is waited for; others go on meanwhile."""
+    """Whatever it is that is paused; others go on meanwhile."""
     node = await fleet.node(handlers(diary), lanes=lanes, lease_ttl_s=150.0)
     which: dict[str, Any] = {"pool": {}, "handler": {"handler": "note"}, "key": {"key": "k1"}}[what]
     report = await node.pause(**which, reason="a test")
@@ -98,7 +98,7 @@ async def test_what_is_paused_is_accepted_and_goes_on_when_it_is_resumed(
     assert status.state == "unassigned"
     assert "paused: a test" in status.why
     with pytest.raises(NotStarted) as late:
-        await refs[-1].started(timeout_s=0.05)
+        await refs[-1].started(timeout_s=0)  # asks once, however long that takes
     assert "paused" in str(late.value)
     assert [name for name, _ in diary.entries if name == "note"] == []
     [stands] = await node.pauses()
