@@ -9,6 +9,7 @@ SECONDS ?= 60
 SEED    ?= 1
 MINUTES ?= 10
 SEEDS   ?= 100
+LANES   ?= 1 4
 FIRST   ?= 0
 JOBS    ?= 2
 SCALE   ?= 1
@@ -16,7 +17,7 @@ COUNT   ?= 100
 PARALLEL = -n $(WORKERS) --dist worksteal
 WORKERS ?= 8
 
-.PHONY: check test test-all test-loops test-long test-cluster test-sentinel demo docs docs-serve reference recording stranger lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
+.PHONY: check test test-ops test-all test-loops test-long test-cluster test-sentinel demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
 
 # A minute before each commit.
 check: lint
@@ -32,6 +33,16 @@ test-long: $(READY)
 # replica and three sentinels.  `test` has the short forms.
 test-cluster test-sentinel: $(READY)
 	POOL_TEST_ON=$(@:test-%=%) $(BIN)/python -m pytest $(PARALLEL) tests/runtime tests/maps tests/jobs tests/process
+
+# What operators get, by Prometheus' own tool: its rules fire when they should, and what is scraped is
+# named as it wants.  On Debian: apt install prometheus.  Not part of `test`.
+test-ops: $(READY)
+	@command -v promtool >/dev/null || { echo "test-ops needs promtool (on Debian: apt install prometheus)" >&2; exit 1; }
+	cd examples/ops && promtool check rules alerts.yml && promtool test rules alerts_test.yml
+	cd examples/ops && promtool check config prometheus.yml && promtool check config prometheus-compose.yml
+	$(BIN)/python -m tools.scrape /metrics | promtool check metrics
+	$(BIN)/python -m tools.scrape /metrics/pool | promtool check metrics
+	$(BIN)/python -m pytest tests/ops/test_ops_examples.py
 
 # On both event loops what `test` runs on one of them, half on either: see tests/conftest.py.
 test-loops: lint
@@ -58,6 +69,10 @@ reference: $(READY)
 # docs/assets/demo.svg, from a real run of the demo.
 recording: $(READY)
 	$(BIN)/python -m tools.recording
+
+# docs/how-to/terminal.md: what verbs print, from a real run.
+captures: $(READY)
+	$(BIN)/python -m tools.captures
 
 # Install, first program, two terminals, tutorial: in a fresh clone, with a clean PATH, timed.
 stranger: $(READY)
@@ -89,8 +104,9 @@ bench-fleet: $(READY)
 verify: $(READY)
 	$(BIN)/python -m tests.verify.proofs
 
+# Jobs, services, followers, batches, schedules, in one lane and in several.
 chaos: $(READY)
-	$(BIN)/python -m tests.verify.chaos --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m tests.verify.chaos --seconds $(SECONDS) --seed $(SEED) --lanes $(LANES)
 
 chaos-each: $(READY)
 	$(BIN)/python -m tests.verify.chaos --each --seed $(SEED)

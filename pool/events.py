@@ -1,19 +1,21 @@
 """What happens, as data: every event that a node, a map or a stream tells its observers.
 
-Event names are noun.past_verb and never change: dashboards depend on them.  There is no event for
-an ordinary job: that is counted in the lane, and a log line would cost more than the job.
+Event names are noun.past_verb and never change: dashboards depend on them.  The events of an
+ordinary job (`job.*`) are made only for observers that ask for them, see `JobEvents`: a log line
+would cost more than the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import attrs
 
 __all__ = [
     "ActorCrashed",
     "AttemptFailed",
+    "BatchMissing",
     "ChannelApart",
     "ClockStepped",
     "CommitRefused",
@@ -25,6 +27,10 @@ __all__ = [
     "HandlerOverran",
     "HookFailed",
     "IndexRestored",
+    "JobAccepted",
+    "JobEvents",
+    "JobSettled",
+    "JobStarted",
     "JobsPaused",
     "JobsResumed",
     "LaneDataLost",
@@ -80,13 +86,34 @@ __all__ = [
 
 
 class Event(attrs.AttrsInstance, Protocol):
-    """What is emitted: an attrs class with a name and a level."""
+    """What is emitted: an attrs class with a name and a level.
+
+    One that says `is_journalled` is written into the journal of the pool, too (`Node.journal`).
+    """
 
     event: ClassVar[str]
     level: ClassVar[str]
 
 
 Observer = Callable[[Event], object]
+
+
+@attrs.frozen
+class JobEvents:
+    """An observer that is told of ordinary jobs, too: `observers=[JobEvents(count, rate=0.01)]`.
+
+    It hears of `rate` of all jobs, by key and job id: of each of them everything, and the same ones
+    at all nodes.  All other events it is told as any observer is.  Jobs cost nothing more while no
+    observer of their node is one of these.  A rate is a number from 0 to 1, or the node that is
+    given it says `ConfigError`.
+    """
+
+    observer: Observer
+    rate: float = 1.0
+
+    def __call__(self, event: Event) -> None:
+        """Tell it of an event."""
+        self.observer(event)
 
 
 @attrs.frozen(kw_only=True)
@@ -141,6 +168,7 @@ class LeaseLost:
 
     event: ClassVar[str] = "lease.lost"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     node: str
     lane: int
@@ -178,6 +206,7 @@ class LeaseResumed:
 
     event: ClassVar[str] = "lease.resumed"
     level: ClassVar[str] = "info"
+    is_journalled: ClassVar[bool] = True
 
     node: str
     lane: int
@@ -238,6 +267,7 @@ class WorkerFenced:
 
     event: ClassVar[str] = "worker.fenced"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     worker: str
     lane: int
@@ -249,6 +279,7 @@ class HandlerLeaked:
 
     event: ClassVar[str] = "handler.leaked"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     handler: str
@@ -263,6 +294,7 @@ class HandlerOverran:
 
     event: ClassVar[str] = "handler.overran"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     handler: str
@@ -275,6 +307,7 @@ class HookFailed:
 
     event: ClassVar[str] = "hook.failed"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     handler: str
@@ -300,6 +333,7 @@ class CommitRefused:
 
     event: ClassVar[str] = "commit.refused"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     epoch: int
@@ -327,6 +361,7 @@ class MessagesDropped:
 
     event: ClassVar[str] = "messages.dropped"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     job_id: str
@@ -341,6 +376,7 @@ class MessageUnheard:
 
     event: ClassVar[str] = "message.unheard"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     handler: str
@@ -356,6 +392,7 @@ class RunDisturbed:
 
     event: ClassVar[str] = "run.disturbed"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     key: str
     handler: str
@@ -368,6 +405,7 @@ class WorkerReaped:
 
     event: ClassVar[str] = "worker.reaped"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     identity: str
     lane: int
@@ -391,6 +429,7 @@ class IndexRestored:
 
     event: ClassVar[str] = "index.restored"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     lane: int
     index: str
@@ -404,6 +443,7 @@ class CountersMended:
 
     event: ClassVar[str] = "counters.mended"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     lane: int
     before: tuple[int, int]
@@ -427,6 +467,7 @@ class DataLost:
 
     event: ClassVar[str] = "data.lost"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     pool: str
     generation: str
@@ -438,6 +479,7 @@ class ControlLost:
 
     event: ClassVar[str] = "control.lost"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     pool: str
     generation: str
@@ -449,6 +491,7 @@ class LaneDataLost:
 
     event: ClassVar[str] = "lane.lost"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     pool: str
     lane: int
@@ -486,6 +529,7 @@ class ScheduleMissed:
 
     event: ClassVar[str] = "schedule.missed"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     schedule: str
     lane: int
@@ -500,9 +544,25 @@ class ScheduleUnreadable:
 
     event: ClassVar[str] = "schedule.unreadable"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     schedule: str
     lane: int
+
+
+@attrs.frozen(kw_only=True)
+class BatchMissing:
+    """Members of a batch are not there and never will be: their lane lost its data, or who was to
+    dispatch them died.
+    """
+
+    event: ClassVar[str] = "members.missing"
+    level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
+
+    batch: str
+    lane: int
+    members: int
 
 
 @attrs.frozen(kw_only=True)
@@ -531,6 +591,7 @@ class PlanHeld:
 
     event: ClassVar[str] = "plan.held"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     plan: str
     stops: int
@@ -547,6 +608,7 @@ class PlanFailed:
 
     event: ClassVar[str] = "plan.failed"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     plan: str
     problem: str
@@ -560,6 +622,7 @@ class PlanConflicted:
 
     event: ClassVar[str] = "plan.conflicted"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     plan: str
     key: str
@@ -611,6 +674,7 @@ class ActorCrashed:
 
     event: ClassVar[str] = "actor.crashed"
     level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
 
     actor: str
     error: str
@@ -623,6 +687,7 @@ class ReconciliationMended:
 
     event: ClassVar[str] = "reconciliation.mended"
     level: ClassVar[str] = "warning"
+    is_journalled: ClassVar[bool] = True
 
     worker: str
     adopted: int
@@ -887,3 +952,65 @@ class SinkTroubled:
     stream: str  # "" if it is not about one
     key: str  # "" if it is not about one
     problem: str
+
+
+# --- of ordinary jobs, for `JobEvents` --------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class JobAccepted:
+    """A job that this node dispatched is recorded; told again of a dispatch that is repeated.
+
+    Not of what no node dispatches: followers, and the firings of schedules.
+    """
+
+    event: ClassVar[str] = "job.accepted"
+    level: ClassVar[str] = "debug"
+
+    handler: str
+    key: str
+    job_id: str
+    took_s: float  # since it was sent
+
+
+@attrs.frozen(kw_only=True)
+class JobStarted:
+    """A handler is called; once more, under the same epoch, where it goes on after an outage."""
+
+    event: ClassVar[str] = "job.started"
+    level: ClassVar[str] = "debug"
+
+    handler: str
+    key: str
+    job_id: str
+    attempt: int
+    epoch: int
+    worker: str
+    waited_s: float  # since the job was accepted, in pool time
+    is_again: bool  # it had begun before, in whatever attempt, and wherever
+
+
+JobEnd: TypeAlias = Literal["done", "cancelled", "parked", "retried", "moved"]
+
+
+@attrs.frozen(kw_only=True)
+class JobSettled:
+    """A run of a job has ended here, and the store knows how: `outcome`.
+
+    What is retried has another attempt to come; what is moved goes on at another worker, as the
+    same attempt.
+    """
+
+    event: ClassVar[str] = "job.settled"
+    level: ClassVar[str] = "debug"
+
+    handler: str
+    key: str
+    job_id: str
+    attempt: int
+    epoch: int
+    worker: str
+    outcome: JobEnd
+    waited_s: float  # from its acceptance to its start, in pool time
+    ran_s: float  # 0 where its handler was not called
+    took_s: float  # from the handler's end until the store knew of it

@@ -1,9 +1,11 @@
-"""Many jobs at once: what `Node.jobs()`, `Node.stop_all()` and `JobRef.stages()` return."""
+"""Many at once: what `Node.jobs()`, `.stop_all()`, `.journal()` and `JobRef.stages()` return."""
 
 from __future__ import annotations
 
+from pool.core.journal import JournalEntry
+from pool.jobs.client.journal import Journal
 from pool.jobs.client.listing import JobPage
 from pool.jobs.client.ref import Stage
 from pool.jobs.client.stopping import StopReport
 
-__all__ = ["JobPage", "Stage", "StopReport"]
+__all__ = ["JobPage", "Journal", "JournalEntry", "Stage", "StopReport"]

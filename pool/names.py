@@ -130,6 +130,8 @@ class Names:
     tickers: str = _fixed("tickers")  # by name, their latest ticks
     kept: str = _fixed("kept")  # until when the outcomes of which jobs are remembered
     batches: str = _fixed("batches")
+    rates: str = _fixed("rates")  # of the first lane: what was counted in the minute under way
+    rated: str = _fixed("rated")  # ... and in those before it
 
     @prefix.default
     def _prefix(self) -> str:

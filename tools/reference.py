@@ -27,6 +27,7 @@ import pool.events
 import pool.letters
 import pool.listing
 import pool.maps
+import pool.metrics
 import pool.middleware
 import pool.pauses
 import pool.plans
@@ -36,9 +37,11 @@ import pool.sync
 import pool.testing
 from pool import names
 from pool.core import lifecycle
+from pool.core.journal import EDGES, TOLD
 from pool.errors import PoolError
-from pool.ops import cli
+from pool.ops.cli import parser as words
 from pool.ops.cli.explain import facts, kinds
+from pool.ops.cli.shapes import SHAPES, classes, fields_of, word_of
 from pool.ops.doctor import RULES
 from pool.redis.scripts import Script
 from pool.settings import Settings
@@ -85,7 +88,10 @@ API: Final = {
     "maps": ("ReplicatedMap", *pool.maps.__all__),
     "streams": ("Stream", *pool.streams.__all__),
     "sync": tuple(pool.sync.__all__),
-    "rest": ("Settings", "Event", "Observer", "log_observer", "freeze_memory"),
+    "rest": (
+        *("Settings", "Event", "Observer", "JobEvents", "log_observer", "freeze_memory"),
+        *pool.metrics.__all__,
+    ),
 }
 _HOMES: Final = (
     pool,
@@ -95,6 +101,7 @@ _HOMES: Final = (
     pool.listing,
     pool.schedules,
     pool.maps,
+    pool.metrics,
     pool.middleware,
     pool.plans,
     pool.pauses,
@@ -181,6 +188,12 @@ def events() -> str:
     return "\n\n".join(_event(each) for each in found)
 
 
+def edges() -> str:
+    """Every word that scripts write into the journal, and what readers say of themselves."""
+    told = {**EDGES, **TOLD}
+    return table(("edge", "what it means"), ((f"`{word}`", says) for word, says in told.items()))
+
+
 def _events() -> Iterator[Any]:
     for module in pkgutil.walk_packages(pool.__path__, "pool."):
         for each in vars(import_module(module.name)).values():
@@ -191,12 +204,13 @@ def _events() -> Iterator[Any]:
 
 def _event(kind: Any) -> str:
     told = ", ".join(f"`{field.name}`" for field in attrs.fields(kind)) or "nothing more"
-    return f"### {kind.event}\n\n*{kind.level}.* {said(kind)}\n\nIt tells {told}."
+    noted = " It is noted in the journal." if getattr(kind, "is_journalled", False) else ""
+    return f"### {kind.event}\n\n*{kind.level}.* {said(kind)}\n\nIt tells {told}.{noted}"
 
 
 def commands() -> str:
     """Every command with its options, from the parser itself."""
-    parser = cli._parser()
+    parser = words.make()
     [sub] = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     helps = {action.dest: action.help for action in sub._choices_actions}
     assert parser.epilog
@@ -207,6 +221,19 @@ def commands() -> str:
         parts += [f"```text\n{' '.join(_usage(each).split())}\n```"]
         parts += [_one_space(each.epilog)] if each.epilog else []
         parts += [table(("", ""), iter(rows))] if rows else []
+    return "\n\n".join(parts)
+
+
+def shapes() -> str:
+    """What `--json` prints, by the classes of which it is made."""
+    verbs = (
+        (f"`pool {verb}`", f"[`{kind.__name__}`](#{kind.__name__.lower()})")
+        for verb, kind in SHAPES.items()
+    )
+    parts = [table(("verb", "prints"), verbs)]
+    for kind in classes():
+        rows = ((f"`{name}`", word_of(each)) for name, each in fields_of(kind).items())
+        parts += [f"### {kind.__name__}", said(kind), table(("field", "is"), rows)]
     return "\n\n".join(parts)
 
 
@@ -279,13 +306,18 @@ KINDS: Final = {
         "hash",
         "key -> state that a job saved or handed over; line feed, id, space, key -> its steps",
     ),
-    "journal": ("stream", "what does not happen to an ordinary job; the latest 10,000"),
+    "journal": (
+        "stream",
+        "what does not happen to an ordinary job; the latest 10,000, of 1,200 bytes at most",
+    ),
     "trials": ("hash", "worker -> the suspected job that it began last"),
     "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
     "attempts": ("hash", "key -> how its job's latest attempts failed"),
     "schedules": ("hash", "name -> schedule, and how it stands"),
     "scheduled": ("zset", "name -> when it is due, by the server's own clock; not of paused ones"),
     "tickers": ("hash", "name -> its latest tick, and who had it"),
+    "rates": ("hash", "what was counted of jobs in the minute under way; in the first lane"),
+    "rated": ("stream", "likewise, of each minute of the last day; less than a megabyte"),
     "kept": ("zset", "length of the outcome, job id and key -> until when it is remembered"),
     "batches": ("zset", "id of each batch -> when it was opened"),
     "config": ("hash", "protocol, lanes, TTL and generation: what the pool was made as"),
@@ -399,7 +431,9 @@ PARTS: Final = (
     Part("reference/errors.md", "errors", errors),
     Part("reference/errors.md", "entries", error_entries),
     Part("reference/events.md", "events", events),
+    Part("reference/events.md", "edges", edges),
     Part("reference/cli.md", "commands", commands),
+    Part("reference/cli.md", "shapes", shapes),
     Part("how-to/at-three-in-the-morning.md", "findings", findings),
     Part("reference/redis.md", "keys", redis_keys),
     Part("reference/scripts.md", "scripts", scripts),

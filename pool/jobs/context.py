@@ -15,6 +15,7 @@ from pool.core.placement import Candidates
 from pool.core.pooltime import PoolTime
 from pool.core.timing import Timing
 from pool.errors import PoolError
+from pool.jobs.meter import Meter
 from pool.jobs.roster import Roster
 from pool.jobs.trials import Trials
 from pool.names import key_hash, lane_of
@@ -24,6 +25,7 @@ from pool.redis.commands.member import Clock
 from pool.redis.commands.talk import Missing
 from pool.redis.io.system import Loop
 from pool.runtime.hang import Door
+from pool.runtime.observers import JobListeners
 from pool.runtime.outages import Outages
 from pool.runtime.session import Session
 
@@ -62,6 +64,7 @@ class LaneState:
     node: Target
     lease: Lease
     door: Door = attrs.field(factory=Door)
+    is_followed: bool = False  # its journal takes all edges of some jobs
     is_silent: bool = False  # was asked when somebody left, and has not been heard since
     stamp: int = 0  # as its last renewal told
     server_ms: int = 0  # pool time, as of ...
@@ -118,11 +121,13 @@ class Context(Session):
     loop: Loop
     node: Any  # the `Node` itself, for handlers
     node_id: str
+    jobs: JobListeners | None = None  # who is told of ordinary jobs
     lanes: list[LaneState] = attrs.field(factory=list)
     roster: Roster = attrs.field(factory=Roster)
     # key -> run: a key never starts here while an earlier handler of it still runs in this process
     busy: dict[str, Any] = attrs.field(factory=dict)
     trials: Trials = attrs.field(factory=Trials)
+    meter: Meter | None = None  # counts what goes by
     outages: Outages = attrs.field(init=False)
     # lane -> how many keys are unassigned, where some are, as of the last answer that told
     unassigned: dict[int, int] = attrs.field(init=False, factory=dict)

@@ -40,7 +40,8 @@ from pool.jobs.client.batch import KEEP_S, OPEN_S, Batch, batch_options
 from pool.jobs.client.batch_ref import Batches
 from pool.jobs.client.dispatch import Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
-from pool.jobs.client.listing import PAGE, JobFilter, JobPage, Listing
+from pool.jobs.client.journal import Journal, JournalFilter, start_of
+from pool.jobs.client.listing import JobPage, Listing
 from pool.jobs.client.operating import Operating
 from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.pausing import Operator
@@ -48,12 +49,15 @@ from pool.jobs.client.plan_ref import PlanRef, plans, see_to
 from pool.jobs.client.plans import compared, keep_plan
 from pool.jobs.client.ref import JobRef, Status, status_of, stopped
 from pool.jobs.client.schedules import Schedules, of_code
+from pool.jobs.client.shelves import PAGE, JobFilter
 from pool.jobs.client.stopping import StopMany, StopReport
 from pool.jobs.client.ticker import Ticker, make_ticker
 from pool.jobs.context import Context
 from pool.jobs.followers import Follower, Packer, count_of, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
 from pool.jobs.job import RUNNING, Job
+from pool.jobs.meter import meter_of, told_of_jobs
+from pool.jobs.noting import Noter
 from pool.jobs.producing import Producer
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.wiring import Wiring
@@ -74,7 +78,7 @@ from pool.redis.io.loops import door
 from pool.redis.io.system import IO, LINEAGE, SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
-from pool.runtime.observers import check_observers, emit_to, log_observer
+from pool.runtime.observers import JobListeners, check_observers, emit_to, log_observer
 from pool.runtime.pool_config import check_ttl, open_pool
 from pool.runtime.session import CLOSE_BUDGET_S, check_settings, serve
 from pool.runtime.supervisor import Supervisor
@@ -124,6 +128,7 @@ class Node(Dispatching, Operating):
             version: Shown to people; of the service, not of this library.
             observers: Plain functions, called with every event; the default writes log lines.  On
                 the event loop, but for `loop.hung`, which comes from the thread that saw it hang.
+                `JobEvents(observer, rate)` is one that is told of ordinary jobs, too.
 
         Raises:
             ConfigError: A name, the address or a number cannot be used.
@@ -136,12 +141,14 @@ class Node(Dispatching, Operating):
         self._handlers = handlers if handlers is None else _handlers_of(handlers)
         self._worker_args = _worker_args(capacity, weight, label, version)
         self._observers = check_observers(observers)
+        self._meter = meter_of(self._observers)
         self._io: IO = _io or SystemIO()
         self._client: JobClient  # since it was entered
         self._state: State = "new"
         self._server: EmbeddedServer | None = None
         self._pipeline: Pipeline | None = None
         self._wiring: Wiring | None = None
+        self._noter: Noter | None = None
         self._drained: anyio.Event | None = None
         self._check_loop: Callable[[], object] = lambda: None  # until it is entered
         self._forks = LINEAGE.forks
@@ -323,6 +330,38 @@ class Node(Dispatching, Operating):
         wanted = JobFilter(handler=handler, prefix=prefix)
         work = StopMany(client, wanted, cause, timeout_s, dry_run).carry_out
         return await (self._outlive("stop_all", work) if RUNNING.get() else work())
+
+    def journal(
+        self,
+        *,
+        key: str | None = None,
+        handler: str | None = None,
+        since: datetime | str | None = None,
+        follow: bool = False,
+    ) -> Journal:
+        """Read what has happened in the pool beside ordinary work: retries, take-overs, stops ...
+
+        The latest 10,000 entries of each lane are kept.  In order of the servers' clocks; nothing
+        is asked before it is iterated.
+
+        Args:
+            key: Entries of this key only.
+            handler: Entries of this handler only.
+            since: A time, or the `position` of an entry to go on behind; None: all there are.
+            follow: Do not end, but wait for what comes.  A lane that does not answer is told as an
+                entry (`unread`) then.
+
+        Raises:
+            InvalidOption: An argument cannot be used; `since` is no position of this pool.
+            InvalidKey, ConfigError: `key` or `handler` cannot be one.
+            NotRunning: The node is not open.
+        """
+        client = self._open_client()
+        checks.flag("follow", follow)
+        wanted = JournalFilter(key=key, handler=handler)
+        context = client.context
+        ats = list(start_of(since, len(context.lanes)))
+        return Journal(context.pipeline, self.pool, wanted, ats, follow)
 
     async def jobs(
         self,
@@ -783,6 +822,8 @@ class Node(Dispatching, Operating):
             raise NotRunning(state=self.state)
         check_headroom()
         _check_main()
+        if self._meter is not None:
+            self._meter.attach(self)
         self._state, self._check_loop = "opening", door()
         try:
             self._task_scope = await TaskScope.open(self._io, self.settings, self._emit)
@@ -859,10 +900,13 @@ class Node(Dispatching, Operating):
             ids=io.ids,
             node=self,
             node_id=io.ids.next("n"),
+            jobs=JobListeners.among((*self._observers, *told_of_jobs(self._meter))),
             generation="",
             emit=self._emit,
             supervisor=supervisor,
+            meter=self._meter,
         )
+        self._noter = Noter(context)
         open_s = OPEN_CALLS * settings.op_timeout_s
         try:
             with anyio.fail_after(open_s):
@@ -933,6 +977,8 @@ class Node(Dispatching, Operating):
 
     def _emit(self, event: Event) -> None:
         emit_to(self._observers, event)
+        if self._noter is not None and getattr(event, "is_journalled", False):
+            self._noter.note(event)
 
     # --- for the calls ------------------------------------------------------------------------
 

@@ -64,6 +64,9 @@ class Run(Life):
     keeper = NO_KEEPER
     # When its handler said last how far it is.
     progressed_s = 0.0  # type: float
+    # Where somebody listens: when it ended, and how long it had waited.
+    ended_s = 0.0  # type: float
+    waited_s = 0.0  # type: float
 
     start: Start
     lane: int

@@ -342,6 +342,28 @@ class Wiring:
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
         return owns
 
+    def silent_s(self) -> float:
+        """Return for how long the event loop has not answered; from any thread."""
+        return self._keepalive.silent_s()
+
+    def renewed_s(self, state: LaneState) -> float:
+        """Return when the last renewal of a lane that succeeded was asked for; from any thread."""
+        return self._keepalive.renewed_s(state)
+
+    def lease_left_s(self) -> float | None:
+        """Return how long our handlers may go on if no renewal succeeds, in the worst lane.
+
+        None if no lane was joined.  From any thread.
+        """
+        now_s = self.context.io.clock()
+        timing = self.context.timing
+        left = [
+            self.renewed_s(state) + timing.ttl_s - timing.margin_s - timing.stop_budget_s - now_s
+            for state in self.context.lanes
+            if state.lane.generation
+        ]
+        return max(0.0, min(left)) if left else None
+
     def count_runs(self) -> int:
         """Return how many jobs our workers have in hand."""
         return sum(len(worker.runs) for worker in self.membership.workers.values())

@@ -29,7 +29,8 @@ from pool.jobs.roster import WorkerEntry
 from pool.jobs.scheduling import HOLD_S
 from pool.names import PAUSED, Control, Names, lane_of
 from pool.ops.inspect import Found, all_of, fields_of, pairs, whole
-from pool.ops.keyfacts import KeyOwner, fleet, owners
+from pool.ops.keyfacts import KeyOwner
+from pool.ops.members import MEMBERS_MAX, known_fleet, of_lane
 from pool.redis.commands.opening import generation_of_pool
 from pool.redis.commands.pausing import LanePauses, without_hold
 from pool.redis.commands.reply import read
@@ -40,15 +41,14 @@ from pool.redis.scripts import Word
 
 SLICE: Final = 500  # records, or members of an index, looked at by one command
 RECORDS_MAX: Final = 20_000  # looked at, of all lanes, unless all are asked for
-MEMBERS_MAX: Final = 2_000  # nodes and workers of a lane, those whose leases end first
 HANDLERS_MAX: Final = 500
 HEADS: Final = 20  # of each index that is late, or waits: the first are named
 KEPT_MAX: Final = 20_000  # records of a lane that are not plain, which are kept to be judged
 INBOXES_MAX: Final = 500
 SCHEDULES_MAX: Final = 1_000  # of a lane
 SCHEDULES: Final = 64  # looked at by one command: each has the arguments of its jobs
+_TOGETHER: Final = 100  # handlers asked for in one round trip
 RECENT_MS: Final = 3_600_000  # of dead letters: what is new
-_TOGETHER: Final = 100  # members asked for in one round trip
 
 
 @attrs.frozen(kw_only=True)
@@ -163,12 +163,8 @@ async def gather(
         PoolError: The server does not answer, or refuses.
     """
     unread = list[str]()
-    workers, asked = dict[str, WorkerEntry](), Asked()
-    try:
-        told = await fleet(pipeline, found)
-        workers, asked = {info.id: info for info in told.workers}, told.asked
-    except StoreFault as error:
-        unread.append(f"the map of workers: {error.problem}")
+    told = await known_fleet(pipeline, found, unread)
+    workers, asked = {info.id: info for info in told.workers}, told.asked
     each = None if records_max is None else max(SLICE, records_max // found.lanes)
     lanes: dict[int, LaneFacts] = {}
 
@@ -266,8 +262,9 @@ class _Reading:
 
     async def lane(self, records_max: int | None) -> LaneFacts:
         n = self._names
-        now_ms, flat, jobs, parked = await self._ask(
-            ("TIME",), ("HGETALL", n.lane), ("HLEN", n.jobs), ("ZCARD", n.parked)
+        now_ms, flat, jobs, parked, _ = await self._ask(
+            *(("TIME",), ("HGETALL", n.lane), ("HLEN", n.jobs), ("ZCARD", n.parked)),
+            ("XLEN", n.journal),
         )
         told = pairs(flat)
         self._offset_ms = whole(told.get("offset", b"0"))
@@ -285,7 +282,7 @@ class _Reading:
             jobs=jobs,
             parked=parked,
         )
-        members = await self._members()
+        members = await of_lane(self._pipeline, self._unread, n, self._workers, self._now_ms)
         facts = attrs.evolve(
             facts,
             members=members,
@@ -306,17 +303,6 @@ class _Reading:
     async def _ask(self, *commands: tuple[Word, ...]) -> list[Reply]:
         replies: list[Reply] = await all_of(self._pipeline, self._unread, commands)
         return replies
-
-    async def _members(self) -> tuple[KeyOwner, ...]:
-        [flat] = await self._ask(("ZRANGE", self._names.keepalive, 0, MEMBERS_MAX - 1))
-        names = [name.decode(errors="replace") for name in flat]
-        found = list[KeyOwner]()
-        for at in range(0, len(names), _TOGETHER):
-            some = names[at : at + _TOGETHER]
-            found += await owners(
-                self._pipeline, self._unread, self._names, some, self._workers, self._now_ms
-            )
-        return tuple(each for each in found if each.claim != "done")  # that is only remembered
 
     async def _claims(
         self, members: Sequence[KeyOwner], slack_ms: int

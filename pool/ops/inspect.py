@@ -37,8 +37,7 @@ _LOOKS: Final = 128  # jobs asked for in one call
 FACTS: Final = {
     *("stamp", "seen", "quiet", "ttl", "term", "behind", "incarnation", "unassigned", "waiting"),
     *("walk", "astray", "offset", "turn", "begun", "stood", "claim", "paced", "reached"),
-    "results",
-    "paused",
+    *("results", "follow", "paused"),
 }
 
 

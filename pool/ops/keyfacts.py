@@ -16,11 +16,13 @@ import attrs
 
 from pool.core.followers import Followed, parse
 from pool.core.ids import member_name
+from pool.core.journal import JournalEntry
 from pool.core.options import Options
 from pool.core.pauses import Asked, Pause
 from pool.core.placement import Candidates
 from pool.core.record import Attempt, Outcome, Record, attempts
 from pool.errors import PoolError
+from pool.jobs.client.journal import latest
 from pool.jobs.roster import Roster, WorkerEntry
 from pool.maps.commands import StoredMap
 from pool.names import (
@@ -43,6 +45,7 @@ from pool.redis.commands.pausing import LanePauses
 from pool.redis.io.system import Reply
 from pool.redis.pipeline import Pipeline
 
+LIFE_SHOWN: Final = 20  # entries of the journal
 LINE_SHOWN: Final = 20  # jobs behind the live one of which more than the number is told
 RANKED: Final = 8  # workers that are asked whether they have room, the first in rank
 LOOKED_MAX: Final = 20_000  # members of `parked` and of `kept` that are looked at, the newest
@@ -116,6 +119,7 @@ class KeyFacts:
     line_length: int = 0
     messages: int = 0
     history: tuple[Attempt, ...] = ()
+    life: tuple[JournalEntry, ...] = ()  # the latest of what its lane's journal has of the key
     options: Options | None = None  # None: no node ever registered the handler here
     owner: KeyOwner | None = None
     live_id: str = ""  # of the key's live job, if another one was asked for
@@ -164,6 +168,11 @@ async def read(pipeline: Pipeline, found: Found, key: str, job_id: str = "") -> 
         text = texts[1]
         mine = Record.parse(text) if text is not None else None
     ids = tuple((line_text or b"").decode(errors="replace").split())
+    life: tuple[JournalEntry, ...] = ()
+    try:
+        life = await latest(pipeline, found.pool, found.lanes, key, LIFE_SHOWN)
+    except PoolError as error:
+        unread.append(f"{n.journal}: {error}")
     facts = KeyFacts(
         pool=found.pool,
         key=key,
@@ -181,6 +190,7 @@ async def read(pipeline: Pipeline, found: Found, key: str, job_id: str = "") -> 
         line=tuple((each, None) for each in ids[:LINE_SHOWN]),
         line_length=len(ids),
         history=_history(failed, mine),
+        life=life,
         unread=tuple(unread),
     )
     if facts.is_lost or facts.is_unreadable:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import attrs
 
 from pool.core.followers import Followed, released
+from pool.core.journal import JournalEntry
 from pool.core.lapse import NOT_IN_TIME, begin_by_ms
 from pool.core.options import Options
 from pool.core.pauses import Pause
@@ -96,6 +97,7 @@ class Why:
     attempts_max: int = 0  # 0: without limit
     error: str = ""
     history: tuple[Attempt, ...] = ()
+    life: tuple[JournalEntry, ...] = ()  # the latest that the journal has of the key
     crashes: float = 0.0
     marks: tuple[str, ...] = ()
     messages: int = 0
@@ -133,6 +135,7 @@ def why(facts: KeyFacts) -> Why:
         "says": case.says(facts),
         "next": case.next(facts),
         "history": facts.history,
+        "life": facts.life,
         "unread": facts.unread,
         "plan": _plan(facts),
         "schedule": schedule_of(facts.job_id),

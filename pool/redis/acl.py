@@ -25,18 +25,22 @@ _CONNECTION: Final = frozenset(
 )
 _ACTORS: Final = frozenset({"hget", "hkeys", "scard", "xadd", "xlen", "xtrim"})
 _WALK: Final = frozenset({"hkeys", "hmget", "smismember", "zmscore"})
-# pool status, pool ttl, pool why, pool doctor
+# pool status, nodes, workers, jobs, job, why, doctor, maps, streams, ttl
 _LOOKING: Final = frozenset(
     {
-        *("hgetall", "hlen", "hmget", "hset", "llen", "time"),
+        *("hgetall", "hlen", "hmget", "hset", "hstrlen", "llen", "time", "xinfo|groups"),
         *("zcard", "zcount", "zmscore", "zrange", "zrank"),
         # What becomes of the data when the server ends, and whether a replica has them.
-        *("info|persistence", "info|replication"),
+        *("info|commandstats", "info|persistence", "info|replication"),
     }
 )
 _LISTING: Final = frozenset({"hget", "hscan", "sscan", "xrange"})  # Node.jobs
 
 _STREAMS: Final = frozenset({"type", "xack", "xdel", "xlen", "xrange"})
+
+# What only `pool maps`, `streams` and `purge` send, for rules of their user's own: SCAN tells the
+# names of all keys of a server, those of others too.
+OPERATING: Final = frozenset({"scan", "unlink"})
 
 SENT: Final = _CONNECTION | _ACTORS | _WALK | _LOOKING | _LISTING | _STREAMS
 
@@ -55,7 +59,7 @@ def called() -> frozenset[str]:
     )
 
 
-def rules(pool: str, *, db: int = 0) -> list[str]:
+def rules(pool: str, *, db: int = 0, is_operator: bool = False) -> list[str]:
     """Return the words of ACL SETUSER that give a user this pool and nothing else.
 
     They are the same for Redis 7.0 and all that came after it.
@@ -63,6 +67,7 @@ def rules(pool: str, *, db: int = 0) -> list[str]:
     Args:
         pool: The pool's name; no other pool's keys match its patterns, whatever its name.
         db: The database of the nodes' address; SELECT is allowed for no other.
+        is_operator: It may list the names of all keys of the server, too, as `pool purge` must.
 
     Raises:
         ConfigError: It cannot be a pool's name, or a database's number.
@@ -70,7 +75,7 @@ def rules(pool: str, *, db: int = 0) -> list[str]:
     check_pool(pool)
     db = checks.count("db", db, 0, DB_MAX, refuse=checks.setting)
     chosen = {f"select|{db}"} if db else set()
-    allowed = sorted(called() | SENT | chosen)
+    allowed = sorted(called() | SENT | chosen | (OPERATING if is_operator else frozenset()))
     keys = [f"~{pattern}" for pattern in key_patterns(pool)]
     return ["resetkeys", "resetchannels", *keys, "-@all", *(f"+{name}" for name in allowed)]
 

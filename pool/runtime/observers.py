@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
+from zlib import crc32
 
 import attrs
 import structlog
@@ -22,6 +23,7 @@ from pool.events import (
     HandlerOverran,
     HookFailed,
     IndexRestored,
+    JobEvents,
     LaneMissing,
     LeaseLost,
     LeaseResumed,
@@ -47,7 +49,52 @@ def check_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
     """Return them; refuse what cannot be called plainly: a coroutine would never run."""
     refuse = checks.setting
     found = checks.several("observers", observers, "plain functions", refuse=refuse)
-    return tuple(checks.plain_function("observers", each, refuse=refuse) for each in found)
+    return tuple(_checked(each) for each in found)
+
+
+def _checked(observer: object) -> Observer:
+    refuse = checks.setting
+    if type(observer) is JobEvents:
+        checks.number("observers", observer.rate, 0.0, 1.0, refuse=refuse)
+        checks.plain_function("observers", observer.observer, refuse=refuse)
+        return observer
+    checked: Observer = checks.plain_function("observers", observer, refuse=refuse)
+    return checked
+
+
+@attrs.frozen
+class JobListeners:
+    """Who is told of ordinary jobs."""
+
+    each: Sequence[JobEvents]
+    _most: float = attrs.field(init=False)
+    _least: float = attrs.field(init=False)
+
+    @_most.default
+    def _(self) -> float:
+        return max(listener.rate for listener in self.each)
+
+    @_least.default
+    def _(self) -> float:
+        return min(listener.rate for listener in self.each)
+
+    @classmethod
+    def among(cls, observers: Iterable[Observer]) -> JobListeners | None:
+        """Return those of a node's observers; None: nobody is."""
+        found = [each for each in observers if type(each) is JobEvents and each.rate > 0]
+        return cls(found) if found else None
+
+    def share(self, key: str, job_id: str) -> float | None:
+        """Return where from 0 to 1 a job stands; None: nobody wants to hear of it."""
+        if self._least >= 1:
+            return 0.0  # all hear of all
+        share = crc32(f"{job_id} {key}".encode()) / 2**32
+        return share if share < self._most else None
+
+    def tell(self, share: float, event: Event) -> None:
+        """Tell those whose rate a job is within."""
+        heard = self.each if share < self._least else [e for e in self.each if share < e.rate]
+        emit_to(heard, event)
 
 
 def emit_to(observers: Sequence[Observer], event: Event) -> None:
@@ -58,7 +105,12 @@ def emit_to(observers: Sequence[Observer], event: Event) -> None:
         except KeyboardInterrupt:  # Ctrl-C while it ran: for the node
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again next time
-            _scribe.write(partial(_log.error, "observer.failed", of=event.event, exc_info=error))
+            log_failed(event.event, error)
+
+
+def log_failed(of: str, error: BaseException) -> None:
+    """Write that an observer has failed, of what it was told."""
+    _scribe.write(partial(_log.error, "observer.failed", of=of, exc_info=error))
 
 
 # What may come in floods, and which of its facts make it the same trouble again.  What is told here

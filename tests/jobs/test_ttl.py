@@ -129,7 +129,7 @@ async def test_a_change_that_stopped_half_way_is_found_and_resumed(
         await node.dispatch("serve", f"k{n}")
     await diary.counts(8)
     [finding] = (await fetch(fleet.pool, Url.parse(fleet.url))).findings
-    assert finding.startswith("lanes 2, 3 do not go by the pool's TTL, 2 s")
+    assert (finding.rule, finding.where) == ("ttl-apart", ("lane 2", "lane 3"))
     later = await fleet.node(lanes=4, lease_ttl_s=None)
     assert fleet.wiring(later).context.timing.ttl_s == 2.0  # as the shortest of its lanes asks for
     changed = await go_by(fleet, node, 2.0)

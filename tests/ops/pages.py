@@ -35,7 +35,7 @@ from typing import Final, Self
 import attrs
 import yaml
 
-from pool.ops import cli
+from pool.ops.cli.parser import make
 
 ROOT: Final = Path(__file__).parents[2]
 BIN: Final = Path(sys.executable).parent
@@ -294,7 +294,7 @@ def check_unit(text: str) -> None:
     unit.read_string(text)
     program, *rest = unit["Service"]["ExecStart"].split()
     assert Path(program).name == "pool"
-    cli._parser().parse_args(rest)
+    make().parse_args(rest)
 
 
 def check_dockerfile(text: str) -> None:
@@ -302,4 +302,4 @@ def check_dockerfile(text: str) -> None:
     [words] = re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)
     program, *rest = json.loads(words)
     assert program == "pool"
-    cli._parser().parse_args(rest)
+    make().parse_args(rest)

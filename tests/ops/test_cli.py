@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import socket
 import sys
@@ -24,9 +25,11 @@ from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
 from pool.jobs.node import Node
 from pool.names import WORKERS, Control
-from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, _parser, main
+from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.cli.batches import bar
+from pool.ops.cli.parser import make
 from pool.ops.cli.status import fetch
+from pool.ops.doctor import Finding
 from pool.redis.url import Url
 from pool.settings import Settings
 from pool.version import __version__
@@ -192,7 +195,7 @@ _MAY_BE_EMPTY = {"--pool", "--url", "--config", "--cursor", "--args", "--kwargs"
     ("path", "flag"),
     [
         each
-        for each in _options(_parser())
+        for each in _options(make())
         if each[0][0] not in ("run", "check") and each[1] not in _MAY_BE_EMPTY
     ],
     ids=lambda each: each if isinstance(each, str) else "-".join(each),
@@ -373,8 +376,8 @@ async def test_status_shows_the_pool(
     assert status["jobs"]["waiting"] == 1
     assert status["jobs"]["running"] + status["jobs"]["pending"] == 2
     assert {node["id"] for node in status["nodes"]} == {ready["node"], client.id}
-    [shown] = [w for node in status["nodes"] for w in node["workers"]]
-    assert (shown["label"], shown["capacity"], shown["draining"]) == ("left", 7, False)
+    [shown] = status["workers"]
+    assert (shown["label"], shown["capacity"], shown["standing"]) == ("left", 7, "live")
     assert shown["running"] + shown["pending"] == 2
     assert shown["lease_s"] > 0
     assert text[0].startswith(f"pool {pool_name} on ")
@@ -543,22 +546,23 @@ async def test_jobs_that_nobody_can_run_are_a_finding(
             status = await told.event()
             assert (await told.end())[0] == FINDING
         async with running(*words, cwd=tmp_path) as told:
-            text = [await told.line() for _ in range(3)]
+            text = [await told.line() for _ in range(4)]
     assert status["jobs"]["unassigned"] == 2
-    assert status["oldest_pending"]["key"] == "img-1"
-    assert status["oldest_pending"]["state"] == "unassigned"
-    assert status["findings"] == [
-        "1 jobs wait for handlers that no node has ever registered",
-        "1 jobs wait for handler 'left', which no worker has",
-    ]
-    assert text[2].startswith("oldest    img-1 (left) unassigned for ")
+    assert status["oldest"]["key"] == "img-1"
+    assert status["oldest"]["state"] == "unassigned"
+    assert status["waiting_for"] == {"left": 1, "": 1}
+    assert {each["rule"]: each["keys"] for each in status["findings"]} == {
+        "no-such-handler": ["img-2"],
+        "no-worker": ["img-1"],
+    }
+    assert text[3].startswith("oldest    img-1 (left) unassigned for ")
 
 
 @pytest.mark.anyio
 async def test_who_has_left_is_gone_at_once_and_a_pool_at_rest_is_well(
     redis_url: str, pool_url: str, pool_name: str
 ) -> None:
-    """F: clients that had ended were listed for ten TTL; with nobody left it was a finding."""
+    """F: clients that had ended were listed for ten TTL, and their leases were a finding."""
     handlers, settings = Handlers(), Settings(lease_ttl_s=1.0)
 
     @handlers.service("serve")
@@ -570,11 +574,11 @@ async def test_who_has_left_is_gone_at_once_and_a_pool_at_rest_is_well(
         async with Node(pool_name, pool_url, handlers=handlers, settings=settings) as worker:
             async with Node(pool_name, pool_url, settings=settings):
                 assert len((await fetch(pool_name, url)).nodes) == 3
-            assert {n["id"] for n in (await fetch(pool_name, url)).nodes} == {stays.id, worker.id}
+            assert {n.id for n in (await fetch(pool_name, url)).nodes} == {stays.id, worker.id}
             await (await stays.dispatch(serve, "k")).started(WAIT_S)
         status = await fetch(pool_name, url)
-        assert [node["id"] for node in status.nodes] == [stays.id]
-        assert status.findings == ["1 jobs wait for handler 'serve', which no worker has"]
+        assert [node.id for node in status.nodes] == [stays.id]
+        assert [each.rule for each in status.findings] == ["no-worker"]
     for at_s in (0.0, 20.0):  # the second one: when nobody remembers who has left
         with redis.Redis.from_url(redis_url) as client:
             for name, end_ms in client.zrange(
@@ -582,7 +586,8 @@ async def test_who_has_left_is_gone_at_once_and_a_pool_at_rest_is_well(
             ):
                 client.zadd(keepalive, {name: end_ms - 1000 * at_s})
         status = await fetch(pool_name, url)
-        assert (status.nodes, status.findings, status.jobs["unassigned"]) == ([], [], 1)
+        assert (status.nodes, status.jobs["unassigned"]) == ((), 1)
+        assert {each.rule for each in status.findings} == {"nobody-here", "no-worker"}
 
 
 @pytest.mark.anyio
@@ -594,7 +599,7 @@ async def test_who_ended_without_leaving_is_a_finding(
     with redis.Redis.from_url(redis_url) as client:
         client.zadd(_keepalive(pool_name), {"nkilled.1": 1})
     [finding] = (await fetch(pool_name, Url.parse(pool_url))).findings
-    assert finding.startswith("1 leases ended over a TTL ago and nobody reaped them: nkilled")
+    assert (finding.rule, finding.where) == ("dead-not-reaped", ("nkilled.1",))
 
 
 def _keepalive(pool: str) -> str:
@@ -611,7 +616,7 @@ async def test_a_key_of_another_type_is_a_finding_and_hides_nothing_else(
     handlers.job("left")(lambda _: None)
     async with Node(pool_name, pool_url, handlers=handlers):
         sound = await fetch(pool_name, Url.parse(pool_url))
-        assert (sound.findings, len(sound.nodes)) == ([], 1)
+        assert (sound.findings, len(sound.nodes)) == ((), 1)
     key = f"pool:{{{pool_name}:0}}:{of}"
     if of == "workers":
         key = Control(pool_name).map_data(WORKERS)
@@ -619,9 +624,10 @@ async def test_a_key_of_another_type_is_a_finding_and_hides_nothing_else(
         client.delete(key)
         client.set(key, "somebody else's")
     status = await fetch(pool_name, Url.parse(pool_url))
-    [finding] = [each for each in status.findings if each.startswith("cannot be read: ")]
-    assert "WRONGTYPE" in finding
-    assert finding.startswith("cannot be read: " + ("the map" if of == "workers" else key))
+    says = [each.says for each in status.findings if each.rule == "cannot-be-read"]
+    assert says
+    assert all("WRONGTYPE" in each for each in says)
+    assert says[0].startswith("cannot be read: " + ("the map" if of == "workers" else key))
 
 
 @pytest.mark.anyio
@@ -642,14 +648,15 @@ async def test_a_part_that_is_down_is_a_finding(
                     break
         supervisor.rose("sweeper", restarts)
     [finding] = status.findings
-    assert finding.startswith(f"of node {node.id} a part has crashed")
+    assert finding.rule == "parts-down"
+    assert finding.where[0].startswith(node.id)
 
 
 @pytest.mark.anyio
 async def test_a_worker_whose_loop_hangs_is_a_finding(pool_url: str, pool_name: str) -> None:
     """It takes no jobs, and nobody else can help that."""
     handlers = Handlers()
-    found: list[str] = []
+    found: list[Finding] = []
 
     @handlers.job("any")
     async def any_job(job: Job) -> None: ...
@@ -657,7 +664,8 @@ async def test_a_worker_whose_loop_hangs_is_a_finding(pool_url: str, pool_name: 
     def look() -> None:
         until_s = time.monotonic() + WAIT_S
         while not found and time.monotonic() < until_s:
-            found.extend(anyio.run(fetch, pool_name, Url.parse(pool_url)).findings)
+            status = anyio.run(fetch, pool_name, Url.parse(pool_url))
+            found.extend(each for each in status.findings if each.rule == "loop-hangs")
 
     settings = Settings(lease_ttl_s=2.0)
     async with Node(pool_name, pool_url, handlers=handlers, settings=settings) as node:
@@ -665,7 +673,8 @@ async def test_a_worker_whose_loop_hangs_is_a_finding(pool_url: str, pool_name: 
         looking.start()
         looking.join()  # blocks the loop until that was seen
         [worker] = node.workers
-    assert found == [f"1 workers take no jobs, their event loops hang: {worker.id}, ..."]
+    assert worker.id in found[0].where[0]
+    assert str(os.getpid()) in found[0].command
 
 
 # --- run ------------------------------------------------------------------------------------

@@ -229,6 +229,8 @@ def test_variables_of_others_are_let_be() -> None:
     """Kubernetes sets these for a service of the name `pool`; a program has a pool of its own."""
     theirs = {
         "POOL_SERVICE_HOST": "10.0.0.1",
+        "POOL_SERVICE_PORT": "80",
+        "POOL_SERVICE_PORT_HTTP": "80",
         "POOL_PORT": "tcp://10.0.0.1:80",
         "POOL_PORT_80_TCP_ADDR": "10.0.0.1",
         "POOL_SIZE": "many",

@@ -103,7 +103,7 @@ class Operator:
                 self.wants_worker = True
             case ["pool", "parked", "list"]:
                 assert (await self._run(*command[1:]))[0] == 0
-                assert (await self._run("parked", "discard", "--all"))[0] == 0
+                assert (await self._run("parked", "discard", "--all", "--yes"))[0] == 0
             case ["pool", "why", key, *_]:
                 assert (await self._run(*command[1:]))[0] == 0
                 self.stop.add(key)

@@ -22,9 +22,12 @@ from pool.jobs.node import Node
 from pool.ops.cli import main
 from pool.ops.cli.parked import _line as letter_line
 from pool.ops.cli.parked import _lines as letter_lines
-from pool.ops.cli.status import PoolStatus
-from pool.ops.cli.status import _lines as status_lines
-from pool.ops.terminal import by_lines, plain, write
+from pool.ops.cli.status import lines as status_lines
+from pool.ops.doctor import Finding
+from pool.ops.inspect import Oldest
+from pool.ops.members import NodeRow, WorkerRow
+from pool.ops.summary import PoolStatus
+from pool.ops.terminal import Safe, by_lines, is_coloured, plain, progress, table, write
 from tests.ops.commands import ROOT, WAIT_S, running
 
 EVIL = "\x1b[31mred\x1b[0m\r\n! all is lost\x07\u202e\x9b2J\udc80"
@@ -63,6 +66,68 @@ def test_what_is_written_is_lines_in_any_encoding(encoding: str) -> None:
     assert plain("straße 東京\t|") == "straße 東京\t|"
 
 
+class Tty(io.StringIO):
+    """A terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+ROWS = [("a", "live", 3), ("b" * 60, "hung", 12), ("\u6771" * 20, EVIL, None)]
+
+
+def test_a_table_fits_the_terminal_and_is_whole_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    for columns in (40, 60, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = list(table(("KEY", "STANDING", "N"), ROWS, Tty()))
+        wide = [len(line) + line.count("\u6771") for line in lines]
+        assert max(wide) <= columns
+        assert len({line.index("live") for line in lines[1:2]}) == 1
+        assert all(is_printable(line) for line in lines)
+    whole = list(table(("KEY", "STANDING", "N"), ROWS, io.StringIO()))
+    assert "b" * 60 in whole[2]
+    assert whole[1].endswith(" 3")
+    assert whole[2].endswith("12")
+    assert list(table(("KEY", "N"), [])) == ["KEY  N"]
+
+
+def test_colour_is_for_terminals_and_no_color_turns_it_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    assert is_coloured(Tty())
+    assert not is_coloured(io.StringIO())
+    head, live, hung, foreign = table(("KEY", "STANDING", "N"), ROWS, Tty())
+    assert "\x1b[32mlive\x1b[0m" in live
+    assert "\x1b[31mhung\x1b[0m" in hung
+    assert r"\x1b[31mred" in foreign  # it stays a text: only whole words of ours have colours
+    assert isinstance(head, Safe)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not is_coloured(Tty())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not is_coloured(Tty())
+
+
+def test_what_lasts_tells_how_far_it_is_and_what_does_not_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    err, now_s = Tty(), [0.0]
+    monkeypatch.setattr("sys.stderr", err)
+    monkeypatch.setattr("pool.ops.terminal.time.monotonic", lambda: now_s[0])
+    with progress("deleted", 4) as bar:
+        bar.at(1)
+        assert err.getvalue() == ""
+        now_s[0] = 1.5
+        bar.at(2)
+    assert f"deleted [{'#' * 15}{'.' * 15}] 2/4" in err.getvalue()
+    assert err.getvalue().endswith("\n")
+
+
 def evil(kind: str) -> Any:
     """Return something evil of an annotated type."""
     match kind.replace(" | None", ""):
@@ -79,13 +144,12 @@ def evil(kind: str) -> Any:
 
 
 def test_each_field_of_a_status_is_safe(capsys: pytest.CaptureFixture[str]) -> None:
-    given = {field.name: evil(str(field.type)) for field in attrs.fields(PoolStatus)}
-    names = ("id", "label", "version", "host", "running", "pending", "capacity")
-    worker: dict[str, Any] = dict.fromkeys(names, EVIL)
-    worker |= {"handlers": [EVIL], "lease_s": 1.0, "pid": 1, "draining": True}
-    given["nodes"] = [{"id": EVIL, "lease_s": 1.0, "workers": [worker]}]
-    given["oldest_pending"] = {"key": EVIL, "handler": EVIL, "state": EVIL, "owner": EVIL}
-    given["oldest_pending"]["age_s"] = 1.0
+    def of(kind: type[Any]) -> Any:
+        return kind(**{field.name: evil(str(field.type)) for field in attrs.fields(kind)})
+
+    given: dict[str, Any] = {f.name: evil(str(f.type)) for f in attrs.fields(PoolStatus)}
+    given |= {"nodes": [of(NodeRow)], "workers": [of(WorkerRow)], "oldest": of(Oldest)}
+    given["findings"] = [attrs.evolve(of(Finding), severity=EVIL, fix=EVIL)]
     write(status_lines(PoolStatus(**given)))
     said = capsys.readouterr().out
     assert said.count(r"\x1b[31mred") > 8

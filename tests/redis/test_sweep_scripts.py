@@ -217,7 +217,8 @@ def test_the_first_stop_stands_and_outranks_a_timeout(bench: Bench) -> None:
     ):
         intend(bench, "k", given)
         assert bench.record("k").intent == stands
-    assert [e["detail"] for e in bench.journal()] == ["t", "sone"]
+    told = [(e["edge"], e["detail"]) for e in bench.journal()]
+    assert told == [("timed_out", ""), ("stop", "one")]
 
 
 def test_telling_again_writes_no_intent(bench: Bench) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Final
 
 from pool.core.batches import member_id
 from tests.verify.invariants import Finding, invariant
 from tests.verify.view import Bounds, View
 
 _LETTERS = {"done": "s", "parked": "f", "cancelled": "c"}
-_SETTLED = {"done", "failed", "cancelled"}
+SETTLED: Final = {"done", "failed", "cancelled"}
 
 
 @invariant("I62", "a batch settles once with true counts")
@@ -20,7 +21,7 @@ def batches_settle(view: View, _: Bounds, found: Finding) -> None:
     """
     opened = {event.key: event for event in view.of.get("batch", ()) if event.type == "ok"}
     asked = {event.key: event for event in view.of.get("batch", ()) if event.type == "invoke"}
-    words = {commit.job: commit.word for commit in reversed(view.settled)}
+    words = {commit.job: commit.word for commit in reversed(view.commits)}
     tokens = Counter(event.idem for event in view.accepted.values())
     final = view.final.extra.get("batches", {}) if view.final is not None else {}
     lost = max((f.ended for f in view.faults if f.does == "loss"), default=-math.inf)
@@ -32,7 +33,7 @@ def batches_settle(view: View, _: Bounds, found: Finding) -> None:
             if not is_excused:
                 found.say(f"batch {name} is gone", event)
             continue
-        if batch["state"] not in _SETTLED:
+        if batch["state"] not in SETTLED:
             found.say(f"batch {name} is {batch['state']} for ever", event)
             continue
         for index, letter in enumerate(batch["letters"]):

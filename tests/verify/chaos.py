@@ -27,12 +27,15 @@ import anyio
 import attrs
 import redis
 
+from pool.core.batches import CHECK_S
 from pool.redis.embedded.program import ServerProgram, find_servers
 from pool.testing import audit
 from tests.verify import dump
+from tests.verify.batching import SETTLED
 from tests.verify.checker import Bounds, Report, check, load
 from tests.verify.faults import FAULTS, NEVER, drawn, lasts_s
-from tests.verify.history import Event
+from tests.verify.flows import GOES_ON_S, OPEN_S, STORE, account, looks
+from tests.verify.history import Event, file_sink
 from tests.verify.processors import Processors
 from tests.verify.report import page
 from tests.verify.service import HEALED
@@ -54,6 +57,7 @@ MUST_SEE: Final = (
     *("job parked", "job cancelled", "job retried", "job ran more than once"),
 )
 FINISH_S: Final = 45.0  # for what the producers wait for, behind the invariants' own bound
+SETTLES_S: Final = CHECK_S + OPEN_S + 30.0  # for batches whose members were lost
 
 
 Hurt: TypeAlias = Callable[[World, "Plan"], Awaitable[None]]
@@ -74,11 +78,14 @@ class Plan:
     keeps_outcomes: bool = True
     apart: bool = False  # each process in a network of its own
     slack_s: float = 0.5  # what this machine may add to every bound
+    lanes: int = 0  # 0: as many as the fault takes, or the seed says
+    has_flows: bool = True  # followers, batches and schedules
 
     @property
     def name(self) -> str:
         """What the campaign is called."""
-        return f"{self.fault or 'mixture'}-{self.seed}"
+        lanes = f"-{self.lanes}-lanes" if self.lanes else ""
+        return f"{self.fault or 'mixture'}-{self.seed}{lanes}"
 
     @property
     def deaf(self) -> frozenset[str]:
@@ -144,34 +151,41 @@ async def campaign(plan: Plan, directory: Path) -> Verdict:
     began = time.monotonic()
     troubles: list[str] = []
     fsync = FAULTS[plan.fault].fsync if plan.fault else ("everysec", "always")[plan.seed % 2]
-    async with made(
-        directory,
-        plan.program,
-        seed=plan.seed,
-        nodes=plan.nodes,
-        fsync=fsync,
-        per_s=plan.per_s,
-        settings=plan.settings,
-        apart=plan.apart,
-        deaf=plan.deaf,
-        lanes=FAULTS[plan.fault].lanes if plan.fault else (1, 1, 2, 4)[plan.seed % 4],
-    ) as world:
+    async with (
+        made(
+            directory,
+            plan.program,
+            seed=plan.seed,
+            nodes=plan.nodes,
+            fsync=fsync,
+            per_s=plan.per_s,
+            settings=plan.settings,
+            apart=plan.apart,
+            deaf=plan.deaf,
+            has_flows=plan.has_flows,
+            lanes=plan.lanes
+            or (FAULTS[plan.fault].lanes if plan.fault else (1, 1, 2, 4)[plan.seed % 4]),
+        ) as world,
+        anyio.create_task_group() as watchers,
+    ):
+        watchers.start_soon(_watch_processors, world)  # jobs are dispatched from now on
         if not await world.all_up():
             troubles.append("not every process joined at the beginning")
         await anyio.sleep(WARM_UP_S)
-        async with anyio.create_task_group() as watchers:
-            watchers.start_soon(_watch_leases, world)
-            watchers.start_soon(_watch_processors, world)
-            watchers.start_soon(_take_snapshots, world)
-            await (plan.hurt or _hurt)(world, plan)
-            if not await world.all_up():
-                troubles.append("not every process was back after the chaos")
-            (directory / HEALED).touch()
-            world.record("heal")
-            drained = await _drain(world, plan.bounds)
-            await _finish(world, drained, troubles)
-            watchers.cancel_scope.cancel()
+        watchers.start_soon(_watch_leases, world)
+        watchers.start_soon(_take_snapshots, world)
+        await (plan.hurt or _hurt)(world, plan)
+        if not await world.all_up():
+            troubles.append("not every process was back after the chaos")
+        (directory / HEALED).touch()
+        world.record("heal")
+        drained = await _drain(world, plan.bounds)
+        await _finish(world, drained, troubles)
+        watchers.cancel_scope.cancel()
     troubles += world.troubles
+    tell = file_sink(directory / f"{STORE}.jsonl")
+    for told in account(load(histories(directory))):
+        tell(told)
     events = load(histories(directory))
     report = check(events, plan.bounds)
     verdict = Verdict(
@@ -219,11 +233,14 @@ async def _hurt(world: World, plan: Plan) -> None:
 
 
 async def _take_snapshots(world: World) -> None:
-    """Read the lane's counters now and then, whenever the server answers."""
+    """Read the lanes' counters and schedules now and then, whenever the server answers."""
 
     def take() -> dict[str, int] | None:
         with world.admin() as client:
             world.look_for_refusals(client)
+            wall_ms, heads = dump.schedules(client, POOL)
+            for name, extra in looks(heads, wall_ms):
+                world.record("schedule", "info", key=name, extra=extra)
             return dump.snapshot(client, POOL)
 
     while True:
@@ -294,7 +311,7 @@ async def _drain(world: World, bounds: Bounds) -> bool:
     """Have the producers finish; say whether all that was accepted has ended in time."""
     for producer in world.producers:
         await world.command(producer, do="finish")
-    deadline_s = bounds.quiet_s + bounds.suspects_s + FINISH_S
+    deadline_s = bounds.quiet_s + bounds.suspects_s + FINISH_S + GOES_ON_S
     finished = await world.until(
         lambda: all(world.has_said("finished", producer) for producer in world.producers),
         deadline_s,
@@ -304,11 +321,21 @@ async def _drain(world: World, bounds: Bounds) -> bool:
         with world.admin() as client:
             return not dump.unfinished(client, POOL) and not dump.claims(client, POOL)
 
-    with anyio.move_on_after(bounds.quiet_s + bounds.suspects_s):
+    def is_carried() -> bool:
+        with world.admin() as client:
+            batches = dump.batches(client, POOL).values()
+            are_settled = all(batch["state"] in SETTLED for batch in batches)
+            return are_settled and not dump.outgoing(client, POOL) and is_quiet()
+
+    with anyio.move_on_after(bounds.quiet_s + bounds.suspects_s) as scope:
         while not await in_thread(is_quiet):  # noqa: ASYNC110 - nodes change the store
             await anyio.sleep(0.1)
-        return finished
-    return False
+    if scope.cancelled_caught:
+        return False
+    with anyio.move_on_after(SETTLES_S):  # what has not by then the checker tells
+        while not await in_thread(is_carried):  # noqa: ASYNC110 - likewise
+            await anyio.sleep(0.1)
+    return finished
 
 
 async def _finish(world: World, drained: bool, troubles: list[str]) -> None:
@@ -437,6 +464,7 @@ def main() -> int:
     parser.add_argument("--fault", choices=sorted(FAULTS), help="this one alone, for its bound")
     parser.add_argument("--each", action="store_true", help="every fault, each alone")
     parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--lanes", type=int, nargs="+", help="a campaign with each of these")
     parser.add_argument("--rate", type=float, default=30.0, help="jobs dispatched in a second")
     parser.add_argument("--apart", action="store_true", help="a network for each process (root)")
     parser.add_argument("--server", default="valkey", help="name of the server program")
@@ -447,11 +475,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything is taken down
     program = program_for(given.server)
     names = sorted(FAULTS) if given.each else [given.fault or ""] * given.campaigns
+    campaigns = [(*each, lanes) for each in enumerate(names) for lanes in given.lanes or [0]]
     failed = 0
     seen: Counter[str] = Counter()
-    for number, name in enumerate(names):
+    for number, name, lanes in campaigns:
         plan = Plan(
             seed=given.seed + number,
+            lanes=lanes,
             seconds=lasts_s(name) if name else given.seconds,
             fault=name,
             nodes=given.nodes,
@@ -466,7 +496,7 @@ def main() -> int:
         sys.stdout.flush()
     unseen = [name for name in MUST_SEE if given.each and not seen[name]]
     if not given.json:
-        _summary(program, seen, len(names), failed)
+        _summary(program, seen, len(campaigns), failed)
         sys.stdout.writelines(f"FAIL never seen: {name}\n" for name in unseen)
     return 1 if failed or unseen else 0
 

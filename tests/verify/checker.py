@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import attrs
 
-from tests.verify import batching, data, edges, following, in_time, keeping, timetable  # noqa: F401 - they register
+from tests.verify import batching, data, edges, following, in_time, keeping, planning, timetable  # noqa: F401 - they register
+from tests.verify.flows import STORE
 from tests.verify.history import Event, fenced, merged, read
 from tests.verify.invariants import INVARIANTS, NOT_YET, Finding, Violation, takeovers
 from tests.verify.view import Bounds, View
@@ -169,7 +170,9 @@ def _figures(view: View) -> dict[str, float]:
     waits = sorted(
         run.start.t - asked.t
         for run in view.runs
-        if (asked := view.invoked.get(run.start.idem)) and run.start.attempt == 1
+        if (asked := view.invoked.get(run.start.idem))
+        and run.start.attempt == 1
+        and asked.p != STORE  # it was told of afterwards
     )
     if waits:
         figures["dispatch to start p50 s"] = waits[len(waits) // 2]

@@ -8,9 +8,11 @@ from typing import Any, Final
 
 import redis
 
+from pool.core.batches import Head
 from pool.core.codec import decode_value
 from pool.core.options import Options
 from pool.core.record import Outcome, Record
+from pool.core.schedules import ScheduleHead, parse_head
 from pool.errors import PayloadEncodingError
 from pool.names import Control, Names
 from pool.testing import audit
@@ -22,7 +24,7 @@ TOGETHER: Final = 500  # keys read in one round trip
 LASTING: Final = {
     *("lane", "jobs", "handlers", "payloads", "checkpoints", "due", "parked", "letters", "journal"),
     *("keepalive", "cleanup", "trials", "thawed", "kept", "result", "inbox", "unassigned"),
-    "attempts",
+    *("attempts", "schedules", "scheduled", "batch", "batches"),
 }
 
 
@@ -49,7 +51,52 @@ def state_of(client: redis.Redis, pool: str) -> dict[str, Any]:
             if name.startswith("=w")
         ),
         "shared": _shared(client, pool),
+        "out": outgoing(client, pool),
+        "batches": batches(client, pool),
     }
+
+
+def outgoing(client: redis.Redis, pool: str) -> list[str]:
+    """Return the messages to lanes that were not carried over."""
+    return [
+        f"{n.number} to {name[1:].decode()}"
+        for n in lanes_of(client, pool)
+        for name, _ in client.hscan_iter(n.payloads, match="\r*", count=1000)
+        if b" " in name
+    ]
+
+
+def batches(client: redis.Redis, pool: str) -> dict[str, dict[str, Any]]:
+    """Return the batches that are there."""
+    found = {}
+    for n in lanes_of(client, pool):
+        for name in client.scan_iter(match=n.batch("*"), count=1000):
+            fields: Any = client.hgetall(name)
+            head = Head.parse(fields[b"head"])
+            parts = sorted((int(f[2:]), text) for f, text in fields.items() if f[:2] == b"w:")
+            found[name.decode().removeprefix(n.batch(""))] = {
+                "nonce": head.nonce,
+                "state": head.state,
+                "letters": b"".join(text for _, text in parts).decode(),
+                "counts": [head.succeeded, head.failed, head.cancelled, head.missing],
+            }
+    return found
+
+
+def schedules(client: redis.Redis, pool: str) -> tuple[int, dict[str, ScheduleHead]]:
+    """Return the server's clock (ms), and how each schedule stands; each lane as of one moment."""
+    found, wall_ms = dict[str, ScheduleHead](), 0
+    for n in lanes_of(client, pool):
+        with client.pipeline(transaction=True) as pipe:
+            pipe.time()
+            pipe.hgetall(n.schedules)
+            (seconds, micros), texts = pipe.execute()
+        wall_ms = seconds * 1000 + micros // 1000
+        for name, text in texts.items():
+            head = parse_head(text.partition(b"\n")[0])
+            if head is not None:
+                found[name.decode()] = head
+    return wall_ms, found
 
 
 def _shared(client: redis.Redis, pool: str) -> dict[str, str]:
@@ -143,10 +190,8 @@ def _outcomes(client: redis.Redis, n: Names) -> Iterable[tuple[str, dict[str, An
         for name, text in zip(some, texts, strict=True):
             outcome = Outcome.parse(text) if text is not None else None
             if outcome is not None:
-                yield (
-                    name.decode().removeprefix(n.prefix + "result:").partition(" ")[0],
-                    _outcome(outcome),
-                )
+                job, _, key = name.decode().removeprefix(n.prefix + "result:").partition(" ")
+                yield job, {"key": key, **_outcome(outcome)}
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def followers_are_released(view: View, _: Bounds, found: Finding) -> None:
     accepted = {event.idem: event for event in view.accepted.values()}
     ends: dict[str, list[Commit]] = defaultdict(list)
     made_of = {event.job: event.extra["of"] for event in view.of.get("replayed", ())}
-    for commit in view.settled:
+    for commit in view.commits:
         job = commit.job
         ends[job].append(commit)
         while job in made_of:  # who follows a letter's job follows what was made of the letter
@@ -41,7 +41,9 @@ def followers_are_released(view: View, _: Bounds, found: Finding) -> None:
                 found.say(f"{token} was released before {before.job} had ended", before, mine)
             continue
         first, wanted = commits[0], {(c.word == "done") == _is_then(follow) for c in commits}
-        if mine is None and wanted == {True} and not _is_lost(view, first.event, view.final):
+        # Of a dump it is not known when they were settled.
+        since = first.event if view.settled else before
+        if mine is None and wanted == {True} and not _is_lost(view, since, view.final):
             found.say(f"{token} was never released by {before.job}", first.event, follow)
         elif mine is not None and wanted == {False} and not _is_lost(view, before, mine):
             found.say(f"{token} was released by {before.job}: {first.word}", first.event, mine)

@@ -16,10 +16,17 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
                            (its next time before, and now), fired, missed (what it counts more),
                            paused, wall_ms
     schedule  store        it was changed otherwise.  extra: late_ms (of one that is gone: how long
-                           it had been due), paused
+                           it had been due), paused.  info, of a look at it: look (its next time,
+                           fired, missed), every_ms, wall_ms
     overlap   store        the job of a firing was left out: its key had a live one
     batch     producer     invoke, then ok (nonce): it is open: key.  extra: then (idem of who is
                            to follow it), least (how many of its members must succeed for that)
+    ticker    program      invoke: it waits for the ticks of `key`; ok: no more.  extra: every_s
+    tick      program      one is its.  extra: number, missed, done (was_done)
+    ticked    store        process p has been given one: key.  extra: number, missed
+    answer    program      what the producer of plan `key` says.  extra: wanted {key: version of its
+                           arguments}, mistake (empty: it is none)
+    confirm   program      somebody confirms whatever plan `key` means
     result    producer     ok (result), fail (err POOLPARKED | POOLCANCELLED | ...), info (unknown)
     cancel    producer     invoke, then ok: the job has ended, fail: nothing was done, or info
     notify    producer     invoke, then ok | fail | info.  extra: seq, rising per key
@@ -107,7 +114,8 @@ leases [identities in keepalive], live [identities that living processes have], 
 pool that nobody can explain], claims [identities in cleanup that are not done], workers [ids in the
 map's truth], takes {identity: how many keys it takes}, working [identities of workers that live],
 refused [what the server would not let the pool's user do], shared {key: value of the
-shared map}, maps {name: what it holds}.
+shared map}, maps {name: what it holds}, out [messages to lanes that are under way], batches {id:
+{nonce, state, letters of its members, counts}}, plan {wanted, there: key -> version, parked}.
 """
 
 from __future__ import annotations
@@ -116,7 +124,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -219,6 +227,11 @@ def digest(events: Iterable[Event]) -> str:
     for event in events:
         made.update(event.line().encode() + b"\n")
     return made.hexdigest()
+
+
+def digest_of(spec: Mapping[str, Any]) -> str:
+    """Return what stands for a payload in the history."""
+    return hashlib.sha1(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @attrs.define(eq=False)

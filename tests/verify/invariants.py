@@ -188,7 +188,7 @@ def _lost_between(view: View, began: float, ended: float) -> bool:
     return bool(view.excuses({"loss"}, began, ended))
 
 
-def _is_reborn(view: View, event: Event) -> bool:
+def is_reborn(view: View, event: Event) -> bool:
     """Say whether numbers could come twice: the last ones were lost, and the clock was set back."""
     before = {fault.does for fault in view.faults if fault.began <= event.t}
     return "loss" in before and not before.isdisjoint({"clock", STEP})
@@ -209,7 +209,7 @@ def epochs_are_unique(view: View, _: Bounds, found: Finding) -> None:
             if event.nonce and event.epoch and (f != "commit" or event.type == "ok"):
                 found.judged += 1
                 first = owners.setdefault((event.key, event.epoch), event)
-                if first.nonce != event.nonce and not _is_reborn(view, event):
+                if first.nonce != event.nonce and not is_reborn(view, event):
                     found.say(
                         f"{event.key!r} epoch {event.epoch}: {first.nonce} and {event.nonce}",
                         first,
@@ -218,7 +218,7 @@ def epochs_are_unique(view: View, _: Bounds, found: Finding) -> None:
     for commit in view.outcomes.values():
         known = owners.get((commit.key, commit.epoch))
         is_other = known and commit.nonce and commit.nonce != known.nonce
-        if known and is_other and not _is_reborn(view, commit.event):
+        if known and is_other and not is_reborn(view, commit.event):
             found.say(
                 f"{commit.key!r} epoch {commit.epoch}: ran on {known.nonce}, settled by "
                 f"{commit.nonce}",
@@ -475,7 +475,7 @@ def _messages_in_order(view: View, found: Finding) -> None:
         if event.type == "ok" and event.job in live and event.t > view.lost:
             found.judged += 1
             # A number that comes twice is taken for that of a message which was handled before.
-            is_handled = event.extra["seq"] in first.get(event.job, ()) or _is_reborn(view, event)
+            is_handled = event.extra["seq"] in first.get(event.job, ()) or is_reborn(view, event)
             if not is_handled:
                 found.say(f"{event.key!r}: message {event.extra['seq']} was never handled", event)
 
@@ -634,7 +634,7 @@ def one_place(view: View, bounds: Bounds, found: Finding) -> None:
                 is_excused = last.start.p != run.start.p and (
                     _is_residual(view, bounds, old, new)
                     or _outlives(view, bounds, old, new)
-                    or _is_reborn(view, run.start)
+                    or is_reborn(view, run.start)
                 )
                 if not is_excused:
                     found.say(
@@ -726,7 +726,7 @@ def one_reaper(view: View, bounds: Bounds, found: Finding) -> None:
             fences.pop(dead, None)
         held = fences.get(dead)
         is_lower = held is not None and event.extra["fence"] < held.extra["fence"]
-        if held and is_lower and not (_is_reborn(view, event) or _is_undone(view, held, event)):
+        if held and is_lower and not (is_reborn(view, event) or _is_undone(view, held, event)):
             found.say(f"{dead}: fence {event.extra['fence']} after a higher one", held, event)
         if event.f == "lock":
             fences[dead] = event
@@ -1100,7 +1100,7 @@ def own_maps_converge(view: View, _: Bounds, found: Finding) -> None:
 
 
 def _is_forked(view: View, before: Event, after: Event) -> bool:
-    return _lost_between(view, before.t, after.t) or _is_reborn(view, after)
+    return _lost_between(view, before.t, after.t) or is_reborn(view, after)
 
 
 def _accepted_writes(view: View, truth: Mapping[str, str], found: Finding) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tests.verify.history import Event
-from tests.verify.invariants import Finding, invariant
+from tests.verify.invariants import Finding, invariant, is_reborn
 from tests.verify.view import Bounds, View
 
 
@@ -44,7 +44,8 @@ def states_hold_messages_once(view: View, _: Bounds, found: Finding) -> None:
     """In the order in which they were accepted, without a gap; and a run begins with what the runs
     before it had saved, whatever ended them.  Lost data excuse what came after; what one run heard
     twice was sent twice, by who had no answer.  A first try that comes late, when its repeat was
-    handled, is accepted behind what came between (see I13): by the store's own account.
+    handled, is accepted behind what came between (see I13): by the store's own account.  A message
+    whose number comes twice (I13, too) is taken for one that was handled.
     """
     notes = Counter((e.p, e.extra["run"], e.job, e.extra["seq"]) for e in view.of.get("note", ()))
     sent_twice = {(job, seq) for (_, _, job, seq), times in notes.items() if times > 1}
@@ -68,7 +69,7 @@ def states_hold_messages_once(view: View, _: Bounds, found: Finding) -> None:
             has = frozenset(heard)
             for note in accepted[event.job]:
                 seq = note.extra["seq"]
-                is_missing = seq < heard[-1] and seq not in has
+                is_missing = seq < heard[-1] and seq not in has and not is_reborn(view, note)
                 if is_missing and not view.loses(note.t, event.t, event.key):
                     found.say(f"the state of {event.job} lacks message {seq}", note, event)
         for former in saved[event.job] if event.type == "info" else ():

@@ -33,6 +33,9 @@ from xml.etree import ElementTree
 
 import attrs
 
+from tests.verify.cli_mutants import CLI_MUTANTS
+from tests.verify.journal_mutants import JOURNAL_MUTANTS
+from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.pause_mutants import PAUSE_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
 
@@ -45,6 +48,7 @@ _STARTS_S: Final = 30.0
 _SCHEDULES: Final = "tests/redis/test_schedule_scripts.py::"
 _CHANNEL: Final = "tests/redis/test_channel_scripts.py::"
 _BATCHES: Final = "tests/redis/test_batch_scripts.py::"
+_CAMPAIGN: Final = "tests/verify/test_campaigns.py::test_a_mixed_campaign_is_clean"
 _ONE_AT_A_TIME: Final = threading.Lock()  # a world owns trio's dice, and the Lua interpreter
 _LEFT_BEHIND: Final = (
     *("__pycache__", ".*_cache", ".git", ".venv", ".peers", ".hypothesis", "build", "dist"),
@@ -68,7 +72,12 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    *(Mutant(**each) for each in (*PLAN_MUTANTS, *PAUSE_MUTANTS)),
+    *(
+        Mutant(**each)
+        for each in (
+            *(*METRIC_MUTANTS, *PLAN_MUTANTS, *JOURNAL_MUTANTS, *CLI_MUTANTS, *PAUSE_MUTANTS),
+        )
+    ),
     Mutant(
         name="no fence at settle",
         is_named=True,
@@ -3174,6 +3183,30 @@ MUTANTS: Final = (
         by=(_SCHEDULES + "test_a_tick_is_one_callers",),
     ),
     Mutant(
+        name="who follows otherwise never does",
+        breaks="of a failed job those follow who were to if it is done",
+        path="pool/redis/lua/lib/channel.lua",
+        old="    if (when == 't') == (word == 'done') then",
+        new="    if when == 't' then",
+        by=(_CAMPAIGN,),  # real processes show it, too
+    ),
+    Mutant(
+        name="who has failed counts as succeeded",
+        breaks="a batch is done though too few of its members are",
+        path="pool/redis/lua/lib/channel.lua",
+        old="    tell_batch(member, word == 'done' and 's' or word == 'parked' and 'f' or 'c')",
+        new="    tell_batch(member, word == 'cancelled' and 'c' or 's')",
+        by=(_CAMPAIGN,),
+    ),
+    Mutant(
+        name="a firing counts and says nothing",
+        breaks="the first job of each firing is counted, and there is none",
+        path="pool/redis/lua/schedule.lua",
+        old="  for a = at, at + 2 * messages - 2, 2 do",
+        new="  for a = at + 2, at + 2 * messages - 2, 2 do",
+        by=(_CAMPAIGN,),
+    ),
+    Mutant(
         name="message carried out twice",
         breaks="a lane goes by no name of a message: whatever comes is carried out",
         path="pool/redis/lua/incoming.lua",
@@ -3493,7 +3526,7 @@ MUTANTS: Final = (
     Mutant(
         name="an unset variable means all letters",
         breaks="discard --all --prefix '$UNSET' throws all of them away",
-        path="pool/ops/cli/__init__.py",
+        path="pool/ops/cli/parser.py",
         old="    if not text:\n        raise argparse.Arg",
         new="    if text is None:\n        raise argparse.Arg",
         by=(
@@ -3677,8 +3710,8 @@ MUTANTS: Final = (
     Mutant(
         name="only handlers that are registered",
         breaks="jobs that no worker takes are not among those that are unassigned",
-        path="pool/jobs/client/listing.py",
-        old='(*queues, ("jobs", "")) if await self._has_others(state, queues) else queues',
+        path="pool/jobs/client/shelves.py",
+        old='(*queues, ("jobs", "")) if await self._has_others(names, queues) else queues',
         new="queues",
         by=("tests/jobs/test_listing.py::test_what_nobody_takes_is_listed_and_counted",),
     ),
@@ -3919,7 +3952,9 @@ def main() -> int:
     for mutant in chosen:
         planted(mutant)
     last, rows, alive = _last(), list[str](), 0
-    clean_s = _clean_s(chosen, given.jobs) if len(chosen) > 1 else {}
+    # Without a test to name pytest would run all that there are.
+    has_tests = len(chosen) > 1 and any(mutant.by for mutant in chosen)
+    clean_s = _clean_s(chosen, given.jobs) if has_tests else {}
     with ThreadPoolExecutor(given.jobs) as workers:
         results = workers.map(lambda m: _run(m, given.seeds, last.get(m.name, 0), clean_s), chosen)
         for mutant, found in zip(chosen, results, strict=True):

@@ -108,4 +108,20 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "if False:",
         "by": (_UNUSABLE,),
     },
+    {
+        "name": "a plan believes every answer",
+        "breaks": "an answer that is empty by mistake stops all, whoever gives it when",
+        "path": _KEPT,
+        "old": "if not answer.stops_all and diff.is_held(comparing.producer.stop_max, confirmed):",
+        "new": "if False:",
+        "needs": ("plans",),
+    },
+    {
+        "name": "other arguments are the same",
+        "breaks": "a key that is to have other arguments goes on with those of before",
+        "path": _CORE,
+        "old": 'return "keep" if own == wanted_id else "replace"',
+        "new": 'return "keep"',
+        "needs": ("plans",),
+    },
 )

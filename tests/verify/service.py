@@ -9,7 +9,6 @@ waits for: `ready-P`, `members-P` and `finished-P`.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import random
@@ -42,11 +41,13 @@ from pool import (
 from pool.errors import JobCancelled, JobExists, JobParked, StoreUnavailable
 from pool.events import Event
 from pool.maps import Resync
-from tests.verify.history import TOTAL, Recorder, Sink, file_sink
+from tests.verify.flows import GOES_ON_S, SCHEDULES, Flows, make
+from tests.verify.history import TOTAL, Recorder, Sink, digest_of, file_sink
 
 HEALED: Final = "healed"  # the file that says so: from then on only producers dispatch
 START_FAILED: Final = 3  # exit code: the store was not there when the process began
-ATTEMPTS = {"work": 4, "limited": 2, "plain": 4, "hurt": 3, "poison": 5, "odd": 4}
+ATTEMPTS = dict.fromkeys(("work", "after", "timed", "gather", "plain", "odd"), 4)
+ATTEMPTS |= {"limited": 2, "hurt": 3, "poison": 5}
 # How a handler may end beside returning and raising an Exception.
 ODD: Final = (
     *("cancelled", "cancels-itself", "cancels-late", "shared", "exit", "generator", "base"),
@@ -59,12 +60,8 @@ OUTSTANDING_MAX = 300  # jobs a producer waits for; more, and it holds its breat
 SAMPLE_S = 2.0
 SHARED: Final = "shared"  # a replicated map that every process writes and follows
 WRITE_EVERY_S = 1.0
+BATCH_EVERY_S = 1.5
 HOLD_PER_S = 30_000_000  # terms that `sum` adds in a second without letting go of the interpreter
-
-
-def digest_of(spec: Mapping[str, Any]) -> str:
-    """Return what stands for a payload in the history."""
-    return hashlib.sha1(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:12]
 
 
 # --- the handlers ----------------------------------------------------------------------------
@@ -145,16 +142,38 @@ def make_handlers(witness: Witness) -> Handlers:
 
     def done(job: Job, call: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         witness.effect(job, call)
-        return {"epoch": job.epoch, "attempt": job.attempt, "pad": "x" * spec.get("bytes", 0)}
+        pad = "x" * spec.get("bytes", 0)
+        return {"call": call, "epoch": job.epoch, "attempt": job.attempt, "pad": pad}
 
-    @handlers.job("work", attempts_max=ATTEMPTS["work"], backoff_s=0.1, backoff_max_s=0.5)
-    async def work(job: Job, call: str, spec: dict[str, Any]) -> dict[str, Any]:
-        with witness.running(job, call, spec):
+    async def do(job: Job, call: str, spec: dict[str, Any], **extra: Any) -> dict[str, Any]:
+        with witness.running(job, call, spec, **extra):
             await anyio.sleep(spec["ms"] / 1000)
             if job.attempt <= spec.get("fails", 0):
                 if "after_s" in spec:
                     raise Retry(after_s=spec["after_s"])
                 raise RuntimeError("as the payload says")
+            return done(job, call, spec)
+
+    retries: Any = {"backoff_s": 0.1, "backoff_max_s": 0.5}
+
+    @handlers.job("work", attempts_max=ATTEMPTS["work"], **retries)
+    async def work(job: Job, call: str, spec: dict[str, Any]) -> dict[str, Any]:
+        return await do(job, call, spec)
+
+    @handlers.job("after", attempts_max=ATTEMPTS["after"], **retries)
+    async def after(job: Job, told: Any, call: str, spec: dict[str, Any]) -> dict[str, Any]:
+        is_result = isinstance(told, dict)
+        said = [told[name] for name in ("call", "epoch", "attempt")] if is_result else told
+        return await do(job, call, spec, told=said)
+
+    @handlers.job("timed", attempts_max=ATTEMPTS["timed"], **retries)
+    async def timed(job: Job, spec: dict[str, Any]) -> dict[str, Any]:
+        return await do(job, job.id, spec)
+
+    @handlers.job("gather", attempts_max=ATTEMPTS["gather"], **retries)
+    async def gather(job: Job, call: str, spec: dict[str, Any]) -> dict[str, Any]:
+        with witness.running(job, call, spec):
+            await make(job.node, witness.record, spec)
             return done(job, call, spec)
 
     @handlers.job(
@@ -295,26 +314,38 @@ class Producer:
     dice: random.Random
     per_s: float
     serves: bool  # it keeps the services, and notifies them
+    has_flows: bool  # and asks for followers and batches, and keeps schedules
     _calls: int = 0
     _going: int = 0
     _is_finishing: bool = False
     _services: dict[str, JobRef[Any]] = attrs.field(factory=dict)
+    _flows: Flows = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._flows = Flows(self.node, self.record, random.Random(f"flows/{self.record.p}"))
 
     async def produce(self, commands: AsyncIterator[dict[str, Any]]) -> None:
         """Work until told to finish; return once everything accepted has ended."""
+        over = anyio.Event()
         async with anyio.create_task_group() as keepers:
             async with anyio.create_task_group() as tasks:
                 if self.serves:
                     for number in range(SERVICES):
                         keepers.start_soon(self._keep, f"svc-{number}")
                         keepers.start_soon(self._notify, f"svc-{number}")
+                    for name in SCHEDULES if self.has_flows else ():
+                        tasks.start_soon(self._flows.keep, name, over)
                 tasks.start_soon(self._stream, tasks)
+                if self.has_flows:
+                    tasks.start_soon(self._batches, tasks)
                 async for command in commands:
                     if command["do"] == "finish":
                         self._is_finishing = True
                         break
                     for spec in command["specs"]:
                         tasks.start_soon(self._one, command["handler"], spec)
+                await anyio.sleep(GOES_ON_S if self.has_flows else 0.0)
+                over.set()
             keepers.cancel_scope.cancel()
 
     async def _stream(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -322,6 +353,22 @@ class Producer:
             await anyio.sleep(self.dice.expovariate(self.per_s))
             if self._going < OUTSTANDING_MAX:
                 tasks.start_soon(self._one, *self._drawn())
+
+    async def _batches(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Make batches: by jobs, which are run again where their worker dies, and by oneself."""
+        for number in range(sys.maxsize):
+            await anyio.sleep(self.dice.expovariate(1 / BATCH_EVERY_S))
+            if self._is_finishing:
+                return
+            name = f"b-{self.record.p.replace('/', '-')}-{number}"
+            plan = self._flows.batch(name, KEYS)
+            if number % 3:
+                tasks.start_soon(self._one, "gather", plan)
+                continue
+            try:
+                await make(self.node, self.record, plan)
+            except PoolError as error:
+                self.record("event", extra={"event": "refused", "error": error.code})
 
     async def one_more(self) -> None:
         """Dispatch one job, and wait for its outcome."""
@@ -382,9 +429,13 @@ class Producer:
         if delay_s := spec.get("delay_s", 0.0):
             extra["delay_s"] = delay_s
         about: dict[str, Any] = {"key": key, "idem": call, "extra": extra}
+        is_followed = self.has_flows and handler == "work"
+        followers = self._flows.followers(call) if is_followed else {}
         self.record("dispatch", "invoke", **about)
         try:
-            node = self.node.options(delay_s=delay_s, if_exists=if_exists, attach_any=True)
+            node = self.node.options(
+                delay_s=delay_s, if_exists=if_exists, attach_any=True, **followers
+            )
             ref = await node.dispatch(handler, key, call, spec)
         except JobExists:
             self.record("dispatch", "fail", err="POOLEXISTS", **about)
@@ -569,7 +620,8 @@ def deafen() -> None:
 async def _call_until_closed(node: Node, cast: dict[str, Any], record: Recorder) -> None:
     """Dispatch and wait from a node that will leave: every call must return."""
     dice = random.Random(cast["seed"] + 1)
-    caller = Producer(node, record, dice, cast["calls_per_s"], serves=False)
+    has_flows = cast["has_flows"]
+    caller = Producer(node, record, dice, cast["calls_per_s"], serves=False, has_flows=has_flows)
     async with anyio.create_task_group() as tasks:
         healed = anyio.Path(cast["directory"]) / HEALED
         while node.state in ("open", "troubled") and not await healed.exists():
@@ -623,7 +675,8 @@ async def _work(
         say("ready")
         if cast["role"] == "producer":
             dice = random.Random(cast["seed"])
-            producer = Producer(node, record, dice, cast["per_s"], cast["serves"])
+            is_asked = cast["serves"], cast["has_flows"]
+            producer = Producer(node, record, dice, cast["per_s"], *is_asked)
             await producer.produce(_commands())
             say("finished")
         await leave.wait()

@@ -189,6 +189,7 @@ def main() -> int:
         settings={"result_ttl_s": 10.0, "retry_window_s": 10.0, "parked_ttl_s": 60.0},
         hurt=load_and_hurt,
         keeps_outcomes=False,
+        has_flows=False,  # what is kept of batches grows on purpose, for a day
     )
     directory = given.into / f"soak-{given.seed}-{int(time.time())}"
     directory.mkdir(parents=True)

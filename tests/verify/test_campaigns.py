@@ -33,11 +33,13 @@ def test_a_proof_holds(name: str, program: ServerProgram) -> None:
 def test_a_mixed_campaign_is_clean(program: ServerProgram, tmp_path: Path) -> None:
     """Real processes under a mixture of faults: no invariant is violated, and the page is whole."""
     # How long things take is judged by `make chaos`: here other tests may need the machine too.
-    plan = Plan(seed=17, seconds=6.0, nodes=3, per_s=20.0, program=program, slack_s=2.0)
+    plan = Plan(seed=17, seconds=6.0, nodes=3, per_s=20.0, program=program, slack_s=2.0, lanes=4)
     verdict = run(plan, tmp_path)
     assert verdict.ok, f"{verdict.troubles}\n{verdict.report.text()}"
     assert verdict.injected
     assert verdict.report.judged["I1"] > 100
+    for name in ("I61", "I62", "I63"):  # of followers, batches and schedules
+        assert verdict.report.judged[name]
     told = json.loads((tmp_path / plan.name / "verdict.json").read_text("utf-8"))
     assert told["ok"]
     assert told["not injected"]

@@ -4082,6 +4082,25 @@ def a_state_goes_back_with_the_data(s: Story) -> None:
     _state(s, "info", 20, 0)
 
 
+def a_clock_was_behind_a_fork(*does: str) -> Tell:
+    """Return the story of a state that lacks a message of after these faults."""
+
+    def tell(s: Story) -> None:
+        _notified(s, 0)
+        for each in does:
+            s.fault(each)
+        s.at += 5.0
+        _notified(s, 1, 2)
+        _state(s, "ok", 10, 0, 2)
+
+    return tell
+
+
+good("I52")(a_clock_was_behind_a_fork("clock", "loss"))  # its number was one that was handled
+bad("I52")(a_clock_was_behind_a_fork("clock"))
+bad("I52")(a_clock_was_behind_a_fork("loss"))
+
+
 def a_copy_came_late(*put: int, heard: tuple[int, ...] = (0, 5, 6, 5), by: int = 9) -> Tell:
     """Return the story of a state, and of when the store accepted what is in it."""
 
@@ -4371,11 +4390,169 @@ def a_schedule_misses_what_was_in_time(s: Story) -> None:
     _fires(s, "nightly@1", next=(90_000, 110_000), missed=1)
 
 
+def a_schedule_is_looked_at(*looks: tuple[int, int, int], jobs: int = 2) -> Tell:
+    """Return the story of looks at a schedule of each second (next time, fired, missed)."""
+
+    def tell(s: Story) -> None:
+        for job in range(jobs):
+            _whole_firing(s, f"each@2026-11-26T00:00:0{job}Z")
+        for look in looks:
+            s.at += 1.0
+            extra = {"late_ms": 0, "paused": False, "every_ms": 1000, "wall_ms": 20_000}
+            s.say("schedule", "info", key="each", extra={**extra, "look": look})
+        s.final()
+
+    return tell
+
+
+def _whole_firing(s: Story, job: str) -> None:
+    s.say("dispatch", "invoke", key=job, idem=f"c-{job}", extra={"digest": "x"})
+    s.say("dispatch", key=job, job=job, idem=f"c-{job}", extra={"digest": "x"})
+    s.start(job, job)
+    s.end(job, job)
+    s.commit(job, job)
+
+
+good("I63")(a_schedule_is_looked_at((1000, 0, 0), (3000, 2, 0)))
+good("I63")(a_schedule_is_looked_at((1000, 0, 0), (4000, 2, 1)))
+bad("I63")(a_schedule_is_looked_at((1000, 0, 0), (4000, 2, 0)))  # one is neither
+bad("I63")(a_schedule_is_looked_at((3000, 2, 0), (1000, 2, 0)))  # it goes back
+bad("I63")(a_schedule_is_looked_at((12_000, 0, 0), (15_000, 2, 1)))  # it was in time
+bad("I63")(a_schedule_is_looked_at((1000, 0, 0), (3000, 2, 0), jobs=1))
+bad("I63")(a_schedule_is_looked_at((1000, 0, 0), (2000, 1, 0)))  # one was fired twice
+
+
 @bad("I63")
 def nobody_comes_for_a_schedule(s: Story) -> None:
     s.heal()
     s.at += 1.0
     s.say("schedule", "info", key="nightly", extra={"late_ms": 10_000_000, "paused": False})
+
+
+def _ticks(s: Story, *numbers: int, by: str = "b", told: bool = True, **missed: int) -> None:
+    """Tell of ticks, one each second, that a process is given; another one waits as well."""
+    s.say("ticker", "invoke", p="a/1", key="t")
+    for before, number in zip((numbers[0] - 1, *numbers), numbers, strict=False):
+        s.at += number - before
+        facts = {"number": number, "missed": missed.get(f"at{number}", number - before - 1)}
+        s.say("ticked", p="b/1", key="t", extra=facts)
+        if told:
+            s.say("tick", p=f"{by}/1", key="t", extra={**facts, "done": True})
+
+
+@good("I64")
+def ticks_come(s: Story) -> None:
+    _ticks(s, 7, 8, 9)
+
+
+@good("I64")
+def ticks_are_left_out_while_nobody_can_ask(s: Story) -> None:
+    s.say("fault", "invoke", extra={"id": 9, "does": "store", "kind": "store", "target": ""})
+    _ticks(s, 7, 9)
+    s.say("fault", "ok", extra={"id": 9})
+
+
+@good("I64")
+def a_tick_is_lost_with_who_had_it(s: Story) -> None:
+    _ticks(s, 7, told=False)
+
+
+@bad("I64")
+def a_tick_is_left_out(s: Story) -> None:
+    _ticks(s, 7, 9)
+
+
+@bad("I64")
+def ticks_are_missed_and_not_told(s: Story) -> None:
+    _ticks(s, 7, 8, at8=1)
+
+
+@bad("I64")
+def a_tick_comes_twice(s: Story) -> None:
+    _ticks(s, 7, 7)
+
+
+@bad("I64")
+def a_tick_is_told_to_another(s: Story) -> None:
+    _ticks(s, 7, by="c")
+
+
+def _answer(s: Story, mistake: str = "", **wanted: int) -> None:
+    s.say("answer", key="p", extra={"wanted": wanted, "mistake": mistake})
+
+
+def _planned(s: Story, job: str, version: int = 0) -> None:
+    """Tell of a job that a plan has started for key `f`."""
+    s.dispatch(job, "f", kind="service", plan="p", version=version)
+    s.start(job, "f", kind="service")
+
+
+def _ended(s: Story, job: str) -> None:
+    s.end(job, "f", err="cancelled", effect=False)
+    s.commit(job, "f", extra={"word": "cancelled", "cause": "plan p: it is not in it any more"})
+
+
+def _as_planned(s: Story, there: dict[str, int], **wanted: int) -> None:
+    jobs = {key: [f"plan:p:{version + 1}", "running", "service"] for key, version in there.items()}
+    s.final(jobs=jobs, plan={"wanted": wanted, "there": there, "parked": [["g", 1]]})
+
+
+@good("I65")
+def a_plan_is_kept(s: Story) -> None:
+    _answer(s, f=0)
+    _planned(s, "plan:p:1")
+    s.at += 1.0
+    _answer(s)
+    _ended(s, "plan:p:1")
+    _answer(s, f=1, g=1)
+    _planned(s, "plan:p:2", 1)
+    _as_planned(s, {"f": 1}, f=1, g=1)  # the other one was parked
+
+
+@good("I65")
+def a_mistake_is_confirmed(s: Story) -> None:
+    _answer(s, f=0)
+    _planned(s, "plan:p:1")
+    _answer(s, "empty")
+    s.say("confirm", key="p")
+    s.at += 1.0
+    _ended(s, "plan:p:1")
+
+
+@bad("I65")
+def a_plan_ends_by_mistake(s: Story) -> None:
+    _answer(s, f=0)
+    _planned(s, "plan:p:1")
+    _answer(s, "empty")
+    _ended(s, "plan:p:1")
+
+
+@bad("I65")
+def a_plan_ends_what_is_wanted(s: Story) -> None:
+    _answer(s, f=0)
+    _planned(s, "plan:p:1")
+    _ended(s, "plan:p:1")
+
+
+@bad("I65")
+def a_plan_begins_what_nobody_wants(s: Story) -> None:
+    _answer(s, g=0)
+    _planned(s, "plan:p:1")
+
+
+@bad("I65")
+def a_plan_leaves_out_a_key(s: Story) -> None:
+    _as_planned(s, {}, f=1)
+
+
+@bad("I65")
+def a_plan_leaves_a_key_behind(s: Story) -> None:
+    _as_planned(s, {"f": 1})
+
+
+@bad("I65")
+def a_plan_keeps_other_arguments(s: Story) -> None:
+    _as_planned(s, {"f": 1}, f=2)
 
 
 @good("I50")

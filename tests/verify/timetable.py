@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from pool.core.schedules import COUNTED_MAX, ON_TIME_S
+from pool.core.schedules import COUNTED_MAX, ON_TIME_S, schedule_of
 from tests.verify.history import Event
 from tests.verify.invariants import Finding, invariant
-from tests.verify.view import Bounds, View
+from tests.verify.view import DISTURBS, Bounds, View
 
-STEP_MS = 1000  # the shortest period there is
+TICK_S = 1.0  # what happened so long before a tick was due may have kept a node from asking
 
 
 @invariant("I63", "each time of a schedule is one job")
@@ -37,8 +37,38 @@ def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
         late_ms = event.extra.get("late_ms")
         if late_ms is not None and event.t > view.healed and not event.extra["paused"]:
             found.judged += 1
-            if late_ms > 1000 * (bounds.takeover_s + 5.0):
+            if late_ms > 1000 * (bounds.takeover_s + 5.0 + view.slack_s(event.t, event.t, bounds)):
                 found.say(f"{event.key} was due for {late_ms} ms, and nobody came", event)
+    _judge_looks(view, found)
+
+
+def _judge_looks(view: View, found: Finding) -> None:
+    """Where only looks tell of a schedule: between two of them as many times passed as were fired
+    or missed, none of those missed was in time, and as many jobs are there as were fired.
+    """
+    last: dict[str, Event] = {}
+    for event in view.of.get("schedule", ()):
+        if "look" not in event.extra:
+            continue
+        before = last.get(event.key)
+        last[event.key] = event
+        if before is None or _is_lost(view, before.t - 1.0, event.t):
+            continue
+        found.judged += 1
+        old, new = before.extra["look"], event.extra["look"]
+        passed_ms, fired, missed = (b - a for a, b in zip(old, new, strict=True))
+        if min(passed_ms, fired, missed) < 0:
+            found.say(f"{event.key} went back from {old} to {new}", before, event)
+        elif passed_ms != (fired + missed) * event.extra["every_ms"] and missed < COUNTED_MAX - 1:
+            found.say(f"{event.key} passed {passed_ms} ms, of {old} to {new}", before, event)
+        on_time_ms = event.extra["wall_ms"] - 1000 * ON_TIME_S
+        if missed and old[0] > on_time_ms and not view.excuses({"clock"}, before.t, event.t):
+            found.say(f"{event.key} missed {missed} times that were in time", before, event)
+    made = Counter(schedule_of(job) for job in view.accepted)
+    for name, event in last.items() if view.final and not _is_lost(view, 0.0, math.inf) else ():
+        _, fired, _ = event.extra["look"]
+        if made[name] != fired:
+            found.say(f"{name} counts {fired} firings, and there are {made[name]} jobs", event)
 
 
 def _judge_times(event: Event, found: Finding) -> None:
@@ -56,6 +86,46 @@ def _judge_times(event: Event, found: Finding) -> None:
         found.say(f"{event.key} passed times that were neither fired nor missed", event)
     if missed and before > event.extra["wall_ms"] - 1000 * ON_TIME_S:
         found.say(f"{event.key} missed {missed} times that were in time", event)
+
+
+@invariant("I64", "each tick is one node's")
+def each_tick_is_one_nodes(view: View, _: Bounds, found: Finding) -> None:
+    """A ticker's numbers rise, and it tells how many nobody had; each is told to one process, that
+    which the store gave it; and none is left out while a node waits that nothing happens to.
+    """
+    last: dict[str, Event] = {}
+    given: dict[tuple[str, int], str] = {}
+    for event in view.of.get("ticked", ()):
+        found.judged += 1
+        number, before = event.extra["number"], last.get(event.key)
+        last[event.key], given[event.key, number] = event, event.p
+        if before is None or _is_lost(view, before.t, event.t):
+            continue
+        passed = number - before.extra["number"] - 1
+        if passed < 0 or event.extra["missed"] != passed:
+            found.say(f"tick {number} of {event.key} comes after {passed} others", before, event)
+        elif passed and (waiting := _waiting(view, event.key, before.t, event.t)):
+            found.say(f"{passed} ticks of {event.key}, and {waiting} waits", before, event)
+    told = Counter[tuple[str, int]]()
+    for event in view.of.get("tick", ()):
+        found.judged += 1
+        tick = event.key, event.extra["number"]
+        told[tick] += 1
+        if given.get(tick) != event.p or told[tick] > 1:
+            found.say(f"tick {tick[1]} of {event.key} is not that of {event.p}", event)
+
+
+def _waiting(view: View, name: str, began: float, ended: float) -> str:
+    """Return a process that waited for ticks all that time, and that nothing happened to."""
+    here = {e.p: e.t for e in view.of.get("ticker", ()) if e.key == name and e.type == "invoke"}
+    gone = {e.p: e.t for e in view.of.get("ticker", ()) if e.key == name and e.type == "ok"}
+    for p, at in here.items():
+        over = min(gone.get(p, math.inf), view.died.get(p, math.inf))
+        if at < began and over > ended:
+            since = began - TICK_S
+            if not view.hurts(DISTURBS, since, ended, {p.partition("/")[0]}):
+                return p
+    return ""
 
 
 def _is_lost(view: View, since: float, until: float) -> bool:

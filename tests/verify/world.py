@@ -116,6 +116,7 @@ class World:
     spared: frozenset[str] = frozenset()  # names that are hurt, but never killed
     deaf: frozenset[str] = frozenset()  # names whose log lines go into a pipe that nobody reads
     lanes: int = 1
+    has_flows: bool = True  # followers, batches and schedules are asked for
     troubles: list[str] = attrs.field(factory=list)  # what a fault found, beside the history
     is_over: bool = False
     waited_s: float = 0.0  # how long threads waited for a processor
@@ -181,6 +182,7 @@ class World:
             "seed": self.dice.getrandbits(32),
             "per_s": self.per_s / max(1, len(self.producers)),
             "serves": member.name == "p1",
+            "has_flows": self.has_flows,
             "is_deaf": member.name in self.deaf,
             "calls_per_s": 2.0 if member.role == "worker" else 0.0,
             "settings": {**self._settings(member), **self.settings},
@@ -327,6 +329,7 @@ async def made(
     apart: bool = False,
     deaf: frozenset[str] = frozenset(),
     lanes: int = 1,
+    has_flows: bool = True,
 ) -> AsyncIterator[World]:
     """Make the world: server, proxies, processes; all of it is gone afterwards.
 
@@ -357,6 +360,7 @@ async def made(
             settings=settings,
             deaf=deaf,
             lanes=lanes,
+            has_flows=has_flows,
         )
         if disk is None:
             world.impossible["disk-full"] = "no file system could be mounted"

@@ -52,6 +52,7 @@ from pool.errors import (
     UnknownHandler,
     unsure,
 )
+from pool.events import JobAccepted
 from pool.jobs.context import TARGETS_MAX, Context, Ranks, Seen
 from pool.redis import pipeline
 from pool.redis.commands.admission import (
@@ -72,6 +73,7 @@ from pool.redis.commands.admission import (
 from pool.redis.commands.calls import Target
 from pool.redis.io.system import Reply, Waiter
 from pool.runtime.actor import Actor
+from pool.runtime.observers import JobListeners
 
 BATCH_MAX: Final = 256  # admissions in one call
 BATCH_BYTES_MAX: Final = pipeline.BATCH_BYTES_MAX  # of payloads in one call
@@ -348,6 +350,7 @@ class Dispatcher(Actor[Message]):
             queued_jobs_max=0 if only_answer else settings.queued_jobs_of_lane,
             refused_s=settings.known_s if now_s <= lane.doubted_s and not only_answer else 0,
             expects=state.time.expects(now_s),
+            is_followed=state.is_followed,
         )
 
         generation = state.lane.generation
@@ -417,11 +420,25 @@ class Dispatcher(Actor[Message]):
                 pending.resolve(unsure(StoreLost(pool=self.context.pool)) if is_refused else answer)
             else:
                 pending.resolve(self._read(pending.item, said, seen))
+        if self.context.jobs is not None:
+            self._tell_accepted(self.context.jobs, admitted, told)
         first = batch[0].item  # each is, once
         if told[0] is Said.ACCEPTED and not first.allow_unknown and len(self._known) < KNOWN_MAX:
             self._known.add(first.handler)
         if again:
             self._lanes[number].queue.extendleft(reversed(again))
+
+    def _tell_accepted(
+        self, listeners: JobListeners, admitted: _Admitted, told: Sequence[Admitted]
+    ) -> None:
+        took_s = round(self.context.io.clock() - admitted.asked_s, 6)
+        for pending, said in zip(admitted.batch, told, strict=True):
+            item = pending.item
+            if said is Said.ACCEPTED or isinstance(said, Queued):
+                share = listeners.share(item.key, item.id)
+                if share is not None:
+                    about = {"handler": item.handler, "key": item.key, "job_id": item.id}
+                    listeners.tell(share, JobAccepted(**about, took_s=took_s))
 
     def _has_known(self, item: Admission) -> bool:
         """Whether its handler is known to have been registered; not if leave was given already."""

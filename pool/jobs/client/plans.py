@@ -75,8 +75,9 @@ from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
 from pool.jobs.client.dispatch import Call
 from pool.jobs.client.dispatcher import Accepted
 from pool.jobs.client.job_client import DispatchOptions, JobClient
-from pool.jobs.client.listing import PAGE_MAX, JobFilter, Listing
+from pool.jobs.client.listing import Listing
 from pool.jobs.client.ref import JobRef
+from pool.jobs.client.shelves import PAGE_MAX, JobFilter
 from pool.jobs.job import Job
 from pool.jobs.planned import Planned
 from pool.jobs.producing import Producer, StopAll, ask

@@ -11,6 +11,7 @@ to it.  Asked for again, what has been stopped is not there, and what is stoppin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
@@ -18,8 +19,9 @@ import attrs
 
 from pool.errors import NoSuchJob, PoolError, shown
 from pool.jobs.client.job_client import JobClient
-from pool.jobs.client.listing import PAGE, JobFilter, Listing
+from pool.jobs.client.listing import Listing
 from pool.jobs.client.ref import JobRef, Status, wait_stopped
+from pool.jobs.client.shelves import PAGE, JobFilter
 
 AT_ONCE: Final = 64  # jobs asked to stop at the same time
 TOLD_MAX: Final = 100  # keys and problems that a report names
@@ -55,6 +57,8 @@ class StopMany:
     cause: str
     timeout_s: float | None
     is_dry: bool
+    most: int | None = None  # no more than so many, though more are found
+    on_stopped: Callable[[int], object] = lambda _: None  # is told how many have ended
     _asked: set[tuple[str, str]] = attrs.field(factory=set)
     _keys: list[str] = attrs.field(factory=list)
     _problems: list[PoolError] = attrs.field(factory=list)
@@ -70,10 +74,12 @@ class StopMany:
             while True:
                 page = await listing.page(self.wanted, cursor, PAGE)
                 new = [each for each in page.jobs if (each.key, each.job_id) not in self._asked]
+                new = new if self.most is None else new[: self.most - len(self._asked)]
                 self._asked.update((each.key, each.job_id) for each in new)
                 self._keys += [shown(each.key) for each in new][: TOLD_MAX - len(self._keys)]
                 if not self.is_dry:
                     await self._stop(new, until_s)
+                    self.on_stopped(self._stopped)
                 if not (cursor := page.cursor):
                     break
             if len(self._asked) == before:

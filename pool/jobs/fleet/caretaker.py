@@ -26,6 +26,7 @@ import attrs
 
 from pool.core.batches import CHECK_S, ENDS, IS_BATCH, check_s, member_id
 from pool.errors import NoSuchJob, PoolError, StoreLost
+from pool.events import BatchMissing
 from pool.jobs.context import Context, LaneState
 from pool.names import lane_of
 from pool.redis.commands.batches import BatchLooked, Stirred, Tended
@@ -34,6 +35,7 @@ from pool.redis.scripts import ScriptCall
 HOLD_S: Final = 5.0  # then another one goes on
 PAUSE_S: Final = 0.05  # between two pages
 STOPS: Final = 32  # members asked to stop at once
+_MISSING: Final = next(word for word, end in ENDS.items() if end == "missing")
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -98,6 +100,10 @@ class Caretaker:
             counted = await self._ask(state, call)
             if isinstance(counted, Stirred):
                 self.on_stirred(state.number, counted)
+                missing = sum(word == _MISSING for _, word in ends)
+                if missing:
+                    event = BatchMissing(batch=batch_id, lane=state.number, members=missing)
+                    self.context.emit(event)
         if told.is_cancelling:
             await self._stop(live, told.cause)
 

@@ -183,6 +183,20 @@ class KeepAlive(Actor[Message]):
             state.is_silent = state.number in missing
         return missing
 
+    def silent_s(self) -> float:
+        """Return for how long the event loop has owed a thread an answer; from any thread."""
+        now_s = self.context.io.clock()
+        return max((each.silent_s(now_s) for each in list(self._pulses.values())), default=0.0)
+
+    def renewed_s(self, state: LaneState) -> float:
+        """Return when the last renewal of a lane that succeeded was asked for; from any thread."""
+        asked_s = state.lease.asked_s
+        for answer in [*self._newest.values()]:  # which a loop that hangs has not taken yet
+            for each, reply in zip(answer.round.plan.states, answer.replies, strict=True):
+                if each is state and isinstance(reply, Renewal):
+                    asked_s = max(asked_s, answer.round.asked_s)
+        return asked_s
+
     async def aclose(self, budget_s: float) -> None:
         """End the threads; twice is fine."""
         async with anyio.create_task_group() as closing:
@@ -242,6 +256,10 @@ class KeepAlive(Actor[Message]):
 
     def _on_answer(self, answer: _Answer) -> None:
         now_s, sent = self.context.io.clock(), answer.round
+        if self.context.meter is not None:
+            failed = sum(isinstance(reply, PoolError) for reply in answer.replies)
+            took_s = answer.heard_s - answer.sent_s
+            self.context.meter.renewed(took_s, failed, len(answer.replies))
         for state, takes, is_said, reply in zip(
             sent.plan.states, sent.plan.takes, sent.said, answer.replies, strict=True
         ):
@@ -266,7 +284,7 @@ class KeepAlive(Actor[Message]):
             told: Renewal = reply
             state.tell_time(told.now_ms, sent.asked_s)
             self._hear_time(state, told, answer)
-            state.stamp = told.stamp
+            state.stamp, state.is_followed = told.stamp, told.is_followed
             self.context.tell_unassigned(state.number, told.unassigned)
             counts = dict(zip(takes, told.counts, strict=True))
             gone = [name for name, count in counts.items() if count < 0]
@@ -346,6 +364,8 @@ class KeepAlive(Actor[Message]):
                 self.on.on_resume(state)
 
     def _hear(self, pulse: Pulse, number: int) -> None:
+        if self.context.meter is not None and pulse.heard != number:
+            self.context.meter.turned(max(0.0, self.context.io.clock() - pulse.sent_s))
         pulse.heard = number
         self._turns += 1
 

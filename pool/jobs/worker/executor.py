@@ -226,6 +226,11 @@ class Executor:
         if self._suspects:
             self._begin_trial()
 
+    @property
+    def busy(self) -> int:
+        """How many slots are taken."""
+        return self._made - len(self._idle) + self._preparing
+
     def has_room(self) -> bool:
         """Whether a slot is free."""
         return self._made - len(self._idle) + self._preparing < self.capacity

@@ -69,6 +69,7 @@ from pool.jobs.worker.outbox import BATCH_MAX, Answered, FlushDue, Memory, Outbo
 from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
 from pool.jobs.worker.settlement import Settlement, outcome_text
+from pool.jobs.worker.telling import Teller, end_of, waited_s
 from pool.names import pair
 from pool.redis.commands.calls import Target
 from pool.redis.commands.change import Changed, EdgeStatus, Pulled
@@ -220,6 +221,7 @@ class Worker(Actor[Told]):
     _zombies: set[Run] = attrs.field(init=False, factory=set)  # lost, and their handlers go on
     _settlement: Settlement = attrs.field(init=False)
     _memory: Memory = attrs.field(init=False)
+    _teller: Teller | None = attrs.field(init=False)  # where somebody listens
     _rebalancer: Rebalancer = attrs.field(init=False)
     _host: Host = attrs.field(init=False)
     _lanes: list[_Lane] = attrs.field(init=False, factory=list)
@@ -236,6 +238,8 @@ class Worker(Actor[Told]):
         super().__attrs_post_init__()
         self._settlement = Settlement(self.context)
         self._memory = Memory()
+        listeners = self.context.jobs
+        self._teller = None if listeners is None else Teller(self.context, listeners)
         self._rebalancer = Rebalancer(self.context, self.id)
         self._host = Host(
             node=self.context.node,
@@ -255,8 +259,8 @@ class Worker(Actor[Told]):
             capacity=self.capacity,
             spawn=self.spawn,
             box_of=self._box,
-            on_launch=self._launch,
-            on_end=self._conclude,
+            on_launch=self._launch if self._teller is None else self._launch_told,
+            on_end=self._conclude if self._teller is None else self._conclude_told,
             on_settle=lambda run: self._perform(run, "settle"),
             on_trial=self._on_trial,
             on_lived=self._on_lived,
@@ -327,6 +331,11 @@ class Worker(Actor[Told]):
             return "-"
         lane.told, lane.has_heard = takes, True
         return f"{takes}|{self.context.lanes[number].door.opened}"
+
+    @property
+    def busy_slots(self) -> int:
+        """How many of its slots are taken; from any thread."""
+        return self._executor.busy
 
     @property
     def is_idle(self) -> bool:
@@ -644,6 +653,11 @@ class Worker(Actor[Told]):
         if not handler._is_async:
             self._watch_threads(run)
 
+    def _launch_told(self, run: Run) -> None:
+        assert self._teller is not None
+        self._launch(run)
+        self._teller.started(run, self._lanes[run.lane].box.name)
+
     def _inbox_of(self, run: Run) -> Inbox:
         if run.inbox is None:
             run.inbox = self._new_inbox(run, is_behind=False)
@@ -766,6 +780,11 @@ class Worker(Actor[Told]):
         is_over = ending is not CANCELLED and run.start.kind == "job"
         self._perform(run, run.step("ended" if is_over else "cancelled"), ending)
 
+    def _conclude_told(self, run: Run, ending: Ending) -> None:
+        assert self._teller is not None
+        self._teller.ended(run)
+        self._conclude(run, ending)
+
     def _perform(self, run: Run, effect: Effect, ending: Ending = CANCELLED) -> None:
         """Do what ends a run here; its slot, if it had one, is another's."""
         if effect == "settle":
@@ -782,9 +801,7 @@ class Worker(Actor[Told]):
 
     def _log(self, level: str, run: Run, edge: Edge) -> None:
         """Write the line of a job whose run has ended, where that is asked for."""
-        start, state = run.start, self.context.lanes[run.lane]
-        now_s, began_s = self.context.io.clock(), run.began_s
-        began_ms = state.server_ms + 1000 * ((began_s or now_s) - state.server_at_s)
+        start, now_s, began_s = run.start, self.context.io.clock(), run.began_s
         log_job(
             level,
             pool=self.context.pool,
@@ -793,10 +810,8 @@ class Worker(Actor[Told]):
             job_id=start.id,
             attempt=start.attempt,
             epoch=start.epoch,
-            outcome=_HAPPENINGS.get(
-                type(edge), "done" if isinstance(edge, DoneEdge) else "cancelled"
-            ),
-            waited_s=round(max(0.0, began_ms - start.accepted / 1000) / 1000, 3),
+            outcome=end_of(edge),
+            waited_s=waited_s(self.context, run),
             ran_s=round(now_s - began_s, 3) if began_s else 0.0,
         )
 
@@ -851,6 +866,8 @@ class Worker(Actor[Told]):
     def _on_answered(self, answer: Answered) -> None:
         box = answer.box
         told = box.on_answer(answer)
+        if self._teller is not None:
+            told = self._teller.telling(box.name, told)
         if isinstance(answer.reply, PoolError):
             self._troubled(box, answer.reply)
         for (edge, run), changed in told:

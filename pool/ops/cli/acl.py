@@ -11,6 +11,6 @@ from pool.redis.acl import rules
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool acl`: one line, as ACL SETUSER takes it after a user's name."""
-    words = rules(args.name, db=args.db)
+    words = rules(args.name, db=args.db, is_operator=args.operator)
     write([json.dumps(words) if args.json else " ".join(words)])
     return 0

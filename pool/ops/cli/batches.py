@@ -18,8 +18,7 @@ from pool.core.batches import ENDS
 from pool.jobs.client.batch_ref import BatchStatus
 from pool.jobs.node import Node
 from pool.names import check_batch, check_pool
-from pool.ops.cli.parked import check_there
-from pool.ops.cli.status import reachable
+from pool.ops.cli.asking import check_there, reachable
 from pool.ops.terminal import redraw, write
 from pool.redis.url import Url
 

@@ -32,6 +32,10 @@ FILE_BYTES_MAX: Final = 1024 * 1024  # of the configuration
 FILE_VARIABLE: Final = "POOL_CONFIG"
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
+# What it sets in each pod for a service of the name `pool`.
+_KUBERNETES: Final = re.compile(r"POOL_(SERVICE_HOST|SERVICE_PORT.*|PORT(_.*)?)")
+_HOST: Final = re.compile(r"[A-Za-z0-9_.:%-]{1,253}")
+PORT_MAX: Final = 65_535
 _NEAR: Final = 0.75  # how alike two names are, of which one is a typing error
 
 Check: TypeAlias = Callable[[Any], object]
@@ -78,6 +82,12 @@ def _check_path(path: str) -> None:
         raise ConfigError(setting="path", problem=f"{shown(path)!r} cannot be the name of a file")
 
 
+def check_host(host: str) -> None:
+    """Refuse what cannot be a name or an address to listen on."""
+    if not _HOST.fullmatch(host):
+        raise ConfigError(setting="metrics_host", problem=f"{shown(host)!r} is no address")
+
+
 @attrs.frozen(kw_only=True)
 class RunOptions:
     """What `pool run` is told beside `Settings`."""
@@ -116,6 +126,20 @@ class RunOptions:
         "A file that is there while jobs are taken, for whoever looks whether we are ready.",
         _check_path,
         unit="file",
+    )
+    metrics_port: int | None = count(
+        None,
+        "Answer `/metrics`, `/live`, `/ready` and `/progress` over HTTP on this port (extra "
+        "`metrics`); 0: on any free one.  With `processes` the first of them is here, the others "
+        "on the ports after it.",
+        unit="port",
+        low=0,
+        high=PORT_MAX,
+    )
+    metrics_host: str = _text(
+        "Where that listens; left out: 127.0.0.1, so that nobody from elsewhere can ask.",
+        check_host,
+        unit="address",
     )
     processes: int | None = count(
         None,
@@ -352,9 +376,18 @@ def gather(args: argparse.Namespace, environ: Mapping[str, str]) -> Configuratio
     if not found.problems:
         try:
             found.settings  # noqa: B018 - what two of them say together
+            _check_ports(found.options)
         except ConfigError as error:
             found.problems.append(error)
     return found
+
+
+def _check_ports(options: RunOptions) -> None:
+    """Refuse a port that the last of several processes cannot have."""
+    last = (options.metrics_port or 0) + (options.processes or 1) - 1
+    if options.metrics_port and last > PORT_MAX:
+        problem = f"{options.processes} processes would need ports up to {last:,}"
+        raise ConfigError(setting="metrics_port", problem=problem)
 
 
 def _from_flags(args: argparse.Namespace) -> Iterator[tuple[str, Stated]]:
@@ -376,6 +409,8 @@ def _from_variables(
         if variable in known and text:
             option = known[variable]
             yield option.name, Stated(option.read(text), variable)
+        elif _KUBERNETES.fullmatch(variable):
+            continue
         elif variable.startswith("POOL_") and variable not in (*known, FILE_VARIABLE):
             near = _nearest(variable.removeprefix("POOL_"), [v[5:] for v in known])
             if near:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Sequence
 
 import anyio
@@ -22,10 +23,10 @@ from pool.names import check_pool
 from pool.ops import inspect
 from pool.ops.checkup import RECORDS_MAX, PoolFacts, gather
 from pool.ops.cli import ttl
-from pool.ops.cli.status import reachable
+from pool.ops.cli.asking import reachable
 from pool.ops.doctor import VERSION, Finding, examine
 from pool.ops.inspect import Found
-from pool.ops.terminal import write
+from pool.ops.terminal import Safe, is_coloured, painted, plain, write
 from pool.ops.why import span
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
@@ -139,17 +140,7 @@ def lines(told: Diagnosis) -> Iterator[str]:
     if not told.findings:
         yield "nothing is wrong"
     for each in told.findings:
-        yield f"{each.severity:<8}{each.rule}: {each.says}"
-        if each.keys:
-            of = f" and {each.count - len(each.keys)} more" if each.count > len(each.keys) else ""
-            yield f"        keys    {', '.join(each.keys)}{of}"
-        if each.where:
-            yield f"        where   {'; '.join(each.where)}"
-        if each.oldest_s is not None:
-            yield f"        oldest  {span(each.oldest_s)}"
-        yield f"        advice  {each.advice}"
-        if each.command:
-            yield f"        run     {each.command}"
+        yield from finding_lines(each, has_advice=True)
     if told.is_dry:
         fixable = [each for each in told.findings if each.fix]
         if fixable:
@@ -161,3 +152,21 @@ def lines(told: Diagnosis) -> Iterator[str]:
                 yield "  the pool's TTL would be brought to all lanes"
         else:
             yield "there is nothing that --fix could mend"
+
+
+def finding_lines(each: Finding, *, has_advice: bool = False) -> Iterator[str]:
+    """Yield a finding: what, which keys, where, and what to run."""
+    severity = painted(each.severity, each.severity, is_on=is_coloured(sys.stdout))
+    space = " " * (8 - len(each.severity))
+    yield Safe(f"{severity}{space}{plain(each.rule)}: {plain(each.says)}")
+    if each.keys:
+        of = f" and {each.count - len(each.keys)} more" if each.count > len(each.keys) else ""
+        yield f"        keys    {', '.join(each.keys)}{of}"
+    if each.where:
+        yield f"        where   {'; '.join(each.where)}"
+    if each.oldest_s is not None:
+        yield f"        oldest  {span(each.oldest_s)}"
+    if has_advice:
+        yield f"        advice  {each.advice}"
+    if each.command:
+        yield f"        run     {each.command}"

@@ -8,21 +8,40 @@ from __future__ import annotations
 
 import argparse
 import getpass
-import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import anyio
 import attrs
 
 from pool import checks
+from pool.core.pauses import Cordon, Pause
 from pool.errors import ConfigError
 from pool.jobs.client.pausing import CordonReport, Operator, PauseReport, named
 from pool.names import Control, check_pool
 from pool.ops import inspect
-from pool.ops.cli.status import reachable
-from pool.ops.terminal import write
+from pool.ops.cli.asking import reachable, tell
 from pool.redis.url import Url
+
+
+@attrs.frozen(kw_only=True)
+class PauseDone:
+    """What became of pausing or resuming; see `pool.pauses.PauseReport`."""
+
+    v: int = 1
+    pause: Pause
+    lanes: int
+    missed: Mapping[int, str]  # by lane, why it was not reached
+
+
+@attrs.frozen(kw_only=True)
+class CordonDone:
+    """What became of a cordon, or a drain; see `pool.pauses.CordonReport`."""
+
+    v: int = 1
+    cordon: Cordon
+    workers: tuple[str, ...]
+    unheard: tuple[str, ...]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,9 +51,8 @@ def run(args: argparse.Namespace) -> int:
         checks.seconds("timeout", args.timeout)
     with reachable(args.url) as url:
         told = anyio.run(_run, args, url)
-    as_json = {"ok": told.is_complete, **attrs.asdict(told)}
-    write([json.dumps(as_json)] if args.json else _lines(args.command, told))
-    return 0 if told.is_complete else 1
+    lines, is_done = _lines(args.command, told), told.is_complete
+    return tell(args, _shape(told), lines, ok=is_done)
 
 
 async def _run(args: argparse.Namespace, url: Url) -> PauseReport | CordonReport:
@@ -66,6 +84,12 @@ async def _run(args: argparse.Namespace, url: Url) -> PauseReport | CordonReport
                     is_drain=args.command == "drain",
                     wait_s=args.timeout,
                 )
+
+
+def _shape(told: PauseReport | CordonReport) -> PauseDone | CordonDone:
+    if isinstance(told, PauseReport):
+        return PauseDone(pause=told.pause, lanes=told.lanes, missed=told.missed)
+    return CordonDone(cordon=told.cordon, workers=told.workers, unheard=told.unheard)
 
 
 def _whoami() -> str:

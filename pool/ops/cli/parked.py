@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from base64 import b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -19,8 +18,7 @@ from pool.errors import ConfigError
 from pool.jobs.client.parked import DeadLetters, ManyReplayed, ParkedJob
 from pool.jobs.node import Node
 from pool.names import check_pool
-from pool.ops import inspect
-from pool.ops.cli.status import reachable
+from pool.ops.cli.asking import as_facts, check_there, reachable
 from pool.ops.terminal import write
 from pool.redis.url import Url
 
@@ -61,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_all(args: argparse.Namespace) -> list[str]:
     """Return the options given that say something of many letters."""
-    names = ("dry_run", "handler", "prefix", "cause", "older_than", "newer_than", "rate")
+    names = ("dry_run", "handler", "prefix", "cause", "older_than", "newer_than", "rate", "yes")
     given = (name for name in names if getattr(args, name, None) not in (None, False))
     return [f"--{name.replace('_', '-')}" for name in given]
 
@@ -136,21 +134,15 @@ async def _run(args: argparse.Namespace, url: Url, edited: _Edited | None) -> _S
                 ref = await parked.replay(args.key, args.id)
                 return _Said({"job_id": ref.job_id}, [f"it is job {ref.job_id} now"])
             case "discard" if args.all:
+                if not (args.yes or args.dry_run):
+                    count = await parked.discard_all(**wanted, dry_run=True)
+                    problem = f"{count} letters match: say --yes to discard them"
+                    raise ConfigError(setting="yes", problem=problem)
                 count = await parked.discard_all(**wanted, dry_run=args.dry_run)
                 word = "would be discarded" if args.dry_run else "discarded"
                 return _Said({"count": count}, [f"{count} letters {word}"])
         await parked.discard(args.key, args.id)
         return _Said({"count": 1}, ["1 letter discarded"])
-
-
-async def check_there(pool: str, url: Url) -> None:
-    """See to it that a pool is not founded by looking at it.
-
-    Raises:
-        ConfigError: There is no such pool.
-    """
-    async with inspect.opened(pool, url):
-        return
 
 
 def _many(many: ManyReplayed, *, is_dry: bool) -> _Said:
@@ -163,23 +155,6 @@ def _many(many: ManyReplayed, *, is_dry: bool) -> _Said:
 
 def _facts(job: ParkedJob) -> dict[str, Any]:
     return as_facts(attrs.asdict(job))
-
-
-def as_facts(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts as JSON can have them."""
-    try:
-        json.dumps(facts)
-    except (TypeError, ValueError):  # bytes, as somebody's own argument
-        told: dict[str, Any] = json.loads(json.dumps(facts, default=_as_json))
-        return told
-    return facts
-
-
-def _as_json(value: object) -> object:
-    """Return what JSON has no form for: bytes in base 64, all else as it is shown."""
-    if isinstance(value, bytes):
-        return {"base64": b64encode(value).decode()}
-    return repr(value)
 
 
 def _line(job: ParkedJob) -> str:

@@ -17,8 +17,7 @@ from pool.errors import ConfigError, NoSuchPlan
 from pool.jobs.client.plan_ref import PlanDiff, PlanStatus
 from pool.jobs.node import Node
 from pool.names import check_pool
-from pool.ops.cli.parked import check_there
-from pool.ops.cli.status import reachable
+from pool.ops.cli.asking import check_there, reachable
 from pool.ops.terminal import write
 from pool.redis.url import Url
 

@@ -14,8 +14,7 @@ from pool.core.times import Cron, Every, When
 from pool.jobs.client.schedules import Schedule
 from pool.jobs.node import Node
 from pool.names import check_pool
-from pool.ops.cli.parked import as_facts, check_there
-from pool.ops.cli.status import reachable
+from pool.ops.cli.asking import as_facts, check_there, reachable
 from pool.ops.terminal import write
 from pool.redis.url import Url
 

@@ -39,7 +39,7 @@ from pool.core.timing import Timing
 from pool.errors import PoolError
 from pool.names import Control, check_pool
 from pool.ops import inspect
-from pool.ops.cli.status import reachable
+from pool.ops.cli.asking import reachable
 from pool.ops.inspect import Found
 from pool.ops.terminal import write
 from pool.redis.pipeline import Pipeline
@@ -51,6 +51,7 @@ from pool.settings import Settings
 class TtlSet:
     """What became of a change."""
 
+    v: int = 1
     pool: str
     ttl_s: float
     lanes: int

@@ -13,7 +13,8 @@ import attrs
 from pool.core.record import Attempt
 from pool.names import check_job_id, check_key, check_pool
 from pool.ops import inspect
-from pool.ops.cli.status import reachable
+from pool.ops.cli.asking import reachable
+from pool.ops.cli.events import entry_line
 from pool.ops.keyfacts import read
 from pool.ops.terminal import write
 from pool.ops.why import OwnerTold, Why, span, why
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         check_job_id(args.id)
     with reachable(args.url) as url:
         told = anyio.run(fetch, args.pool, url, args.key, args.id or "")
-    write([json.dumps(attrs.asdict(told))] if args.json else lines(told))
+    write([json.dumps(attrs.asdict(told), default=str)] if args.json else lines(told))
     return 1 if told.state in ("unknown", "lost", "unreadable") else 0
 
 
@@ -58,6 +59,8 @@ def lines(told: Why) -> Iterator[str]:
         yield f"{'failed':<12}attempt {each.number} at {when}, {each.owner}: {_error(each)}"
     for each in told.history[-1:]:
         yield from (f"    {line}" for line in each.traceback.splitlines())
+    for entry in told.life:
+        yield f"{'life':<12}{entry_line(entry, with_key=False)}"
     for trouble in told.unread:
         yield f"! cannot be read: {trouble}"
     if told.next:

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 
 from pool.errors import ConfigError
 from pool.jobs.job import RUNNING
@@ -22,7 +23,11 @@ from pool.ops.cli.child import DRAINED, SHUT_DOWN, Leash
 from pool.ops.cli.config import Configuration, RunOptions
 from pool.ops.cli.loading import load_all, load_observer
 from pool.ops.cli.readiness import Readiness
+from pool.ops.endpoints import Endpoints
+from pool.ops.httpd import LOOPBACK, HttpServer
 from pool.ops.logs import configure
+from pool.ops.metrics import Metrics
+from pool.ops.rates import Rating, keep_rates_of
 from pool.ops.terminal import by_lines
 from pool.runtime.memory import freeze_memory
 from pool.runtime.observers import log_observer
@@ -52,6 +57,8 @@ def run_worker(
         sys.stderr,
         is_json=options.log_format == "json" or (options.log_format == "auto" and is_json),
     )
+    metrics = None if options.metrics_port is None else Metrics()
+    counting = () if metrics is None else (metrics,)
     node = Node(
         options.pool,
         options.url,
@@ -61,15 +68,34 @@ def run_worker(
         weight=options.weight,
         label=_label(options, leash),
         version=options.version_label,
-        observers=(log_observer, *observers),
+        observers=(log_observer, *counting, *observers),
     )
     if leash is None:
         tell = partial(tell, pool=options.pool)
     else:
         leash.loaded()
         tell = partial(leash.tell, child=leash.number)
-    anyio.run(_work, node, sorted(handlers), leash, readiness, tell, backend=options.loop)
+    server = None if metrics is None else _serving(options, leash, Endpoints(node, metrics))
+    work = partial(_work, node, sorted(handlers), leash, readiness, tell, server, metrics)
+    try:
+        anyio.run(work, backend=options.loop)
+    finally:
+        if server is not None:
+            server.close()
     return 0
+
+
+def _serving(options: RunOptions, leash: Leash | None, endpoints: Endpoints) -> HttpServer:
+    """Listen where this process is asked; from before it joins on, as it may take long."""
+    port, place = options.metrics_port or 0, 1 if leash is None else leash.number
+    server = HttpServer(
+        options.metrics_host or LOOPBACK,
+        port + place - 1 if port else 0,
+        endpoints.answer,
+        is_patient=leash is not None,  # who was in our place may still be leaving
+    )
+    server.start()
+    return server
 
 
 def _label(options: RunOptions, leash: Leash | None) -> str:
@@ -79,26 +105,50 @@ def _label(options: RunOptions, leash: Leash | None) -> str:
     return f"{options.label}-{leash.number}"
 
 
+@asynccontextmanager
+async def _rated(rating: Rating | None) -> AsyncIterator[None]:
+    """Add to the pool's figures within the block."""
+    if rating is None:
+        yield
+        return
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keep_rates_of, rating)
+        yield
+        tasks.cancel_scope.cancel()
+
+
 async def _work(
     node: Node,
     handlers: list[str],
     leash: Leash | None,
     readiness: Readiness,
     tell: Callable[..., None],
+    server: HttpServer | None,
+    metrics: Metrics | None,
 ) -> None:
+    rating = None if metrics is None else Rating(metrics)
+
+    async def on_drained() -> None:
+        if rating is not None:
+            await rating.send()
+
     async def on_ready() -> None:
         freeze_memory()
         readiness.ready(f"node {node.id}")
-        bound = {} if leash is None else {"drain_s": _drain_s(node)}
+        bound: dict[str, Any] = {} if leash is None else {"drain_s": _drain_s(node)}
+        if server is not None:
+            bound["metrics"] = server.address
         tell("ready", node=node.id, handlers=handlers, **bound)
 
     def on_leaving(why: str) -> None:
         readiness.leaving(why)
+        if server is not None and leash is not None:
+            server.close()  # its successor listens there
         tell("draining", node=node.id, why=why)
 
     try:
-        async with _alive(readiness):
-            await serve(node, on_ready, on_leaving, leash)
+        async with _alive(readiness), _rated(rating):
+            await serve(node, on_ready, on_leaving, leash, on_drained)
     finally:
         readiness.leaving("ended")
     tell("left", node=node.id)
@@ -135,6 +185,7 @@ async def serve(
     on_ready: Callable[[], Awaitable[None]],
     on_leaving: Callable[[str], object],
     leash: Leash | None = None,
+    on_drained: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
 ) -> None:
     """Be a node until SIGTERM, SIGINT, SIGHUP, its parent's word, the pool's end; then drain it.
 
@@ -159,6 +210,7 @@ async def serve(
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_ignore, signals)
                     await node.drain()
+                    await on_drained()
                     tasks.cancel_scope.cancel()
         except KeyboardInterrupt:  # a handler raised it: the node has left as for the signal
             on_leaving("KeyboardInterrupt")

@@ -219,8 +219,12 @@ class AdmissionCalls(Calls):
         queued_jobs_max: int,
         refused_s: float = 0.0,
         expects: str = "0",
+        is_followed: bool = False,
     ) -> ScriptCall:
-        """Accept jobs; one status per item, see `dispatch.lua`."""
+        """Accept jobs; one status per item, see `dispatch.lua`.
+
+        `is_followed`: the lane has said that its journal takes all edges of some jobs.
+        """
         n = self.names
         keys = [n.lane, n.open, n.jobs, n.pending, n.due, n.payloads, n.handlers, n.kept]
         args: list[Word] = [self.generation, as_ms(pending_s), queued_jobs_max]
@@ -238,6 +242,8 @@ class AdmissionCalls(Calls):
                 ranking(item.ranked),
                 item.payload,
             )
-        if any(map(_more_of, items)):
+        if is_followed:
+            keys += (n.letters, n.journal)
+        elif any(map(_more_of, items)):
             keys.append(n.letters)
         return DISPATCH(keys, args, parts=len(items))

@@ -15,6 +15,8 @@ from pool.redis.commands import (
     batches,
     change,
     channel,
+    figures,
+    journal,
     letters,
     member,
     opening,
@@ -28,6 +30,8 @@ from pool.redis.commands.admission import AdmissionCalls
 from pool.redis.commands.batches import BatchCalls
 from pool.redis.commands.change import ChangeCalls
 from pool.redis.commands.channel import ChannelCalls
+from pool.redis.commands.figures import FigureCalls
+from pool.redis.commands.journal import JournalCalls
 from pool.redis.commands.letters import LetterCalls
 from pool.redis.commands.member import MemberCalls
 from pool.redis.commands.pausing import PauseCalls
@@ -40,7 +44,7 @@ from pool.redis.scripts import Script
 SCRIPTS: Final = tuple(
     script
     for family in (
-        *(admission, batches, change, channel, letters, member),
+        *(admission, batches, change, channel, figures, journal, letters, member),
         *(opening, pausing, recovery, schedules, talk, upkeep),
     )
     for script in vars(family).values()
@@ -54,6 +58,8 @@ class Lane(
     BatchCalls,
     ChangeCalls,
     ChannelCalls,
+    FigureCalls,
+    JournalCalls,
     LetterCalls,
     MemberCalls,
     PauseCalls,

@@ -17,6 +17,7 @@ from pool.redis.commands.reply import done, time_or_none
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
+_FOLLOWED: Final = b"f"  # behind the term: the journal takes all edges of some jobs
 _HUNG: Final = "-"  # likewise: none, and what it has not acknowledged by its time may be taken
 
 RENEWAL_HEAD: Final = 10  # parts of a renewal's reply before the first count
@@ -55,6 +56,7 @@ class Renewal:
     due_ms: int | None
     handlers: int  # how many are registered; another number means that some may be missing
     ttl: Ttl  # what was granted
+    is_followed: bool  # the journal takes all edges of some jobs
     clock: Clock
     counts: tuple[int, ...]
 
@@ -123,7 +125,8 @@ def renewal(reply: Reply) -> Renewal:
         pending_ms=time_or_none(pending),
         due_ms=time_or_none(due),
         handlers=int(handlers),
-        ttl=_ttl(ttl_ms, term),
+        ttl=_ttl(ttl_ms, term.removesuffix(_FOLLOWED)),
+        is_followed=term.endswith(_FOLLOWED),
         clock=_clock(int(now), clock),
         counts=tuple(typed(number, int) for number in counts),
     )

@@ -7,7 +7,7 @@ such a one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -145,6 +145,21 @@ def _ranked(words: Sequence[Word], reply: Any) -> Flat:
     return found
 
 
+def _groups(_: Sequence[Word], reply: Any) -> list[dict[str, Any]]:
+    """Return the facts of each group, `name` among them."""
+    found = [
+        {str(typed(name, bytes), "utf-8", "replace"): value for name, value in _pairs(each)}
+        for each in typed(reply, list)
+    ]
+    for each in found:
+        typed(each.get("name"), bytes)
+    return found
+
+
+def _pairs(flat: Any) -> Iterator[tuple[Any, Any]]:
+    return zip(typed(flat, list)[::2], flat[1::2], strict=True)
+
+
 def _id_or_none(_: Sequence[Word], reply: Any) -> str | None:
     return None if reply is None else entry_id(reply)
 
@@ -192,16 +207,20 @@ READERS: Final[Mapping[str, Reads]] = {
     "HMGET": _one_each,
     "HSCAN": _fields_scanned,
     "HSET": _count,
+    "HSTRLEN": _count,
     "LLEN": _count,
     "PING": _text,
+    "SCAN": _scanned,
     "SCARD": _count,
     "SMISMEMBER": _bit_each,
     "SSCAN": _scanned,
     "TIME": _ms,  # as milliseconds
     "TYPE": _text,
+    "UNLINK": _count,
     "XACK": _count,
     "XADD": _id_or_none,
     "XDEL": _count,
+    "XINFO": _groups,
     "XLEN": _count,
     "XRANGE": _entries,
     "XREAD": _read,

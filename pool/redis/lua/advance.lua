@@ -56,7 +56,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, (lapse), (wait), (pause), place, (queue), keep, (steps), (out), (channel), finish, (hung), says
+Uses     life, lane, expected, record, batch, (lapse), (wait), (pause), place, (queue), keep, (steps), (out), (channel), (journal), (follow), finish, (hung), says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
          has ended, and something is due: the next one of its key has its turn, or it has followers) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
@@ -116,7 +116,6 @@ if may_go then
   redis.call('ZCARD', parked)
   redis.call('HLEN', letters)
   redis.call('HLEN', attempts)
-  redis.call('XLEN', journal)
 end
 -- A full server checks memory until a script's first write only: begin with one that frees.  What it refuses
 -- before that says that it is full: the field is there.
@@ -306,6 +305,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
       end
       flag(r, 'a', false)
       later('HSET', jobs, key, pack(r))
+      if lane_had[11] then
+        journal_followed(journal, 'started', key, r, '')
+      end
     end
     return 'OK ' .. (r[FLAGS] ~= '' and r[FLAGS] or '-') .. (r[WAITERS] ~= '' and ' ' .. r[WAITERS] or '')
   elseif edge == 'l' then
@@ -361,6 +363,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     and string.match(redis.call('HGET', trials, source) or '', '^%d+') == epoch
   lift(key, r, unassigned)
   if edge == 'w' then
+    journal_job(journal, 'retried', key, r, failed)
     r[ACCEPTED] = accepted_of(r)
     local at = text_of(now + tonumber(x))
     r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
@@ -376,7 +379,6 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     later('ZADD', due, ends, 'k:' .. key)
     tally('waiting', 1)
     tally('retried', 1)
-    journal_add('retried', key, r, failed)
     return was == 'P' and r[WAITERS] ~= '' and 'OK ' .. r[WAITERS] or 'OK' -- they were not told that it had begun
   end
   if string.sub(z, 1, 1) == '=' then
@@ -393,7 +395,8 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     flag(r, 'a', true) -- the next owner has it acknowledge first, and begins it alone, as this one did
   end
   if was == 'P' or was == 'R' then
-    journal_add('released', key, r, guard)
+    local is_taken, is_marked = guard ~= 'own', string.find(mark, '^%l*m')
+    journal_job(journal, is_taken and 'taken_over' or 'released', key, r, is_marked and 'a crash mark' or '')
   end
   if r[MORE] ~= '' then
     await_worker(key, r)

@@ -10,7 +10,7 @@ KEYS[6] payloads   hash    key -> payload
 KEYS[7] handlers   hash    names ever registered -> options
 KEYS[8] kept       zset    (length, job id, key) of some jobs -> until when their answers are remembered
 KEYS[...] rest     targets: stream:W, owned:W each; then items: result:ID KEY, unassigned:H each; then, where an id
-                           was given, letters
+                           was given, letters; and where the lane follows some jobs, letters and journal
 ARGV[1] generation      str
 ARGV[2] pending_ms       int   > 0
 ARGV[3] queued_jobs_max  int   0: the server is full, only answer: whatever must be written is FULL
@@ -26,7 +26,7 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          that its id was given to it, and may be given again; `f`, how long the payload is: what stands
                          behind that are its followers, see lib/channel
 
-Uses     lane, expected, record, batch, (lapse), (wait), (pause), place, (queue), (keep)
+Uses     lane, expected, record, batch, (lapse), (wait), (pause), place, (queue), (keep), (journal), (follow)
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) |
          REPLAYED <job id> <handler> (likewise, and that one was made from its dead letter) |
@@ -49,14 +49,15 @@ local arg, k = read_targets(6, 9)
 local queued = redis.call('ZCARD', pending) + whole(lane_had[3]) + whole(lane_had[4])
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
-local letters = (#KEYS - k) % 2 == 0 and KEYS[#KEYS]
+local behind = k + (#ARGV - arg + 1) / 4 -- of the items' keys
+local letters, journal = KEYS[behind], KEYS[behind + 1]
 if letters then
   redis.call('HLEN', letters)
 end
 -- Reads that raise on a key of the wrong type must come before the first write; of one handler's keys
 -- that fails its own items alone.
 local unfit, results = {}, {}
-for i = k + 1, #KEYS, 2 do
+for i = k + 1, behind - 1, 2 do
   if unfit[KEYS[i]] == nil then
     local fit, is_there = fits(KEYS[i], 'zset')
     unfit[KEYS[i]], queues[KEYS[i]] = not fit, is_there
@@ -145,6 +146,9 @@ local function enqueue(key, live, r, delay_ms, policy, line_max, payload)
     ids = {}
   end
   stand_behind(key, live, r, ids, delay_ms, payload)
+  if journal then
+    journal_followed(journal, 'accepted', key, r, '')
+  end
   queued = queued + 1
   return 'QUEUED ' .. is_due
 end
@@ -280,12 +284,19 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     later('ZADD', due, more ~= '' and due_of(r, r[SINCE]) or r[SINCE], 'k:' .. key)
     tally('waiting', 1)
     tally('delayed', 1)
+    if journal then
+      journal_followed(journal, 'accepted', key, r, '')
+    end
     return 'OK -'
   end
   if more ~= '' then
     await_worker(key, r)
   end
-  return place(key, r, target, payload, unassigned) and 'OK ' .. target.name or 'OK unassigned'
+  local is_placed = place(key, r, target, payload, unassigned)
+  if journal then
+    journal_followed(journal, 'accepted', key, r, '')
+  end
+  return is_placed and 'OK ' .. target.name or 'OK unassigned'
 end
 
 for a = arg, #ARGV, 8 do

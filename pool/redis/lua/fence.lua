@@ -19,7 +19,7 @@ ARGV[6] latest_ms    int   pool time cannot be later than this, says the caller;
 ARGV[...] suspects         id.n each that own something, are announced or claimed: claimed when they have no
                            keep-alive entry at all
 
-Uses     lane, ttl, record
+Uses     lane, ttl, record, (journal)
 Returns  earliest lease end (ms; -1: none; 0: more have ended than this call could take), then (identity, claim) per
          claim now held; when to ask again alone, while nobody vouches for the server's clock
 Errors   POOLDATALOST <lane>
@@ -37,7 +37,6 @@ cannot know: where there was no culprit it is told of one that is no job's (see 
 ]]
 redis.call('HLEN', open)
 redis.call('HLEN', cleanup)
-redis.call('XLEN', journal)
 redis.call('HLEN', jobs)
 redis.call('HLEN', trials)
 redis.call('ZCARD', thawed)
@@ -87,8 +86,7 @@ local function claim(name, lease_end, had)
     redis.call('HDEL', open, id)
   end
   redis.call('ZADD', keepalive, now + reap_ms, name)
-  redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', had and 'reaper.succeeded' or 'fenced',
-    'owner', name, 'detail', fence)
+  journal_add(journal, had and 'reaper.succeeded' or 'fenced', '', '', '', name, '', '', fence)
   tally('fenced', had and 0 or 1)
   answers[#answers + 1] = name
   answers[#answers + 1] = fence

@@ -16,7 +16,7 @@ ARGV[3] root        str   name of the message before the first
 ARGV[4] expects     str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[...] items           name, what it says each
 
-Uses     lane, expected, record, batch, lapse, wait, queue, (out), (channel), (members), (settle)
+Uses     lane, expected, record, batch, lapse, wait, queue, (out), (channel), (members), (settle), (journal), (follow)
 Returns  OK[ <1 if there are messages to lanes now, else 0>[ <waiters> <batch>]...] (of batches of which something has ended) |
          APART <name> (that is the last one from A that was carried out, and not among these: nothing is done)
 Errors   POOLDATALOST <lane>
@@ -38,7 +38,6 @@ redis.call('HLEN', payloads)
 redis.call('HLEN', handlers)
 redis.call('ZCARD', parked)
 redis.call('HLEN', letters)
-redis.call('XLEN', journal)
 local stands, first = redis.call('HGET', payloads, '\v' .. from) or '-', nil
 if stands == root then
   first = 5
@@ -58,7 +57,7 @@ local function accept(text, result)
     local pair = 'malformed-' .. stamp() .. ' channel'
     redis.call('ZADD', parked, now, pair)
     redis.call('HSET', letters, pair, 'parked|0||0|' .. text_of(now) .. ',,,|h-|malformed\n\n\n' .. text)
-    redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'malformed', 'detail', 'from lane ' .. from)
+    journal_add(journal, 'malformed', '', '', '', '', '', '', 'from lane ' .. from)
     tally('parked', 1)
     return
   end
@@ -86,7 +85,7 @@ local function accept(text, result)
     end
     local is_alone_there = policy == 'r' or policy == 'c'
     if not is_alone_there and (policy ~= 'q' or #ids >= whole(line_max)) then
-      redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'overlap', 'detail', id .. ' ' .. key)
+      journal_job(journal, 'overlap', key, job, r[ID] .. ' is live')
       return
     elseif is_alone_there then
       supersede(key, r, ids, id, policy == 'r')
@@ -104,6 +103,9 @@ local function accept(text, result)
   end
   if live then
     stand_behind(key, r, job, ids, tonumber(delay_ms), payload)
+    if lane_had[11] then
+      journal_followed(journal, 'accepted', key, job, '')
+    end
     return
   end
   job[STATE], job[EPOCH], job[SINCE] = 'W', stamp(), text_of(now + tonumber(delay_ms))
@@ -114,6 +116,9 @@ local function accept(text, result)
   tally('dispatched', 1)
   tally('waiting', 1)
   tally('delayed', 1)
+  if lane_had[11] then
+    journal_followed(journal, 'accepted', key, job, '')
+  end
 end
 
 local k, has_ends = 9 + (first - 5) / 2, false

@@ -15,7 +15,7 @@ ARGV[5] epoch        str   of the run it is meant for; empty: whichever there is
 ARGV[6] intent       str   s<cause> | t | empty: only signal
 ARGV[7] again_ms     int   when the sweeper shall look after it again
 
-Uses     lane, record
+Uses     lane, record, (journal), (follow)
 Returns  OK <job id> <state> <epoch> | MOVED_ON <owner or -> <job id> <epoch> <handler> | QUEUED <job id> <epoch> <handler>
          (it waits behind another one: whoever asks ends it by `advance`) | NOJOB | MALFORMED
 Errors   POOLDATALOST <lane>
@@ -38,14 +38,12 @@ if owner == '' or r[OWNER] ~= owner or (epoch ~= '' and r[EPOCH] ~= epoch) then
   return table.concat({ 'MOVED_ON', r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[EPOCH], r[HANDLER] }, ' ')
 end
 redis.call('ZCARD', due)
-redis.call('XLEN', journal)
 redis.call('XLEN', signal)
 redis.call('ZREM', pending, '\n')
 intent = plain(intent)
 if intent ~= '' and intent ~= r[INTENT] and string.sub(r[INTENT], 1, 1) ~= 's' then
   r[INTENT] = intent
-  redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'intent', 'key', key, 'id', r[ID],
-    'owner', r[OWNER], 'epoch', r[EPOCH], 'detail', intent)
+  journal_job(journal, intent == 't' and 'timed_out' or 'stop', key, r, string.sub(intent, 2))
 end
 if r[STATE] == 'P' then
   -- What is still to come stands: told again and again, it would never be taken back from a loop that hangs.

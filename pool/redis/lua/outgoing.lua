@@ -15,7 +15,7 @@ ARGV[7] hold_ms     int   > 0; by then the next one comes for what is left
 ARGV[8] items_max   int   > 0; how many are told of
 ARGV[9] bytes_max   int   > 0; of what they say; one alone may be larger
 
-Uses     lane, out
+Uses     lane, out, (journal)
 Returns  name of the message before the first, how many there are, 1 if they go on from `anew` since this call, else 0;
          then name, what it says of each
 Errors   POOLDATALOST <lane>
@@ -27,7 +27,6 @@ Why Lua  who writes a message finds o:B in `due`, or puts it there: it may go on
     `anew` is one of the next     likewise, and he has not come back yet to have it forgotten
 ]]
 redis.call('HLEN', payloads)
-redis.call('XLEN', journal)
 redis.call('ZREM', due, '\n') -- frees, so that a full server lets the rest pass
 local out = read_out(to)
 local function message_at(n)
@@ -63,7 +62,7 @@ for n = out.first, math.min(out.next, out.first + items_max) - 1 do
   end
 end
 if anew ~= '' and root == out.root and not is_here then
-  redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'channel', 'detail', to .. ': ' .. root .. ', now ' .. anew)
+  journal_add(journal, 'channel', '', '', '', '', '', '', to .. ': ' .. root .. ', now ' .. anew)
   out.root, answers[3] = anew, 1
 end
 answers[1], answers[2] = out.root, text_of(out.next - out.first)

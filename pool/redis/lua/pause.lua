@@ -12,7 +12,7 @@ ARGV[4] name        str    of the handler, or the key; - for the pool
 ARGV[5] handler     str    of the key's job, as its caller has read it; - where it knows none
 ARGV[6] paused_max   int   > 0; of handlers, or of keys
 
-Uses     lane, record, pause
+Uses     lane, record, pause, (journal)
 Returns  OK (again: it stood so) | FULL (as many are paused) | MOVED_ON <handler> (its unassigned keys were not passed)
 Errors   POOLDATALOST <lane>
 Cost     O(handlers paused + log n); 9 commands
@@ -27,7 +27,6 @@ if not all or string.find('|' .. names, '||', 1, true) or string.find(names, '[^
   all, keys, names = '', '', '' -- of another hand
 end
 local is_pause = verb == 'pause'
-redis.call('XLEN', journal)
 redis.call('HLEN', jobs)
 local before = all .. keys .. '|' .. names
 local r = what == 'key' and not is_pause and parse(redis.call('HGET', jobs, name))
@@ -77,5 +76,5 @@ elseif after == '|' then
 else
   redis.call('HSET', lane, 'paused', after)
 end
-redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', is_pause and 'paused' or 'resumed', 'detail', what .. ' ' .. name)
+journal_add(journal, is_pause and 'paused' or 'resumed', what == 'key' and name or '', '', what == 'handler' and name or '', '', '', '', what)
 return 'OK'

@@ -20,7 +20,7 @@ ARGV[3] text         bytes  what the record was when it was seen
 ARGV[4] after        str    entry behind which its start is looked for; -: from the first one
 ARGV[5] looked_max   int    > 0; how many entries are looked at
 
-Uses     lane, record, batch, lapse, queue, (out), (channel)
+Uses     lane, record, batch, lapse, queue, (out), (channel), (journal)
 Returns  OK | MOVED_ON (it is another record by now) | LOOKED <entry> (nothing was done: it may stand behind this)
 Errors   POOLDATALOST <lane>
 Cost     O(looked_max); 24 commands, 9 more if somebody is queued behind it, 4 for each of its followers
@@ -31,7 +31,6 @@ if redis.call('HGET', jobs, key) ~= text then
 end
 -- A key of another type is somebody else's: it holds nothing of this job.
 local has_owned, has_stream = fits(holders_owned, 'set'), fits(holders_stream, 'stream')
-redis.call('XLEN', journal)
 redis.call('ZCARD', parked)
 redis.call('HLEN', letters)
 redis.call('ZCARD', due)
@@ -74,7 +73,7 @@ redis.call('HDEL', attempts, key)
 redis.call('UNLINK', inbox)
 redis.call('ZREM', pending, key)
 redis.call('ZREM', due, 'k:' .. key)
-redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'malformed', 'key', key, 'id', id)
+journal_add(journal, 'malformed', of, id, '', '', '', '', text)
 tally('parked', 1)
 -- Its state may still be legible.  An unassigned key whose handler is not is counted out by the pull
 -- that drops its entry.

@@ -24,12 +24,13 @@ ARGV[10] identity_count int   how many; (id.n, takes) each follow. takes: -1 for
                               takes, 0: it is closed; `-`: its event loop hangs
 ARGV[...] handlers      name, options each: of what the workers know; or none, to save the bytes
 
-Uses     lane, ttl, quiet, clock
+Uses     lane, ttl, (journal), quiet, clock
 Returns  pool ms, stamp, unassigned keys, earliest lease end, earliest pending deadline, earliest due
          deadline (ms; -1: none), number of handlers registered (-1: unknown), granted TTL (ms), its
-         term, its clock (by how many ms TIME and offset are beyond that, offset, its number, and `late`
-         if the caller knows nothing that is of use, else what a witness claims, if one does; bars between), then per
-         identity the number of keys it runs, or -1: fenced or unknown
+         term and behind it f if all edges of some jobs are noted (see lib/follow), its clock (by how many ms
+         TIME and offset are beyond that, offset, its number, and `late` if the caller knows nothing that is of
+         use, else what a witness claims, if one does; bars between), then per identity the number of keys it
+         runs, or -1: fenced or unknown
 Errors   POOLDATALOST <lane>
 Cost     O(identities + handlers); 4 commands an identity, 18 a call
 Why Lua  a renewal that raced with a fence would otherwise revive the fenced.
@@ -47,7 +48,6 @@ The lane's TTL is granted and told, whatever the caller goes by.  But a lease ge
 who names the term of the TTL that does it: until then they may believe in what an earlier renewal granted
 them, as the reply that would have told them may be lost; so what they have stands.
 ]]
-redis.call('XLEN', journal)
 redis.call('HLEN', cleanup)
 local function earliest(index)
   local head = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')
@@ -68,13 +68,16 @@ local was_behind = redis.call('HGET', lane, 'behind')
 local behind = stamp_last - now_us > 1000000
 if behind and not was_behind then
   redis.call('HSET', lane, 'behind', '1')
-  redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'clock', 'detail', text_of(stamp_last - now_us))
+  journal_add(journal, 'clock', '', '', '', '', '', '', text_of(stamp_last - now_us))
 elseif was_behind and not behind then
   redis.call('HDEL', lane, 'behind')
 end
 
+if lane_had[11] and whole(string.match(lane_had[11], '^%d+')) <= now then
+  redis.call('HDEL', lane, 'follow')
+end
 local answers = { text_of(now), text_of(stamp_last), whole(lane_had[3]), '-1', pending_first, due_first, '-1',
-  ttl_ms, text_of(term_now), text_of(math.floor(raw_us / 1000) - now) .. '|' .. text_of(offset) .. '|' .. text_of(turn_now)
+  ttl_ms, text_of(term_now) .. (lane_had[11] and 'f' or ''), text_of(math.floor(raw_us / 1000) - now) .. '|' .. text_of(offset) .. '|' .. text_of(turn_now)
     .. (is_late and '|late' or witnessed and '|' .. text_of(witnessed) or '') }
 local SLICE = 1000 -- unpack() has room for about 8000
 local signals = 8 + identity_count -- the one before the first of them

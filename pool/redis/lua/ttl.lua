@@ -6,7 +6,7 @@ KEYS[2] journal  stream  abnormal edges
 ARGV[1] generation  str
 ARGV[2] wanted_ms    int   1,000 to 3,600,000
 
-Uses     lane
+Uses     lane, (journal)
 Returns  the TTL before (ms; 0: none), the number of the change; doing it again changes nothing
 Errors   POOLDATALOST <lane>
 Cost     O(1); 6 commands
@@ -17,11 +17,9 @@ It counts at once: whoever renews next is granted it, and told; see `renew` for 
 ]]
 local ttl_had = redis.call('HMGET', lane, 'ttl', 'term')
 local before, term = whole(ttl_had[1]), whole(ttl_had[2])
-redis.call('XLEN', journal)
 if before ~= wanted_ms then
   term = math.max(term + 1, now)
   redis.call('HSET', lane, 'ttl', text_of(wanted_ms), 'term', text_of(term))
-  redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'ttl',
-    'detail', text_of(before) .. ' ' .. text_of(wanted_ms))
+  journal_add(journal, 'ttl', '', '', '', '', '', '', text_of(before) .. ' ' .. text_of(wanted_ms))
 end
 return { before, term }

@@ -17,6 +17,7 @@ from pool.errors import PoolError, StorageFull
 from pool.events import Event as Said
 from pool.names import lane_of
 from tests.verify.history import FencedResource, Recorder
+from tests.verify.sim import planned
 from tests.verify.sim.config import ATTEMPTS_MAX, Config, Plan, digest
 from tests.verify.sim.faults import POOL
 from tests.verify.sim.programs import Programs
@@ -305,6 +306,10 @@ class Boot:
         )(self._feed)
         handlers.job("poison", **retries)(self._poison)
         handlers.job("timed", **retries)(self._timed)
+        if self.fleet.planned.is_there:
+            again: Any = {"backoff_s": BACKOFF_S, "backoff_max_s": BACKOFF_MAX_S}
+            kept = handlers.service(planned.HANDLER, **again)(self._kept)
+            self.fleet.planned.add_to(handlers, self.record, kept)
         return handlers
 
     def _begun(self, job: Job, idem: str, plan: Plan, **extra: Any) -> dict[str, Any]:
@@ -337,6 +342,17 @@ class Boot:
             self.record("end", "fail", err="cancelled", **who)
             raise
         self.record("end", **who)
+
+    async def _kept(self, job: Job, key: str, version: int) -> None:
+        """Run for ever, as a plan wants it."""
+        goes_on = {"outlives": True} if self.fleet.config.on_store_loss == "continue" else {}
+        who = self._begun(job, job.id, planned.plan_for(key, version), **goes_on)
+        try:
+            await anyio.sleep_forever()
+        except anyio.get_cancelled_exc_class():
+            await self._cling()
+            self.record("end", "fail", err="cancelled", **who)
+            raise
 
     async def _poison(self, job: Job, idem: str, plan: Plan) -> None:
         """End the process, whatever else runs in it: at once, or when it has been acknowledged."""
@@ -532,6 +548,7 @@ class SimFleet:
         self.clings_until_s = dict.fromkeys(self.names, 0.0)
         self.faults: Any = None  # who writes down what hurts; given when there is one
         self.programs = Programs(config, world)
+        self.planned = planned.Planned(config, world)
         self.is_closing = False
         self.last_calls: Callable[[], Sequence[Op]] = tuple  # what is asked of those who leave
         self.interrupted: set[str] = set()  # jobs that raised KeyboardInterrupt

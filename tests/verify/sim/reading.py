@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Self
 
 import attrs
@@ -104,13 +104,23 @@ def records(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Record | Non
     return found
 
 
+def parsed(texts: Mapping[bytes, bytes]) -> Iterator[tuple[str, Record]]:
+    """Yield the keys and the records of what is live in a lane."""
+    for key, text in texts.items():
+        record = Record.parse(text)
+        if record is not None:
+            yield key.decode(errors="replace"), record
+
+
 def messages(keyspace: Keyspace) -> set[tuple[str, int]]:
-    """Return key and number of all messages that lie in an inbox."""
+    """Return key and number of all messages of producers that lie in an inbox."""
     found = set()
     for key, texts in keyspace.keys.items():
         _, is_inbox, of = key.partition(b":inbox:")
         for text in texts if is_inbox else ():
-            found.add((of.decode(), json.loads(text.split(b"|", 2)[2])["seq"]))
+            said = json.loads(text.split(b"|", 2)[2])
+            if "seq" in said:
+                found.add((of.decode(), said["seq"]))
     return found
 
 

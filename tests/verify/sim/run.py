@@ -97,6 +97,7 @@ class Simulation:
         self.load.plan()
         self.timetable.plan()
         self.operators.plan()
+        self.fleet.planned.plan(self.fleet)
         self.faults.plan()
         self._look_at_health()
         if self.fleet.programs.maps:
@@ -142,6 +143,8 @@ class Simulation:
             return False
         keyspace = self.server.keyspace
         if not self.fleet.programs.is_quiet(keyspace):
+            return False
+        if not self.fleet.planned.is_over(keyspace, self.watch):
             return False
         if reading.outgoing(keyspace):
             return False
@@ -229,19 +232,21 @@ class Simulation:
         if names := self.fleet.programs.maps:
             keyspace = self.server.keyspace
             facts["maps"] = {name: reading.map_items(keyspace, POOL, name) for name in names}
+        if self.fleet.planned.is_there:
+            facts["plan"] = self.fleet.planned.facts(self.server.keyspace, self.watch)
         self.driver("final_state", extra={**last, **facts})
 
     def _judge_grant(self, worker: str, lane: int, key: str, handler: str) -> str:
         """Return what is wrong with a grant, in the step that makes it; empty: nothing is."""
         held = what_holds(self.server.keyspace, lane, key, handler)
         if held is not None:
-            return f"I65: {key} was granted to {worker}, and {held} was paused"
+            return f"I66: {key} was granted to {worker}, and {held} was paused"
         for boot in self.fleet.open_boots():
             node = boot.node
             mine = node._open_wiring.membership.workers.values() if node is not None else ()
             for each in mine:
                 if each.target(lane).name == worker and each.is_cordoned and each.has_closed:
-                    return f"I66: {key} was granted to {worker}, which had said that it is cordoned"
+                    return f"I67: {key} was granted to {worker}, which had said that it is cordoned"
         return ""
 
     def _tell_lease(self, io: Any, f: str, name: str, asked_s: float, timing: Timing) -> None:

@@ -31,11 +31,10 @@ from tests.verify.sim.faults import Fuse
 from tests.verify.sim.fleet import Boot
 from tests.verify.sim.load import stop
 from tests.verify.sim.run import Outcome, Simulation
+from tests.verify.sim.scenes import ACTOR, OTHER, PLANS, TIMED
 from tests.verify.sim.world import Process
 
 TTL_S: Final = 2.0
-ACTOR: Final = "n0"
-OTHER: Final = "n1"
 _BEGIN_S: Final = 1.0  # when the scene begins; nodes have joined by then
 _END_S: Final = 5.0  # until then a node of the scene may be killed
 _DOWN_S: Final = 0.5
@@ -77,11 +76,16 @@ class Stage:
         if boot is not None and boot.is_open:
             boot.do(op)
 
-    def leave(self, down_s: float) -> None:
-        """Tell the actor to leave, if it is there."""
-        if self.simulation.fleet.boots[ACTOR] is not None:
-            self.simulation.faults.excuse("leave", ACTOR, down_s)
-            self.simulation.fleet.leave(ACTOR, down_s)
+    @property
+    def now_s(self) -> float:
+        """How long ago the scene has begun."""
+        return self.simulation.world.now_s - _BEGIN_S
+
+    def leave(self, down_s: float, name: str = ACTOR) -> None:
+        """Tell a node to leave, if it is there."""
+        if self.simulation.fleet.boots[name] is not None:
+            self.simulation.faults.excuse("leave", name, down_s)
+            self.simulation.fleet.leave(name, down_s)
 
     def crash(self, name: str, down_s: float) -> None:
         """Kill a node, if it is there."""
@@ -567,6 +571,8 @@ SCENES: Final[dict[str, Scene]] = {
     **CHAINS,
     **BATCHES,
     **OPERATORS,
+    **TIMED,
+    **PLANS,
 }
 _IDLE: Final = (RENEW, RECONCILE, commands.PROBE, commands.PAGE)
 _IDLE_SHAS: Final = frozenset(script.sha.encode() for script in _IDLE)
@@ -579,8 +585,9 @@ def is_step(words: Sequence[bytes]) -> bool:
     return words[0] in (b"XADD", b"XTRIM", b"HGET")
 
 
-def _config(loops: Any, lanes: int = 1) -> Config:
+def _config(loops: Any, lanes: int = 1, shapes: tuple[str, ...] = ()) -> Config:
     return Config(
+        shapes=shapes,
         seed=1,
         loops=loops,
         nodes=2,
@@ -626,7 +633,8 @@ def play(
     scene: Scene, loops: Any, calls: int, *, is_applied: bool, lanes: int = 1
 ) -> tuple[Outcome, int]:
     """Play a scene; the actor dies at that command, 0: it lives.  Return what it sent, too."""
-    simulation = Simulation(_config(loops, lanes))
+    shapes = ("plans",) if scene in PLANS.values() else ()
+    simulation = Simulation(_config(loops, lanes, shapes))
     actor = _Actor(simulation, calls, is_applied=is_applied)
     stage = Stage(simulation)
     if scene is _join:

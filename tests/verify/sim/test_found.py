@@ -21,7 +21,8 @@ from tests.verify.sim.campaign import told
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import Window
 from tests.verify.sim.run import Simulation, play
-from tests.verify.sim.steps import ACTOR, BATCHES, LINES, OTHER, SCENES, Stage, play_all, tell
+from tests.verify.sim.scenes import ACTOR, OTHER, PLANS, TIMED
+from tests.verify.sim.steps import BATCHES, LINES, SCENES, Stage, play_all, tell
 from tests.verify.sim.steps import play as play_scene
 
 LOOPS = ("asyncio", "trio")
@@ -188,9 +189,10 @@ def test_a_lane_left_by_a_late_join_keeps_nobody_out(loops: str) -> None:
 def test_a_crash_after_a_step_loses_nothing(name: str) -> None:
     """G-01, G-04, G-05: the actor dies before or after a command; half of the fleet is trio.
 
-    Each fifth of them here, of batches each eleventh; `make steps` takes all.
+    Each fifth of them here, of what has many less; `make steps` takes all.
     """
-    wrong = play_all(name, "mixed", stride=11 if name in BATCHES else 5)
+    is_long = name in TIMED or name in PLANS
+    wrong = play_all(name, "mixed", stride=23 if is_long else 11 if name in BATCHES else 5)
     assert not wrong, "\n".join(wrong)
 
 
@@ -200,8 +202,11 @@ def test_a_crash_beside_a_line_loses_nothing_where_there_are_more_lanes(name: st
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("name", ["steps", "save", "save soon"])
-def test_so_it_is_with_four_lanes(name: str) -> None:
-    """What a job stores while it goes on is of its own lane."""
-    wrong = play_all(name, "mixed", stride=5, lanes=4)
+@pytest.mark.parametrize(
+    ("name", "stride"),
+    [("steps", 5), ("save", 5), ("save soon", 5), ("fire", 23), ("be members", 23)],
+)
+def test_so_it_is_with_four_lanes(name: str, stride: int) -> None:
+    """What a job stores while it goes on is of its own lane; what it tells goes to others'."""
+    wrong = play_all(name, "mixed", stride=stride, lanes=4)
     assert not wrong, "\n".join(wrong)

@@ -57,6 +57,11 @@ class Timetable:
         """Whether all schedules are gone."""
         return not self._left
 
+    def end_after(self, name: str, after_s: float) -> None:
+        """Take a schedule of somebody else's away, and be over only then."""
+        self._left.add(name)
+        self._world.after(after_s, self._end, name)
+
     def _ask(self, what: str, name: str) -> None:
         boots = self._fleet.open_boots()
         if not boots:

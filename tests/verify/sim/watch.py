@@ -31,13 +31,14 @@ from pool.redis.commands.channel import INCOMING
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.letters import REPLAY
 from pool.redis.commands.recovery import FENCE, REAP, SWEEP
-from pool.redis.commands.schedules import SCHEDULE
+from pool.redis.commands.schedules import SCHEDULE, TICK
 from pool.redis.commands.talk import NOTIFY, InboxPage
 from pool.redis.commands.upkeep import Owned
 from tests.verify.history import Event, Recorder
 from tests.verify.sim import reading
 from tests.verify.sim.chains import carried
 from tests.verify.sim.faults import POOL
+from tests.verify.sim.planned import accepted
 from tests.verify.sim.programs import Programs, token_of
 from tests.verify.sim.server import Server
 from tests.verify.sim.timetable import triggered, watch_changes
@@ -74,7 +75,8 @@ class Watch:
     made_of: dict[tuple[str, str], str] = attrs.field(factory=dict)  # letter -> job id
     token_of: dict[str, str] = attrs.field(factory=dict)  # job id -> the dispatch call's token
     settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
-    changes: set[bytes] = attrs.field(factory=set)  # tokens of changes of schedules
+    changes: set[bytes] = attrs.field(factory=set)  # tokens of changes of schedules, and of ticks
+    planned: dict[str, list[Any]] = attrs.field(factory=dict)  # job id -> key, version
     problems: list[str] = attrs.field(factory=list)  # what no invariant speaks of
     judge_grant: Callable[[str, int, str, str], str] = lambda *_: ""  # in its very step
     _uses: int = 0
@@ -213,8 +215,12 @@ class Watch:
                 if found := _TOKEN.search(item[7]):
                     self.token_of[job] = found[1].decode()
             for item, said in zip(items, reply, strict=True) if isinstance(reply, list) else ():
-                if (facts := triggered(item)) and said.startswith((b"OK", b"QUEUED")):
+                is_taken = said.startswith((b"OK", b"QUEUED"))
+                if is_taken and (facts := triggered(item)):
                     self._accept(facts)
+                if is_taken and (of_plan := accepted(item)):
+                    self.planned[of_plan[0]["job"]] = of_plan[1]
+                    self._accept(of_plan[0])
             if isinstance(reply, list) and b"ENDED" in reply:
                 self.seen.add("dispatch repeated after its end")
         elif script is REPLAY and isinstance(reply, bytes) and reply[:3] == b"OK ":
@@ -233,6 +239,11 @@ class Watch:
             self._on_incoming(keys, args)
         elif script is SCHEDULE and isinstance(reply, list):
             watch_changes(self, args, reply)
+        elif script is TICK and isinstance(reply, list) and reply[0] != b"0":
+            if args[3] not in self.changes:
+                self.changes.add(args[3])
+                extra = {"number": int(reply[0]) // int(args[4]), "missed": int(reply[1])}
+                self._store("ticked", p=process.name, key=args[2].decode(), extra=extra)
         elif script is NOTIFY and isinstance(reply, bytes) and reply[:3] == b"OK ":
             # Who asked again may be told of the message that is there: each is told once.
             if (lane, reply) not in self._messages and (found := _SEQ.search(args[5])):

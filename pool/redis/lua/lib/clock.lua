@@ -1,7 +1,7 @@
 --[[
 clock: notice that the server's clock has stepped, and take it back by another offset; only renewals do.
 
-Needs  lane, ttl, quiet; keys lane, keepalive, journal, due; arguments expected_ms, since_ms, turn, off_ms, who.
+Needs  lane, ttl, journal, quiet; keys lane, keepalive, journal, due; arguments expected_ms, since_ms, turn, off_ms, who.
 Gives  keep_time(): sets now, seen, offset, turn_now, witnessed (what a witness claims, and nobody has settled yet);
 is_late (the caller counts since before `begun`).
 
@@ -109,7 +109,7 @@ local function keep_time()
       if redis.call('ZSCORE', due, 's:') then
         redis.call('ZADD', due, now, 's:') -- schedules go by the server's own clock
       end
-      redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'clock', 'detail', text_of(by))
+      journal_add(journal, 'clock', '', '', '', '', '', '', text_of(by))
     end
     redis.call('HDEL', lane, 'claim', 'reached')
     witnessed = nil

@@ -1,7 +1,7 @@
 --[[
 finish: take a record out of its present state, or end it for good.
 
-Needs  lane, record, batch, queue, keep, steps, channel; keys lane, jobs, pending, due, payloads, checkpoints, parked, letters, attempts,
+Needs  lane, record, batch, queue, keep, steps, channel, follow; keys lane, jobs, pending, due, payloads, checkpoints, parked, letters, attempts,
        journal, source_owned, source_stream (of the record's owner); arguments parked_ms, brief_ms, results_max.
 ]]
 -- The payload as it is now, nil when it stays in `payloads` (flag p), or false when somebody removed it.
@@ -38,13 +38,6 @@ local function lift(key, r, unassigned)
     later('HDEL', payloads, key)
   end
 end
-
--- late journal
-local function journal_add(edge, key, r, detail)
-  redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', edge, 'key', key, 'id', r[ID],
-    'owner', r[OWNER], 'epoch', r[EPOCH], 'attempt', r[ATTEMPT], 'detail', detail)
-end
--- end journal
 
 -- How long before now it was accepted and began (what was never acknowledged, and has begun, did so just now),
 -- what its marks weigh, in halves, and how far it said it was; what is none is left empty, or out at the end.
@@ -170,7 +163,9 @@ local function finish(key, r, word, ttl_ms, detail, body, result, inbox, unassig
   remember(result, pair, text, ttl_ms)
   tally(word, 1)
   if word ~= 'done' then
-    journal_add(word, is_queued and string.sub(key, #r[ID] + 3) or key, r, detail)
+    journal_job(journal, word, is_queued and string.sub(key, #r[ID] + 3) or key, r, detail)
+  elseif lane_had[11] then
+    journal_followed(journal, word, key, r, string.match(history, ',(%d*)'))
   end
   if has(r, 'n') and promote(key) then
     return 'OK ' .. (r[WAITERS] ~= '' and r[WAITERS] or '-') .. ' ' .. text_of(unheard)

@@ -1,7 +1,7 @@
 --[[
 quiet: notice that nobody could renew, or that time was set right; only renewals do.
 
-Needs  lane, ttl; keys lane, keepalive, journal.  Gives quiet (ms until which nobody is fenced),
+Needs  lane, ttl, journal; keys lane, keepalive, journal.  Gives quiet (ms until which nobody is fenced),
 notice_gap(is_stepped, late_ms): which came so long after the first who could have said so; trim_leases().
 Otherwise one outage longer than the TTL, or one clock step, would evict the whole fleet.
 ]]
@@ -22,7 +22,7 @@ local function notice_gap(is_stepped, late_ms)
   if seen > 0 and (is_stepped or now - seen > ttl_ms / 2 or now < seen) then
     quiet = now + ttl_ms - (late_ms or 0)
     redis.call('HSET', lane, 'quiet', text_of(quiet))
-    redis.call('XADD', journal, 'MAXLEN', '~', 10000, '*', 'edge', 'quiet', 'detail', text_of(now - seen))
+    journal_add(journal, 'quiet', '', '', '', '', '', '', text_of(now - seen))
   end
   if now < seen or seen == 0 then
     -- A clock that went back must not stretch the leases by as much.  Each keeps what it had left: that

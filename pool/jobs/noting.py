@@ -1,0 +1,120 @@
+"""A node's way into the journal: events that no script could note.
+
+    emit --> waiting, by lane --note.lua--> journal
+                ^                |
+                +-- a pause -----+  the lane did not answer
+
+One call of a lane is under way at a time.  At most so many events of a lane wait: what comes while
+one hangs is dropped then, and counted in the next one that is noted.  A call whose answer was lost
+is sent again, so an entry may be there twice; what waits dies with its node.  Nothing is written
+for data that are others by now.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import attrs
+
+from pool.core.plans import plan_key
+from pool.core.retry import refused_delay
+from pool.errors import PoolError, StoreUnavailable
+from pool.events import Event
+from pool.jobs.context import Context
+from pool.names import lane_of
+from pool.redis.commands.journal import NotedEvent
+from pool.redis.io.system import Reply
+
+WAITING_MAX: Final = 256  # events of a lane
+BATCH_MAX: Final = 64  # of them in one call
+# Facts with a place of their own, and such as say nothing beside the others.
+_APART: Final = frozenset(
+    {"key", "job_id", "handler", "worker", "identity", "epoch", "attempt"}
+    | {"pool", "node", "lane", "hint", "traceback", "generation"}
+)
+_FACT_CHARS_MAX: Final = 160
+
+
+@attrs.define(eq=False)
+class _Lane:
+    waiting: deque[NotedEvent] = attrs.field(factory=deque)
+    dropped: int = 0
+    failures: int = 0
+    is_flying: bool = False  # or a pause is not over
+
+
+@attrs.define(eq=False)
+class Noter:
+    """Writes a node's events into the journal.  On the event loop only."""
+
+    context: Context
+    _lanes: dict[int, _Lane] = attrs.field(factory=partial(defaultdict, _Lane))
+
+    def note(self, event: Event) -> None:
+        """Note an event, soon."""
+        if not self.context.lanes:
+            return  # the node has not joined
+        facts = attrs.asdict(event, recurse=False)
+        key = facts.get("key") or (plan_key(facts["plan"]) if "plan" in facts else "")
+        number = facts.get("lane")
+        if number is None:
+            number = lane_of(key or event.event, len(self.context.lanes))
+        lane = self._lanes[number]
+        if len(lane.waiting) >= WAITING_MAX:
+            lane.dropped += 1
+            return
+        if lane.dropped:
+            facts["dropped_before"], lane.dropped = lane.dropped, 0
+        lane.waiting.append(noted(event, facts, key, self.context.node_id))
+        self._flush(number, lane)
+
+    def _flush(self, number: int, lane: _Lane) -> None:
+        if lane.is_flying or not lane.waiting:
+            return
+        batch = [lane.waiting.popleft() for _ in range(min(BATCH_MAX, len(lane.waiting)))]
+        lane.is_flying = True
+        call = self.context.lanes[number].lane.note(batch)
+        try:
+            self.context.pipeline.send(call, partial(self._on_reply, number, batch))
+        except PoolError as error:
+            self._on_reply(number, batch, error)
+
+    def _on_reply(self, number: int, batch: Sequence[NotedEvent], reply: Reply) -> None:
+        lane = self._lanes[number]
+        lane.is_flying = False
+        if not isinstance(reply, StoreUnavailable):
+            # Anything else it would answer again: what it does not take is lost.
+            lane.failures = 0
+            self._flush(number, lane)
+            return
+        lane.failures += 1
+        lane.is_flying = True  # until the pause is over
+        lane.waiting.extendleft(reversed(batch))
+        self.context.loop.later(refused_delay(lane.failures), partial(self._again, number))
+
+    def _again(self, number: int) -> None:
+        lane = self._lanes[number]
+        lane.is_flying = False
+        self._flush(number, lane)
+
+
+def noted(event: Event, facts: dict[str, Any], key: str, node: str) -> NotedEvent:
+    """Return what is written of an event."""
+    told = (
+        f"{name}={str(value)[:_FACT_CHARS_MAX]}"
+        for name, value in facts.items()
+        if name not in _APART and value not in ("", None)
+    )
+    return (
+        event.event,
+        key,
+        facts.get("job_id", ""),
+        facts.get("handler", ""),
+        facts.get("worker") or facts.get("identity") or node,
+        facts.get("epoch", ""),
+        facts.get("attempt", ""),
+        " ".join(told),
+    )

@@ -1,0 +1,264 @@
+"""Jobs as somebody sees them who looks from outside: page by page, or all that is known of one.
+
+    jobs   shelves (an index, or a walk) --a page--> rows, a cursor, how many were looked at
+    job    keyfacts --> why it is so, and its arguments, saved state, steps, result
+
+It joins nothing and writes nothing.  A page looks at PAGE_MAX records at most, which holds the
+server for some 2 ms; what moves between two pages may be told twice, or not at all.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final
+
+import attrs
+
+from pool import checks
+from pool.core.codec import decode_call, decode_value, head_of
+from pool.core.ids import member_name
+from pool.core.record import Letter, Outcome, Record, more_of
+from pool.errors import PayloadEncodingError
+from pool.jobs.client.shelves import (
+    PAGE,
+    PAGE_MAX,
+    JobFilter,
+    Shelves,
+    legible,
+    read_cursor,
+)
+from pool.jobs.typed.contract import ours
+from pool.names import Names, key_of, lane_of, pair, queued
+from pool.ops import keyfacts
+from pool.ops.inspect import Found, all_of, fields_of, whole
+from pool.ops.keyfacts import KeyFacts
+from pool.ops.why import Why, why
+from pool.redis.commands.member import Opening
+from pool.redis.pipeline import Pipeline
+
+SLICE: Final = 250  # one command looks at no more: by an index each is a miss of the caches
+
+
+@attrs.frozen(kw_only=True)
+class JobRow:
+    """A live job.
+
+    `age_s` is since it was accepted, `since_s` since its present run began (None: it does not run),
+    `wait_s` until it is due (None: it waits for no time); all in seconds of pool time.
+    """
+
+    key: str
+    job_id: str
+    state: str
+    handler: str
+    kind: str
+    owner: str
+    epoch: int
+    attempt: int
+    crashes: float
+    age_s: float
+    since_s: float | None
+    wait_s: float | None
+    is_stopping: bool
+    error: str
+
+
+@attrs.frozen(kw_only=True)
+class JobRows:
+    """A page of jobs.
+
+    `looked` of `of` records were looked at for it; `of` is 0 where an index led to them.  `cursor`
+    leads to the next page and is empty where there is none; a page without jobs may have one.
+    """
+
+    v: int = 1
+    pool: str
+    jobs: tuple[JobRow, ...]
+    cursor: str
+    looked: int
+    of: int
+
+
+@attrs.frozen(kw_only=True)
+class JobTold:
+    """All that is known of a job.
+
+    `args` and `kwargs` are None where they are not there or cannot be read; `result` is told if
+    `has_result`.  `state_bytes` were saved or handed over, `steps` have their results stored.
+    """
+
+    v: int = 1
+    pool: str
+    key: str
+    job_id: str
+    why: Why
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+    payload_bytes: int = 0
+    codec: str = ""
+    state_bytes: int = 0
+    steps_bytes: int = 0
+    has_result: bool = False
+    result: Any = None
+    result_bytes: int = 0
+
+
+async def jobs(
+    pipeline: Pipeline, found: Found, wanted: JobFilter, *, cursor: str = "", page: int = PAGE
+) -> JobRows:
+    """Read the page of live jobs behind a cursor.
+
+    Raises:
+        InvalidOption: The cursor, or the page's size, cannot be used.
+        PoolError: The server does not answer, or refuses.
+    """
+    page = checks.count("page", page, 1, PAGE_MAX)
+    lane, source, at = read_cursor(cursor)
+    shelves, rows, looked, of = Shelves(pipeline), dict[tuple[str, str], JobRow](), 0, 0
+    while lane < found.lanes and looked < page:
+        n = Names(found.pool, lane)
+        sources = await shelves.sources(n, wanted, await _name_of(pipeline, n, wanted.owner))
+        if source >= len(sources):
+            lane, source, at = lane + 1, 0, "0"
+            continue
+        is_walk = sources[source][0] == "jobs"
+        had = {name for kind, name in sources if kind == "unassigned"} if is_walk else set[str]()
+        pairs, at = await shelves.read(n, sources[source], at, min(SLICE, page - looked))
+        looked += len(pairs)
+        if not at:
+            source, at = source + 1, "0"
+        if is_walk and not of:
+            of = await _total(pipeline, found)
+        now_ms = await _now_ms(pipeline, n)
+        for name, record in legible(pairs):
+            key, age_s = key_of(name), (now_ms - record.accepted / 1000) / 1000
+            if record.handler not in had and wanted.fits(key, record, age_s):
+                rows[key, record.id] = row(key, record, now_ms)
+    is_over = lane >= found.lanes
+    return JobRows(
+        pool=found.pool,
+        jobs=tuple(rows.values()),
+        cursor="" if is_over else f"{lane}.{source}.{at}",
+        looked=looked,
+        of=of,
+    )
+
+
+def row(key: str, record: Record, now_ms: int) -> JobRow:
+    """Return a record as a row."""
+    since_s = (now_ms - record.since_ms) / 1000 if record.since_ms else None
+    is_running, is_waiting = record.state == "running", record.state == "waiting"
+    return JobRow(
+        key=key,
+        job_id=record.id,
+        state=record.state,
+        handler=record.handler,
+        kind=record.kind,
+        owner=record.owner,
+        epoch=record.epoch,
+        attempt=record.attempt,
+        crashes=record.marks.halves / 2,
+        age_s=round(max(0.0, now_ms / 1000 - record.accepted / 1e6), 3),
+        since_s=round(max(0.0, since_s), 3) if since_s is not None and is_running else None,
+        wait_s=round(-since_s, 3) if since_s is not None and is_waiting else None,
+        is_stopping=record.intent.startswith("s"),
+        error=record.error,
+    )
+
+
+async def job(pipeline: Pipeline, found: Found, key: str, job_id: str = "") -> JobTold:
+    """Read all that is known of a key's live or last job, or of the one of that id.
+
+    Raises:
+        PoolError: The server does not answer, or refuses.
+    """
+    facts = await keyfacts.read(pipeline, found, key, job_id)
+    told = JobTold(pool=found.pool, key=key, job_id=facts.job_id, why=why(facts))
+    if facts.is_lost or facts.is_unreadable:
+        return told
+    n = Names(found.pool, lane_of(key, found.lanes))
+    if facts.record is not None:
+        return await _live(pipeline, n, facts, facts.record, told)
+    if facts.ended is not None:
+        return await _ended(pipeline, n, facts.ended, told)
+    return told
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+async def _name_of(pipeline: Pipeline, n: Names, owner: str | None) -> str:
+    """Return the name that a worker has in a lane; empty if it is not known there."""
+    if not owner or "." in owner:
+        return ""
+    [text] = await fields_of(pipeline, [], n.open, [owner])
+    opening = Opening.parse(text) if text else None
+    return member_name(owner, opening.number) if opening is not None else ""
+
+
+async def _total(pipeline: Pipeline, found: Found) -> int:
+    names = [Names(found.pool, number).jobs for number in range(found.lanes)]
+    return sum(await pipeline.execute_all(("HLEN", name) for name in names))
+
+
+async def _now_ms(pipeline: Pipeline, n: Names) -> int:
+    """Return pool time in a lane."""
+    time_ms, offset = await pipeline.at(n.prefix).execute_all(
+        [("TIME",), ("HGET", n.lane, "offset")]
+    )
+    return int(time_ms) + whole(offset or b"0")
+
+
+async def _live(
+    pipeline: Pipeline, n: Names, facts: KeyFacts, record: Record, told: JobTold
+) -> JobTold:
+    key = facts.key
+    entry = f"{record.epoch}-0"
+    if record.state == "pending" and "p" not in record.flags:
+        asked: tuple[str, ...] = ("XRANGE", n.stream(record.owner), entry, entry)
+    else:
+        name = queued(key, record.id) if record.state == "queued" else key
+        asked = ("HGET", n.payloads, name)
+    payload, state, steps = await all_of(
+        pipeline.at(n.prefix),
+        [],
+        [
+            asked,
+            ("HSTRLEN", n.checkpoints, key),
+            ("HSTRLEN", n.checkpoints, f"\n{record.id} {key}"),
+        ],
+    )
+    if isinstance(payload, list):  # of an entry, which may have gone since
+        payload = payload[0][1][5] if payload and len(payload[0][1]) > 5 else None
+    has_followers = more_of(record.more, "followers")
+    if payload and has_followers.isdecimal():
+        payload = payload[: int(has_followers)]
+    return attrs.evolve(_with_call(told, payload), state_bytes=state or 0, steps_bytes=steps or 0)
+
+
+async def _ended(pipeline: Pipeline, n: Names, ended: Outcome, told: JobTold) -> JobTold:
+    if ended.word == "parked":
+        name = pair(told.key, told.job_id)
+        [text] = await fields_of(pipeline.at(n.prefix), [], n.letters, [name])
+        letter = Letter.parse(told.key, told.job_id, text) if text else None
+        return _with_call(told, letter.payload if letter is not None else None)
+    if ended.word != "done":
+        return told
+    told = attrs.evolve(told, result_bytes=len(ended.body))
+    with suppress(PayloadEncodingError):
+        codec = ours(head_of(ended.body)[0])
+        told = attrs.evolve(told, has_result=True, result=decode_value(ended.body, codec))
+    return told
+
+
+def _with_call(told: JobTold, payload: bytes | None) -> JobTold:
+    """Add the arguments, as far as they can be read."""
+    if payload is None:
+        return told
+    told = attrs.evolve(told, payload_bytes=len(payload))
+    with suppress(PayloadEncodingError):
+        codec = head_of(payload)[0]
+        told = attrs.evolve(told, codec=codec)
+        args, kwargs = decode_call(payload, ours(codec))
+        told = attrs.evolve(told, args=list(args), kwargs=dict(kwargs))
+    return told

@@ -1,0 +1,128 @@
+"""How verbs reach a pool, and how they say what they found.
+
+Who only looks opens a line (`looking`) and joins nothing; who changes something joins as a client
+(`joined`), so that what it does is done as any node does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import attrs
+
+from pool.errors import ConfigError
+from pool.jobs.node import Node
+from pool.names import check_pool
+from pool.ops import inspect
+from pool.ops.inspect import Found
+from pool.ops.terminal import write
+from pool.redis.embedded.program import find_server
+from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.pipeline import Pipeline
+from pool.redis.url import Url
+
+T = TypeVar("T")
+
+
+@contextmanager
+def reachable(url: Url) -> Iterator[Url]:
+    """Yield the address to connect to; a shared embedded server runs until we are done.
+
+    Who looks makes nothing: where no server has ever been, none is started.
+    """
+    if url.kind != "embedded":
+        yield url
+        return
+    if not url.path:
+        problem = "embedded:// alone is a server of one process; give the address that it prints"
+        raise ConfigError(setting="url", problem=problem)
+    if not EmbeddedServer.has_been_in(Path(url.path)):
+        raise ConfigError(setting="url", problem=f"no embedded server has ever been in {url.path}")
+    with EmbeddedServer.start(find_server("path"), directory=Path(url.path)) as server:
+        yield Url.parse(server.url)
+
+
+async def check_there(pool: str, url: Url) -> None:
+    """See to it that a pool is not founded by looking at it.
+
+    Raises:
+        ConfigError: There is no such pool.
+    """
+    async with inspect.opened(pool, url):
+        return
+
+
+def look(args: argparse.Namespace, read: Callable[[Pipeline, Found], Awaitable[T]]) -> T:
+    """Return what is read of the pool that the words name; nothing is joined.
+
+    Raises:
+        PoolError: It cannot be; see `inspect.opened`.
+    """
+    check_pool(args.pool)
+
+    async def work(url: Url) -> T:
+        async with inspect.opened(args.pool, url) as (pipeline, found):
+            return await read(pipeline, found)
+
+    with reachable(args.url) as url:
+        return anyio.run(work, url)
+
+
+def act(args: argparse.Namespace, do: Callable[[Node], Awaitable[T]]) -> T:
+    """Return what is done by a client that joins for it.
+
+    Raises:
+        PoolError: It cannot be; ConfigError: there is no such pool.
+    """
+    check_pool(args.pool)
+
+    async def work(url: Url) -> T:
+        async with joined(args.pool, url) as node:
+            return await do(node)
+
+    with reachable(args.url) as url:
+        return anyio.run(work, url)
+
+
+@asynccontextmanager
+async def joined(pool: str, url: Url) -> AsyncIterator[Node]:
+    """Join a pool that is there, as a client that tells nobody of what it sees."""
+    await check_there(pool, url)
+    async with Node(pool, url.credentials.text, observers=()) as node:
+        yield node
+
+
+def tell(args: argparse.Namespace, shape: Any, lines: Iterable[str], *, ok: bool = True) -> int:
+    """Print what was found, as JSON or for people; return the exit code."""
+    if args.json:
+        write([json.dumps(as_facts({"ok": ok, **attrs.asdict(shape)}))])
+    else:
+        write(lines)
+    return 0 if ok else 1
+
+
+def as_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts as JSON can have them."""
+    try:
+        json.dumps(facts)
+    except (TypeError, ValueError):  # bytes, as somebody's own argument
+        told: dict[str, Any] = json.loads(json.dumps(facts, default=_as_json))
+        return told
+    return facts
+
+
+def _as_json(value: object) -> object:
+    """Return what JSON has no form for: bytes in base 64, times in ISO form, else what is shown."""
+    if isinstance(value, bytes):
+        return {"base64": b64encode(value).decode()}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return repr(value)

@@ -1,0 +1,96 @@
+"""Carrying out a verb: what it lacks is filled in, what goes wrong is a line and a code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+
+from pool.errors import (
+    AuthError,
+    NoServer,
+    PoolError,
+    StoreUnavailable,
+    UnsupportedServer,
+    UsageError,
+    again,
+)
+from pool.ops.cli.child import Leash
+from pool.ops.cli.codes import FINDING, OK, UNREACHABLE, USAGE
+from pool.ops.terminal import write
+
+_INTERRUPTED = 128 + 2  # as a shell says of a program that SIGINT ended
+
+
+def carry_out(args: argparse.Namespace) -> int:
+    """Run a verb, and return its exit code; what a user can cause is said in one line."""
+    try:
+        _complete(args)
+        if getattr(args, "child", None) is not None:
+            args.leash = Leash.of(args.child)
+        code: int = importlib.import_module(args.module).run(args)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # who read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except (PoolError, BaseExceptionGroup) as error:
+        if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
+            return _INTERRUPTED
+        cause = _cause(error)
+        if cause is None:
+            raise
+        if isinstance(cause, UsageError) and "pool.ops.cli.loading" in sys.modules:
+            write(sys.modules["pool.ops.cli.loading"].told(cause), sys.stderr)
+        if (leash := getattr(args, "leash", None)) is not None:
+            leash.tell("failed", child=leash.number, problem=str(cause))
+        return _say(str(cause), _code(cause))
+    return code
+
+
+def _complete(args: argparse.Namespace) -> None:
+    """Fill in where the pool is; `run` and `check` do that themselves."""
+    if "handlers" in args or "url" not in args:
+        return
+    from pool.ops.cli.config import gather
+    from pool.redis.url import Url
+
+    said = gather(args, os.environ)
+    for problem in said.problems:
+        if problem.setting in ("pool", "url", "config"):
+            raise again(problem)
+    for name in ("pool", "url"):
+        setattr(args, name, said.given(name))
+    args.url = Url.parse(args.url)  # which whoever shows the arguments may show
+
+
+def _cause(error: BaseException) -> PoolError | None:
+    """Return the error of ours that is behind it, if there is nothing else."""
+    leaves = list(_leaves(error))
+    ours = [leaf for leaf in leaves if isinstance(leaf, PoolError)]
+    return ours[0] if len(ours) == len(leaves) else None
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+def _code(error: PoolError) -> int:
+    match error:
+        case UsageError():
+            return USAGE
+        case StoreUnavailable() | AuthError() | UnsupportedServer() | NoServer():
+            return UNREACHABLE
+        case _:
+            return FINDING
+
+
+def _say(text: str, code: int) -> int:
+    write([f"pool: {' '.join(text.split())}"], sys.stderr)
+    return code

@@ -1,0 +1,66 @@
+"""The journal of a lane: what nodes write into it, and of what jobs it takes all edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import attrs
+
+from pool.redis.commands.calls import Calls, as_ms
+from pool.redis.commands.plain import count, typed
+from pool.redis.commands.reply import done
+from pool.redis.connection import Reply
+from pool.redis.scripts import Script, ScriptCall, Word
+
+# Edge, key, job id, handler, owner, epoch, attempt, detail.
+NotedEvent: TypeAlias = tuple[Word, Word, Word, Word, Word, Word, Word, Word]
+
+
+@attrs.frozen(kw_only=True)
+class Following:
+    """Of what a lane's journal takes all edges, and for how long still."""
+
+    left_s: float
+    keys: tuple[str, ...]
+    handlers: tuple[str, ...]
+
+
+def following(reply: Reply) -> Following:
+    """Read the reply of `follow`."""
+    left_ms, text = reply
+    names = typed(text, bytes).decode(errors="replace").split("\n")
+    return Following(
+        left_s=count(left_ms) / 1000,
+        keys=tuple(name[1:] for name in names if name[:1] == "k"),
+        handlers=tuple(name[1:] for name in names if name[:1] == "h"),
+    )
+
+
+FOLLOW: Final = Script.load("follow", keys="lane", args="generation for_ms names", reads=following)
+NOTE: Final = Script.load("note", keys="lane journal", args="generation *items", reads=done)
+
+
+@attrs.frozen
+class JournalCalls(Calls):
+    """Writing the journal."""
+
+    def note(self, noted: Sequence[NotedEvent]) -> ScriptCall:
+        """Write what a node has seen."""
+        args: list[Word] = [self.generation]
+        for each in noted:
+            args += each
+        return NOTE((self.names.lane, self.names.journal), args)
+
+    def follow(self, keys: Sequence[str], handlers: Sequence[str], *, for_s: float) -> ScriptCall:
+        """Have the journal take all edges of these for so long, instead of what it does now.
+
+        For 0 s: of none any more.
+        """
+        names = [*(f"k{key}\n" for key in keys), *(f"h{name}\n" for name in handlers)]
+        for_ms = as_ms(for_s) if names else 0
+        return FOLLOW((self.names.lane,), (self.generation, for_ms, "".join(names) or "-"))
+
+    def followed(self) -> ScriptCall:
+        """Tell of what it does."""
+        return FOLLOW((self.names.lane,), (self.generation, 0, ""))

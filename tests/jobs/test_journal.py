@@ -1,0 +1,233 @@
+"""The journal as a node reads it, and what nodes write into it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import attrs
+import pytest
+
+from pool import Handlers, Job, Node, Park
+from pool.core.journal import FOREIGN, MISSED, UNREAD
+from pool.errors import InvalidOption, JobParked, StoreFault, StoreUnavailable
+from pool.events import CommitRefused, PlanHeld
+from pool.jobs import noting
+from pool.jobs.noting import Noter
+from pool.listing import Journal, JournalEntry
+from pool.names import Names, lane_of
+from tests.nodes import LANES, PATIENCE_S, Diary, Fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def handlers() -> Handlers:
+    made = Handlers(backoff_s=0.01)
+
+    @made.job("flaky", attempts_max=2)
+    async def flaky(job: Job) -> None:
+        if job.attempt == 1:
+            raise ValueError("no luck")
+        raise Park("enough")
+
+    @made.job("fine")
+    async def fine(job: Job) -> str:
+        return job.key
+
+    return made
+
+
+async def read(journal: Journal, found: list[JournalEntry] | None = None) -> list[JournalEntry]:
+    found = [] if found is None else found
+    with anyio.fail_after(PATIENCE_S):
+        async for entry in journal:
+            found.append(entry)
+    return found
+
+
+def edges(entries: Iterable[JournalEntry]) -> list[tuple[str, str]]:
+    return [(entry.edge, entry.key) for entry in entries]
+
+
+async def park(node: Node, *keys: str) -> None:
+    for key in keys:
+        with pytest.raises(JobParked):
+            await (await node.dispatch("flaky", key)).result(timeout_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("lanes", [1, LANES])
+async def test_it_has_what_is_not_ordinary_and_goes_on_from_any_position(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    await (await node.dispatch("fine", "good")).result(timeout_s=PATIENCE_S)
+    await park(node, "a", "b", "c")
+    found = await read(node.journal())
+    assert sorted(edges(found)) == sorted(
+        (edge, key) for edge in ("parked", "retried") for key in "abc"
+    )
+    assert [entry.at for entry in found] == sorted(entry.at for entry in found)
+    assert {entry.handler for entry in found} == {"flaky"}
+    assert edges(await read(node.journal(key="b"))) == [("retried", "b"), ("parked", "b")]
+    assert await read(node.journal(handler="fine")) == []
+    for place, entry in enumerate(found):
+        assert await read(node.journal(since=entry.position)) == found[place + 1 :]
+    assert await read(node.journal(since=datetime.now(UTC) + timedelta(hours=1))) == []
+    earlier = datetime.now(UTC) - timedelta(hours=1)
+    assert edges(await read(node.journal(since=earlier))) == edges(found)
+
+
+async def test_who_follows_is_told_of_what_comes(fleet: Fleet, handlers: Handlers) -> None:
+    node = await fleet.node(handlers, lanes=LANES)
+    await park(node, "before")
+    diary = Diary()
+
+    async def listen() -> None:
+        async for entry in node.journal(follow=True):
+            diary.note(entry.edge, entry.key)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen)
+        await diary.has("parked", "before")
+        await park(node, "after")
+        await diary.has("parked", "after")
+        tasks.cancel_scope.cancel()
+    assert len(diary.entries) == 4
+
+
+@pytest.mark.parametrize(
+    "since",
+    ["", "x", "1-1.1-1", "1-1..1-1", "-", datetime(2026, 1, 1)],  # noqa: DTZ001
+)
+async def test_a_position_of_another_pool_is_refused(fleet: Fleet, since: Any) -> None:
+    node = await fleet.node(lanes=LANES)
+    with pytest.raises(InvalidOption, match=r"position|zone") as refused:
+        node.journal(since=since)
+    assert str(LANES) in str(refused.value) or "zone" in str(refused.value)
+
+
+async def test_entries_that_the_cap_took_are_told_of(fleet: Fleet, handlers: Handlers) -> None:
+    node = await fleet.node(handlers, lanes=1)
+    await park(node, "a", "b")
+    name = Names(fleet.pool, 0).journal
+    first, *_, last = await read(node.journal())
+    fleet.client.xtrim(name, maxlen=1, approximate=False)
+    found = await read(node.journal(since=first.position))
+    assert edges(found) == [(MISSED, ""), ("parked", "b")]
+    assert await read(node.journal(since=last.position)) == []
+    fleet.client.delete(name)
+    assert edges(await read(node.journal(since=last.position))) == [(MISSED, "")]
+
+
+async def test_what_somebody_else_wrote_there_ends_no_reader(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    node = await fleet.node(handlers, lanes=1)
+    fleet.client.xadd(Names(fleet.pool, 0).journal, {b"\xff": b"\x00"})
+    await park(node, "a")
+    found = await read(node.journal())
+    assert edges(found) == [(FOREIGN, ""), ("retried", "a"), ("parked", "a")]
+
+
+async def test_a_lane_without_a_journal_keeps_nobody_from_the_others(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    """A foreign value in its place: jobs end, others are read, and who follows is told once."""
+    node = await fleet.node(handlers, lanes=LANES)
+    key = next(f"k{n}" for n in range(99) if lane_of(f"k{n}", LANES) != 0)
+    name = Names(fleet.pool, 0).journal
+    fleet.client.set(name, "somebody else's")
+    await park(node, key, next(f"k{n}" for n in range(99) if lane_of(f"k{n}", LANES) == 0))
+    found = list[JournalEntry]()
+    with pytest.raises(StoreFault):
+        await read(node.journal(), found)
+    assert edges(found) == [(UNREAD, ""), ("retried", key), ("parked", key)]
+    assert found[0].lane == 0
+    diary = Diary()
+
+    async def listen() -> None:
+        async for entry in node.journal(follow=True):
+            diary.note(entry.edge, entry.key)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen)
+        await diary.has("parked", key)
+        fleet.client.delete(name)
+        await park(node, key)
+        await diary.has("parked", key, times=2)
+        tasks.cancel_scope.cancel()
+    assert diary.entries.count((UNREAD, "")) == 1
+
+
+# --- what nodes see -----------------------------------------------------------------------------
+
+
+async def test_what_only_a_node_sees_is_noted_under_the_name_of_its_event(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    end = anyio.Event()
+
+    @handlers.job("held")
+    async def held(job: Job) -> None:
+        await end.wait()
+
+    node = await fleet.node(handlers, lanes=LANES)
+    ref = await node.dispatch("held", "k")
+    await ref.started(timeout_s=PATIENCE_S)
+    fleet.client.hdel(Names(fleet.pool, lane_of("k", LANES)).jobs, "k")  # somebody else's hand
+    fleet.is_audited = False
+    end.set()
+    await fleet.until(lambda: _has(node, "commit.refused", "k"))
+
+
+async def _has(node: Node, edge: str, key: str) -> bool:
+    return (edge, key) in edges(await read(node.journal(key=key)))
+
+
+async def test_while_a_lane_hangs_so_many_wait_and_the_others_are_counted(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node(lanes=1)
+    context = node._open_wiring.context
+    noter, send, is_away = Noter(context), context.pipeline.send, True
+
+    def sent(call: Any, on_reply: Any, **options: Any) -> None:
+        if is_away and call.script.name == "note":
+            on_reply(StoreUnavailable(problem="hung", maybe_done=True))
+        else:
+            send(call, on_reply, **options)
+
+    monkeypatch.setattr(context.pipeline, "send", sent)
+    for number in range(noting.WAITING_MAX + 5):
+        noter.note(CommitRefused(key=f"k{number}", epoch=1, answer="FENCED"))
+    is_away = False
+    await fleet.until(lambda: _counts(node, noting.WAITING_MAX))
+    noter.note(PlanHeld(plan="p", stops=3, wanted=0, token="t"))
+    await fleet.until(lambda: _counts(node, noting.WAITING_MAX + 1))
+    *found, held = await read(node.journal())
+    assert [entry.key for entry in found] == [f"k{n}" for n in range(noting.WAITING_MAX)]
+    assert (held.edge, held.key) == ("plan.held", "plan:p")
+    assert held.detail == "plan=p stops=3 wanted=0 token=t dropped_before=5"
+
+
+async def _counts(node: Node, entries: int) -> bool:
+    return len(await read(node.journal())) >= entries
+
+
+def test_each_event_that_is_noted_fits_into_an_entry() -> None:
+    import pool.events as events
+
+    kinds = [getattr(events, name) for name in events.__all__]
+    noted = [kind for kind in kinds if getattr(kind, "is_journalled", False)]
+    assert len(noted) > 15
+    values = {"int": 1, "float": 1.5, "int | None": None, "tuple[int, int]": (1, 2)}
+    for kind in noted:
+        facts = {f.name: values.get(str(f.type), "x") for f in attrs.fields(kind)}
+        told = noting.noted(kind(**facts), facts, "k", "n1")
+        assert len(told) == 8
+        assert all(type(each) in (str, int) for each in told)

@@ -1,0 +1,68 @@
+"""Bugs planted in the command line, as `mutants.py` takes them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_TESTS: Final = "tests/ops/test_verbs.py::"
+_HELP: Final = "tests/house/test_imports.py::"
+_COUNTED: Final = _TESTS + "test_many_are_counted_first_and_stopped_when_that_is_confirmed"
+
+CLI_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
+    {
+        "name": "nobody has to say yes",
+        "breaks": "all that match are stopped by who only wanted to know how many there are",
+        "path": "pool/ops/cli/acting.py",
+        "old": "    if not args.yes:\n",
+        "new": "    if False:\n",
+        "by": (_COUNTED,),
+    },
+    {
+        "name": "more are stopped than were counted",
+        "breaks": "what was dispatched since the count was shown is stopped with them",
+        "path": "pool/jobs/client/stopping.py",
+        "old": "new[: self.most - len(self._asked)]",
+        "new": "new",
+        "by": (_TESTS + "test_no_more_are_stopped_than_were_counted",),
+    },
+    {
+        "name": "what runs is requeued",
+        "breaks": "a running job is said to begin anew, and nothing happens",
+        "path": "pool/ops/admin.py",
+        "old": '    if record.state != "waiting":\n',
+        "new": "    if False:\n",
+        "by": (_TESTS + "test_what_does_not_wait_is_not_requeued",),
+    },
+    {
+        "name": "a look without an end",
+        "breaks": "one command looks at as many records as a page has: 2,000 jobs hold the server",
+        "path": "pool/ops/browse.py",
+        "old": "min(SLICE, page - looked)",
+        "new": "page - looked",
+        "by": (_TESTS + "test_a_page_looks_at_no_more_than_it_may_and_says_so",),
+    },
+    {
+        "name": "a pool is purged under its nodes",
+        "breaks": "who is there loses what it works at",
+        "path": "pool/ops/admin.py",
+        "old": "        await _check_nobody(pipeline, found)\n",
+        "new": "        pass\n",
+        "by": (_TESTS + "test_a_pool_is_purged_whole_and_nothing_else",),
+    },
+    {
+        "name": "status sees nothing wrong",
+        "breaks": "exit code 0 while jobs wait for a handler that nobody has",
+        "path": "pool/ops/summary.py",
+        "old": 'if each.severity != "note")',
+        "new": "if False)",
+        "by": (_TESTS + "test_status_names_what_is_wrong_and_where",),
+    },
+    {
+        "name": "help imports the settings",
+        "breaks": "`pool --help` takes as long as all that the pool needs",
+        "path": "pool/ops/cli/__init__.py",
+        "old": 'is_whole=not {"run", "check"}.isdisjoint(words)',
+        "new": "is_whole=True",
+        "by": (_HELP + "test_help_and_version_import_nothing_but_pythons_own",),
+    },
+)
