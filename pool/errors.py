@@ -45,6 +45,7 @@ __all__ = [
     "NoSuchBatch",
     "NoSuchJob",
     "NoSuchLetter",
+    "NoSuchMember",
     "NoSuchPlan",
     "NoSuchSchedule",
     "NodeError",
@@ -70,6 +71,7 @@ __all__ = [
     "StoreFault",
     "StoreLost",
     "StoreUnavailable",
+    "TooManyPaused",
     "TooManySteps",
     "UnknownHandler",
     "UnknownVersion",
@@ -654,6 +656,33 @@ class NoSuchJob(RefusedError):
 
     key: str
     job_id: str = ""
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NoSuchMember(RefusedError):
+    """No node with workers, and no worker, has this id.
+
+    Ids are new with every start: it may have left, or died, since it was listed.
+    """
+
+    code: ClassVar[str] = "POOLNOMEMBER"
+    hint: ClassVar[str] = "`pool status` and Node.workers tell which there are"
+
+    member: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class TooManyPaused(RefusedError):
+    """So many handlers, or keys, are paused, and no more may be.
+
+    Each script that grants reads the names of paused handlers, and each node has a copy of all.
+    """
+
+    code: ClassVar[str] = "POOLPAUSEDMAX"
+    hint: ClassVar[str] = "resume some, or pause the handler of these keys, or the whole pool"
+
+    what: str
+    paused_max: int
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

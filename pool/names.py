@@ -28,6 +28,7 @@ STEP_BYTES_MAX = 128
 OF_PLANS = "plan:"  # so begin the keys of the jobs that keep plans, and the ids of plans' jobs
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
+PAUSED = "paused"  # a field of `lane`, see `lib/pause.lua`
 # No key begins with a control character: what stands beside keys, in the same hashes.
 QUEUED, LINE, OUT, IN, FOLLOWERS = "\t", "\n", "\r", "\v", "\f"
 
@@ -62,6 +63,11 @@ def pair(key: str, job_id: str) -> str:
 def queued(key: str, job_id: str) -> str:
     """Return the name in `jobs` of a record that waits behind another; see `lib/queue.lua`."""
     return QUEUED + pair(key, job_id)
+
+
+def paused_key(key: str) -> str:
+    """Return the field of `lane` that says that a key is paused; see `lib/pause.lua`."""
+    return f"{PAUSED} {key}"
 
 
 def line(key: str) -> str:

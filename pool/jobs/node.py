@@ -42,7 +42,9 @@ from pool.jobs.client.dispatch import Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
 from pool.jobs.client.journal import Journal, JournalFilter, start_of
 from pool.jobs.client.listing import JobPage, Listing
+from pool.jobs.client.operating import Operating
 from pool.jobs.client.parked import DeadLetters
+from pool.jobs.client.pausing import Operator
 from pool.jobs.client.plan_ref import PlanRef, plans, see_to
 from pool.jobs.client.plans import compared, keep_plan
 from pool.jobs.client.ref import JobRef, Status, status_of, stopped
@@ -91,7 +93,7 @@ State = Literal[
 ]
 
 
-class Node(Dispatching):
+class Node(Dispatching, Operating):
     """One member of a pool, embedded in a service: `async with Node(...) as node`.
 
     Without handlers it is a client: it dispatches and waits, and recovers the jobs of dead workers
@@ -798,6 +800,25 @@ class Node(Dispatching):
             with suppress(NotRunning):  # it ends by something worse
                 self._begin_drain(wiring, self.settings.grace_s)
 
+    def _on_drain(self) -> None:
+        """An operator has this node drain."""
+        if self._state == "open":  # else it looks again when it has opened
+            with suppress(NotRunning):  # it ends by something worse
+                self._begin_drain(self._open_wiring, self.settings.grace_s)
+
+    def _operator(self) -> Operator:
+        self._check_open()
+        context = self._open_wiring.context
+
+        host, pid = context.io.place
+        return Operator(
+            pipeline=context.pipeline,
+            control=context.control,
+            generation=context.generation,
+            lanes=len(context.lanes),
+            by=f"node {self.id}, pid {pid} on {host}",
+        )
+
     # --- start and stop -----------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
@@ -832,6 +853,8 @@ class Node(Dispatching):
             raise
         self._state = "open"
         self._on_shutdown()
+        if self._open_wiring.is_to_drain:
+            self._on_drain()
         return self
 
     async def __aexit__(
@@ -909,7 +932,9 @@ class Node(Dispatching):
         """Join the pool, with a worker if there are handlers."""
         made = await open_pool(context)
         check_ttl(context, made.ttl_ms)
-        wiring = self._wiring = Wiring(context, made, on_shutdown=self._on_shutdown)
+        wiring = self._wiring = Wiring(
+            context, made, on_shutdown=self._on_shutdown, on_drain=self._on_drain
+        )
         self._client = JobClient(
             pool=self.pool,
             handlers=self._handlers,

@@ -289,7 +289,7 @@ class JobClient:
         if scope.cancelled_caught:
             raise TimeoutError
 
-    def why_waits(self, record: Record | None) -> str:
+    def why_waits(self, record: Record | None, key: str) -> str:
         """Return why a job has not begun, as its record was when it was looked at last."""
         workers = self.context.roster.workers
         if record is None:
@@ -299,6 +299,8 @@ class JobClient:
                 return f"{record.owner} was given it, and has not begun it"
             case "waiting":
                 return "its retry is not due" if record.error else "its delay is not over"
+            case "unassigned" if paused := self.context.roster.asked.pause_of(key, record.handler):
+                return f"{paused} is paused{f': {paused.reason}' if paused.reason else ''}"
             case "unassigned" if any(record.handler in who.handlers for who in workers):
                 return f"all slots for {record.handler!r} are taken"
             case "unassigned":
@@ -323,7 +325,7 @@ class JobClient:
         elif record.state == "running":
             how = f"{record.owner} runs attempt {record.attempt} of it"
         else:
-            how = f"it is {record.state}: {self.why_waits(record)}"
+            how = f"it is {record.state}: {self.why_waits(record, waiting.key)}"
         return f"{job} has not ended within {timeout_s:g} s: {how}"
 
     def worker(self, owner: str) -> WorkerInfo | None:

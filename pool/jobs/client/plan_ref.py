@@ -109,7 +109,7 @@ class PlanRef:
             state=record.state,
             owner=record.owner,
             version=plan_and_version(record.handler)[1],
-            why=client.why_waits(record),
+            why=client.why_waits(record, plan_key(self.name)),
             last=last,
         )
 

@@ -133,7 +133,7 @@ def status_of(
         crashes=found.marks.halves / 2,
         is_stopping=found.intent.startswith("s"),
         error=found.error,
-        why=client.why_waits(found),
+        why=client.why_waits(found, key),
         waits_until_ms=found.since_ms if found.state == "waiting" else 0,
         begin_by_ms=begin_by_ms(found.more),
         replay_of=more_of(found.more, "lineage"),
@@ -200,7 +200,7 @@ class JobRef(Generic[R]):
             await self._wait(waiting, timeout_s)
         except TimeoutError:
             assert timeout_s is not None
-            why = self._client.why_waits(waiting.record)
+            why = self._client.why_waits(waiting.record, waiting.key)
             raise NotStarted(
                 key=self.key, job_id=self.job_id, waited_s=timeout_s, why=why
             ) from None

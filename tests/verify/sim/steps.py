@@ -18,6 +18,7 @@ from typing import Any, Final
 import attrs
 
 from pool import Follower, Node
+from pool.core.pauses import Pause
 from pool.errors import PoolError
 from pool.jobs.client.ref import JobRef
 from pool.maps import commands
@@ -480,6 +481,67 @@ def _tend(stage: Stage) -> None:
     stage.at(0.03, end)
 
 
+def _pause(stage: Stage) -> None:
+    """Have the actor pause, and resume; whatever becomes of it another one takes that back."""
+    _operate(stage, ACTOR, lambda _: Pause())
+
+
+def _pause_a_key(stage: Stage) -> None:
+    _operate(stage, ACTOR, lambda key: Pause(key=key))
+
+
+def _be_paused(stage: Stage) -> None:
+    """Have the actor run what is paused then, and wait for what is dispatched behind that."""
+    _operate(stage, OTHER, lambda _: Pause(handler="work"))
+
+
+def _operate(stage: Stage, by: str, what: Callable[[str], Pause]) -> None:
+    world, operators = stage.simulation.world, stage.simulation.operators
+
+    def begin() -> None:
+        keys = [stage.key_of(name) for name in (ACTOR, ACTOR, OTHER, ACTOR, OTHER)]
+        pause = what(keys[1])
+
+        async def ask_pause(_: Boot, node: Node) -> None:
+            await node.pause(handler=pause.handler, key=pause.key)
+
+        async def ask_resume(_: Boot, node: Node) -> None:
+            await node.resume(handler=pause.handler, key=pause.key)
+
+        operators._begin("paused", str(pause))
+        stage._dispatch(OTHER, keys[0], "work", {"s": 0.3}, {})
+        world.after(0.05, stage.do, by, ask_pause)
+        for number, key in enumerate(keys[1:]):
+            who, plan = (OTHER, ACTOR)[number % 2], {"fails": number % 2}
+            world.after(0.3 + 0.05 * number, stage._dispatch, who, key, "work", plan, {})
+        world.after(1.0, stage.do, by, ask_resume)
+        world.after(2.0, operators.end)
+
+    stage.at(0.0, begin)
+
+
+def _be_cordoned(stage: Stage) -> None:
+    """Have the actor be cordoned while it has a job, and others are dispatched."""
+    world, operators = stage.simulation.world, stage.simulation.operators
+
+    def begin() -> None:
+        keys = [stage.key_of(name) for name in (ACTOR, ACTOR, OTHER, ACTOR)]
+        stage._dispatch(OTHER, keys[0], "work", {"s": 0.6}, {})
+        world.after(0.1, operators.cordon, ACTOR)
+        for number, key in enumerate(keys[1:]):
+            world.after(0.3 + 0.05 * number, stage._dispatch, OTHER, key, "work", {}, {})
+        world.after(1.0, operators.uncordon)
+        world.after(2.0, operators.end)
+
+    stage.at(0.0, begin)
+
+
+OPERATORS: Final[dict[str, Scene]] = {
+    "pause": _pause,
+    "pause a key": _pause_a_key,
+    "be paused": _be_paused,
+    "be cordoned": _be_cordoned,
+}
 BATCHES: Final[dict[str, Scene]] = {
     "make a batch": _make_a_batch,
     "go on with a batch": _go_on_with_a_batch,
@@ -528,6 +590,7 @@ SCENES: Final[dict[str, Scene]] = {
     **LINES,
     **CHAINS,
     **BATCHES,
+    **OPERATORS,
     **TIMED,
     **PLANS,
 }
