@@ -25,7 +25,7 @@ from pool.redis.pipeline import Pipeline
 MEMBERS_MAX: Final = 2_000  # nodes and workers of a lane, those whose leases end first
 _TOGETHER: Final = 100  # members asked for in one round trip
 # The worst last: of several lanes that one counts.
-_ORDER: Final = ("live", "closed", "draining", "hung", "silent", "fenced", "gone")
+_ORDER: Final = ("live", "closed", "cordoned", "draining", "hung", "silent", "fenced", "gone")
 assert set(_ORDER) == set(get_args(Standing))
 
 
