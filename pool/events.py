@@ -57,6 +57,7 @@ __all__ = [
     "RecordQuarantined",
     "RunDisturbed",
     "ScheduleMissed",
+    "ScheduleOverlapped",
     "ScheduleUnreadable",
     "ServiceMoved",
     "SinkBeganAnew",
@@ -481,6 +482,20 @@ class ScheduleMissed:
     schedule: str
     lane: int
     missed: int
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleOverlapped:
+    """So many times of a schedule made no job: its key had one, and `if_exists` puts that before
+    them.  Give it less to do, a longer interval, or `if_exists="queue"`.
+    """
+
+    event: ClassVar[str] = "schedule.overlapped"
+    level: ClassVar[str] = "warning"
+
+    schedule: str
+    lane: int
+    overlapped: int
 
 
 @attrs.frozen(kw_only=True)

@@ -187,7 +187,8 @@ def _shown(words: Sequence[str], environ: dict[str, str]) -> str:
             said += piece
     os.close(ours)
     host = socket.gethostname()  # nobody else's business, and as wide
-    said = said.replace(host.encode(), "host-1234567890"[: len(host)].ljust(len(host)).encode())
+    shown = "host-1234567890"[: len(host)].ljust(len(host))
+    said = re.sub(rb"\b" + re.escape(host.encode()) + rb"\b", shown.encode(), said)  # not in ids
     last = said.decode().replace("\r", "").split("\x1b[H\x1b[J")[-1]
     lines = [line.rstrip() for line in _CODES.sub("", last).split("\n")]
     return "\n".join(lines).strip("\n") + "\n"

@@ -1,22 +1,28 @@
 """A schedule as it stands in its lane, and what is to be fired of it now.  Pure.
 
-    STATE DUE NEXT LAST FIRED MISSED TOKEN\\n {when it is due} \\n MORE, and its job
+    STATE DUE NEXT LAST FIRED MISSED OVERLAPPED TOKEN\\n {when it is due} \\n MORE, and its job
 
     STATE   a active, p paused
     DUE     ms of the server's clock when somebody is to come: NEXT and its jitter
     NEXT    the nominal time of its next firing; none is fired twice, as firing it puts this on
     LAST    that of the latest one, 0 if there was none
-    FIRED, MISSED   how many jobs its times have made, and of how many there was none
+    FIRED, MISSED, OVERLAPPED   how many jobs its times have made; how many times made none, as
+            nobody could fire them, or as their key had a job that the policy puts before them
     TOKEN   of the call that has written this
 
 The first line is what the scripts compare and write (`lua/schedule.lua`); what is behind it only
 changes with the schedule itself.
 
     next <= now  --fire--> a job for each time that its misfire policy lets through, next > now
+    a job        --incoming--> accepted, or left out: then the key's lane sends that back, and it
+                               is counted as OVERLAPPED, and not as FIRED any more
 
 A time is missed when nobody could fire it within `ON_TIME_S`: no node was there, or the clock was
 put forward.  When it is put back, the times between come once more, and were fired: `next` is
 behind them.
+
+Where a job that comes to a busy key is left out, of several times that are due at once only the
+latest can make a job, whatever the order: the others are counted as overlapped at once.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ from pool.core.digits import number
 from pool.core.followers import renamed
 from pool.core.record import KIND_LETTERS, Kind, pack_more
 from pool.core.times import When, moment, next_ms, packed, times, unpacked
-from pool.errors import PoolError
+from pool.errors import ConfigError, PoolError
 
 ON_TIME_S: Final = 10.0
 FIRED_MAX: Final = 100  # firings of one schedule in one step; the next step takes the next ones
@@ -59,6 +65,11 @@ class ScheduledJob:
     more: str = ""  # of its record, but for its followers
     call: bytes = b""
     followers: bytes = b""  # packed, of a job with the id PLACEHOLDER
+
+    @property
+    def is_left_out(self) -> bool:
+        """Say whether none is made for a key that has a live job, as far as that is known here."""
+        return not self.policy or self.policy.startswith(("a", "b"))
 
     def made(self, job_id: str) -> tuple[str, bytes]:
         """Return what the job of that id has in `more`, and its payload."""
@@ -87,12 +98,14 @@ class ScheduleHead:
     last_ms: int = 0
     fired: int = 0
     missed: int = 0
+    overlapped: int = 0
     token: str = ""
 
     def pack(self) -> str:
         """Return its line."""
-        numbers = (self.due_ms, self.next_ms, self.last_ms, self.fired, self.missed)
-        return " ".join(map(str, ("p" if self.is_paused else "a", *numbers, self.token)))
+        counts = (self.fired, self.missed, self.overlapped)
+        words = (self.due_ms, self.next_ms, self.last_ms, *counts, self.token)
+        return " ".join(map(str, ("p" if self.is_paused else "a", *words)))
 
 
 @attrs.frozen(kw_only=True)
@@ -122,7 +135,7 @@ class StoredSchedule:
         return f"{when}\n{told_job}\n".encode() + job.call + job.followers
 
 
-_HEAD: Final = re.compile(rb"([ap]) (\d+) (\d+) (\d+) (\d+) (\d+) (\S+)", re.ASCII)
+_HEAD: Final = re.compile(rb"([ap])" + rb" (\d+)" * 6 + rb" (\S+)", re.ASCII)
 
 
 def parse_head(line: bytes) -> ScheduleHead | None:
@@ -132,7 +145,7 @@ def parse_head(line: bytes) -> ScheduleHead | None:
         return None
     state, *numbers, token = found.groups()
     try:
-        due, following, last, fired, missed = map(number, numbers)
+        due, following, last, fired, missed, overlapped = map(number, numbers)
     except ValueError:
         return None
     return ScheduleHead(
@@ -142,6 +155,7 @@ def parse_head(line: bytes) -> ScheduleHead | None:
         last_ms=last,
         fired=fired,
         missed=missed,
+        overlapped=overlapped,
         token=token.decode(),
     )
 
@@ -149,8 +163,7 @@ def parse_head(line: bytes) -> ScheduleHead | None:
 def parse(name: str, text: bytes) -> StoredSchedule | None:
     """Return a schedule, or None when nobody can read it.
 
-    Raises:
-        ConfigError: It takes an extra that is not installed, or zones that are not.
+    For one whose cron expression takes an extra, or zones, that are not here, see `unpacked`.
     """
     line, _, rest = text.partition(b"\n")
     when, _, rest = rest.partition(b"\n")
@@ -166,12 +179,13 @@ def parse(name: str, text: bytes) -> StoredSchedule | None:
         if type(job.lane) is not int or type(call) is not int:
             return None
         return StoredSchedule(name=name, head=head, when=unpacked(json.loads(when)), job=job)
-    except PoolError as error:
-        if error.code == "POOLCONFIG":
-            raise
+    except (PoolError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
+
+
+def unread(name: str, error: ConfigError) -> ConfigError:
+    """Return the same error, which names the schedule."""
+    return ConfigError(setting=error.setting, problem=f"schedule {name!r}: {error.problem}")
 
 
 # --- what is due ----------------------------------------------------------------------------
@@ -183,6 +197,7 @@ class Firing:
 
     times: Sequence[int]  # for each a job
     missed: int = 0  # times for which there is none, as far as they were counted
+    overlapped: int = 0  # times for which there is none, as a later one would have left it out
     head: ScheduleHead | None
 
 
@@ -207,8 +222,10 @@ def fire(stored: StoredSchedule, now_ms: int, token: str) -> Firing:
         assert cursor.next_ms is not None
         fired.append(cursor.next_ms)
         cursor.pass_to(cursor.next_ms + 1)
+    overlapped = max(0, len(fired) - 1) if stored.job.is_left_out else 0
+    fired = fired[overlapped:]
     if cursor.next_ms is None:
-        return Firing(times=fired, missed=missed, head=None)
+        return Firing(times=fired, missed=missed, overlapped=overlapped, head=None)
     head = attrs.evolve(
         head,
         due_ms=due_ms(stored.name, when, cursor.next_ms),
@@ -216,9 +233,10 @@ def fire(stored: StoredSchedule, now_ms: int, token: str) -> Firing:
         last_ms=fired[-1] if fired else head.last_ms,
         fired=head.fired + len(fired),
         missed=head.missed + missed,
+        overlapped=head.overlapped + overlapped,
         token=token,
     )
-    return Firing(times=fired, missed=missed, head=head)
+    return Firing(times=fired, missed=missed, overlapped=overlapped, head=head)
 
 
 class _Cursor:

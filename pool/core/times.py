@@ -188,14 +188,29 @@ def packed(when: When) -> dict[str, Any]:
 
 
 def unpacked(told: dict[str, Any]) -> When:
-    """Return what was packed; raises as the three do, and `KeyError`."""
+    """Return what was packed; raises as the three do, and `KeyError`.
+
+    A `Cron` that cannot be read here, without the extra or its zones, is told as it stands: only
+    who asks when it is due next is told by `ConfigError`.
+    """
     if "at_ms" in told:
         return At(moment(told["at_ms"]), window_s=told["window_s"])
     firing = {name: told[name] for name in ("misfire", "window_s", "jitter_s")}
     if "every_s" in told:
         start = moment(told["start_ms"]) if "start_ms" in told else None
         return Every(told["every_s"], start=start, **firing)
-    return Cron(told["cron"], tz=told["tz"], **firing)
+    try:
+        return Cron(told["cron"], tz=told["tz"], **firing)
+    except ConfigError:
+        cron = object.__new__(Cron)
+        texts = {
+            "expression": checks.text("cron", told["cron"]),
+            "tz": checks.text("tz", told["tz"]),
+        }
+        for name, value in (texts | firing).items():
+            object.__setattr__(cron, name, value)
+        _check_firing(cron)
+        return cron
 
 
 def moment(at_ms: int) -> datetime:
@@ -210,8 +225,14 @@ def check_moment(name: str, given: object) -> None:
         InvalidOption: It is none.
     """
     value: Any = given
-    if not issubclass(type(given), datetime) or value.utcoffset() is None:
-        raise checks.option(name, given, "a datetime with a zone, as with tzinfo=UTC")
+    try:
+        is_moment = issubclass(type(given), datetime) and value.utcoffset() is not None
+    except Exception as error:  # of a zone that the user wrote
+        problem = f"its zone raises {shown(error)}"
+        raise InvalidOption(option=name, value=shown(given), problem=problem) from error
+    if not is_moment:
+        told = value.isoformat() if type(given) is datetime else given
+        raise checks.option(name, told, "a datetime with a zone, as with tzinfo=UTC")
     if not 1970 < value.year < _YEAR_MAX:
         raise checks.option(name, given, f"a year from 1971 to {_YEAR_MAX - 1}")
 
@@ -230,8 +251,14 @@ def _check_firing(when: When) -> None:
 # --- zones ----------------------------------------------------------------------------------
 
 
+# Files beside those of zones, which are other zones on other machines, or count leap seconds.
+_NO_PLACES: Final = frozenset({"localtime", "posixrules", "Factory"})
+
+
 @lru_cache(maxsize=1024)
 def _zone_named(name: str) -> ZoneInfo | None:
+    if name in _NO_PLACES or name.startswith(("right/", "posix/")):
+        return None
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # no such file, no such name, a directory
@@ -247,7 +274,7 @@ def _zone(name: object) -> ZoneInfo:
     if not known:
         needs = "this machine has no zones: pip install 'keyed-pool[schedules]'"
         raise ConfigError(setting="tz", problem=needs)
-    close = difflib.get_close_matches(text, known)
+    close = difflib.get_close_matches(text, known - _NO_PLACES)
     hint = f"; is it {' or '.join(close)}?" if close else ""
     raise InvalidOption(option="tz", value=shown(text), problem=f"no zone of IANA's{hint}")
 

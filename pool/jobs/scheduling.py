@@ -15,10 +15,9 @@ from typing import Final
 
 import attrs
 
-from pool import checks
 from pool.core.schedules import ScheduledJob, StoredSchedule, due_ms, first_head, parse
-from pool.core.times import When
-from pool.errors import StoreFault, StoreLost
+from pool.core.times import At, When, moment
+from pool.errors import InvalidOption, StoreFault, StoreLost, shown
 from pool.jobs.context import Context, LaneState
 from pool.redis.commands.schedules import ScheduleChange, SchedulePage
 
@@ -67,17 +66,25 @@ async def keep(context: Context, wanted: WantedSchedule) -> None:
         if had is not None and had.when == when:
             first = attrs.evolve(had.head, token=token)
         if first is None:
-            raise checks.option("when", when, "a time to come: this one is over")
+            raise is_over(when, now_ms)
         if had is not None:
             before = had.head
             first = attrs.evolve(first, is_paused=before.is_paused, last_ms=before.last_ms)
             first = attrs.evolve(first, fired=before.fired, missed=before.missed)
+            first = attrs.evolve(first, overlapped=before.overlapped)
         stored = StoredSchedule(name=name, head=first, when=when, job=wanted.job)
         if had is not None and had.body == stored.body:
             return None
         return change_of(found, stored)
 
     await change(context, name, judge)
+
+
+def is_over(when: When, now_ms: int) -> InvalidOption:
+    """Return what says that a time has passed by the server's clock."""
+    at = when.when.isoformat() if isinstance(when, At) else shown(when)
+    problem = f"not a time to come: the server's clock says {moment(now_ms).isoformat()}"
+    return InvalidOption(option="when", value=at, problem=problem)
 
 
 def change_of(found: FoundSchedule, stored: StoredSchedule) -> ScheduleChange:

@@ -23,7 +23,7 @@ from pool.core.options import Options
 from pool.core.plans import PlanTurn, plan_and_version, plan_key, stored_turn
 from pool.core.record import Record
 from pool.core.schedules import parse
-from pool.errors import AuthError, PoolError, StoreFault, UsageError, again
+from pool.errors import AuthError, PoolError, StoreFault, again
 from pool.jobs.roster import WorkerEntry
 from pool.jobs.scheduling import HOLD_S
 from pool.names import Control, Names, lane_of
@@ -419,14 +419,11 @@ class _Reading:
             looked += len(flat) // 2
             for raw, text in zip(flat[::2], flat[1::2], strict=True):
                 name = raw.decode(errors="surrogateescape")
-                try:
-                    stored = parse(name, text)
-                except UsageError:
-                    continue  # it takes an extra that is not here
+                stored = parse(name, text)
                 if stored is None:
                     unreadable.append(name)
-                elif stored.head.missed:
-                    missed[name] = stored.head.missed
+                elif jobless := stored.head.missed + stored.head.overlapped:
+                    missed[name] = jobless
             if not cursor.strip("0"):
                 break
         return {

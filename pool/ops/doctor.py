@@ -482,8 +482,8 @@ def _missed(facts: PoolFacts) -> Iterator[Spot]:
     if missed:
         names = sorted(missed, key=lambda name: -missed[name])
         yield Spot(
-            says=f"{len(names)} schedules have missed times since they were made, the most "
-            f"{missed[names[0]]}",
+            says=f"{len(names)} schedules have had times without a job since they were made, "
+            f"the most {missed[names[0]]}",
             count=sum(missed.values()),
             keys=tuple(names),
             command=f"pool schedules show {shlex.quote(names[0])}",
@@ -1021,10 +1021,10 @@ RULES: Final = (
     Rule(
         "schedule-missed",
         "note",
-        "how many times each schedule has missed, 1,000 of each lane",
+        "how many times each schedule has missed, or left to the job before, 1,000 of each lane",
         "any since it was made",
-        "No node was there then, or the clock was put on. `misfire` says what becomes of such "
-        "times.",
+        "Missed: no node was there then, or the clock was put on; `misfire` says what becomes of "
+        "such times. Overlapped: its key had a job yet, and `if_exists` keeps that.",
         _missed,
     ),
     Rule(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice
 from zoneinfo import ZoneInfo
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,18 @@ from pool.core.schedules import (
     time_of,
 )
 from pool.core.schedules import parse as parse_schedule
-from pool.core.times import At, Cron, Every, Misfire, When, next_ms, packed, times, unpacked
+from pool.core.times import (
+    At,
+    Cron,
+    Every,
+    Misfire,
+    When,
+    moment,
+    next_ms,
+    packed,
+    times,
+    unpacked,
+)
 from pool.errors import ConfigError, InvalidOption
 
 NORTH, SOUTH = "Europe/Paris", "Australia/Sydney"
@@ -134,6 +147,9 @@ def test_an_unknown_zone_is_refused(zone: str) -> None:
         Cron("0 3 * * *", tz=zone)
     with pytest.raises(InvalidOption, match="Europe/Paris"):
         Cron("0 3 * * *", tz="Europe/Pari")
+    for name in ("localtime", "posixrules", "Factory", "right/UTC"):
+        with pytest.raises(InvalidOption, match="no zone"):
+            Cron("0 3 * * *", tz=name)
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +173,37 @@ def test_bad_values_are_refused() -> None:
     for option in ({"window_s": -1}, {"jitter_s": 86_401}):
         with pytest.raises(InvalidOption):
             Every(5, **option)  # type: ignore[arg-type]
+
+
+class _Broken(tzinfo):
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        raise RuntimeError("no offset")
+
+    def dst(self, _: datetime | None) -> timedelta:
+        raise RuntimeError("no dst")
+
+    def tzname(self, _: datetime | None) -> str:
+        raise RuntimeError("no name")
+
+
+def test_a_bad_moment_is_shown_and_a_zone_that_raises_is_an_error_of_ours() -> None:
+    with pytest.raises(InvalidOption) as refused:
+        At(datetime(2026, 1, 1))  # noqa: DTZ001 - that is what is wrong
+    assert "2026-01-01T00:00:00" in str(refused.value)
+    with pytest.raises(InvalidOption, match="RuntimeError") as refused:
+        At(datetime(2026, 1, 1, tzinfo=_Broken()))
+    assert isinstance(refused.value.__cause__, RuntimeError)
+
+
+def test_day_of_month_and_day_of_week_are_as_in_debian() -> None:
+    """Either will do; but both must, if one of them begins with a star."""
+
+    def days(expression: str) -> list[int]:
+        found = islice(times(Cron(expression), ms(YEAR) - 1), 6)
+        return [moment(at_ms).day for at_ms in found]
+
+    assert days("0 0 13 * FRI") == [2, 9, 13, 16, 23, 30]
+    assert days("0 0 */2 * MON") == [5, 19, 9, 23, 9, 23]
 
 
 def test_an_interval_is_the_same_for_everybody_and_has_a_beginning() -> None:
@@ -228,6 +275,19 @@ def test_a_long_outage_of_a_quick_schedule_is_fired_in_slices() -> None:
     assert at == [ms(YEAR) + 1000 * n for n in range(260)]
 
 
+@pytest.mark.parametrize("policy", ["", "a", "b"])
+def test_of_late_times_only_the_newest_is_fired(policy: str) -> None:
+    """Where the others would be left out behind the first one; none is gone without a word."""
+    schedule = stored(Every(3), YEAR)
+    schedule = attrs.evolve(schedule, job=attrs.evolve(JOB, policy=policy))
+    found = fire(schedule, ms(YEAR) + 90_000, "t1")
+    assert (offsets(found), found.missed, found.overlapped) == ([90], 26, 4)
+    assert found.head is not None
+    assert (found.head.fired, found.head.missed, found.head.overlapped) == (1, 26, 4)
+    alone = fire(schedule, ms(YEAR), "t1")
+    assert (offsets(alone), alone.overlapped) == ([0], 0)
+
+
 def test_months_of_missed_seconds_are_one_firing_of_the_latest() -> None:
     late_s = 90 * 86_400.0
     found = fired(Cron("* * * * * *", window_s=3600), late_s)
@@ -283,7 +343,7 @@ def test_jitter_is_the_same_whoever_asks_and_nothing_is_fired_before_it() -> Non
 def test_a_schedule_reads_as_it_was_written(when: When) -> None:
     assert unpacked(packed(when)) == when
     head = ScheduleHead(
-        is_paused=True, due_ms=5, next_ms=4, last_ms=3, fired=2, missed=1, token="t"
+        is_paused=True, due_ms=5, next_ms=4, last_ms=3, fired=2, missed=1, overlapped=6, token="t"
     )
     made = StoredSchedule(name="s", head=head, when=when, job=JOB)
     text = head.pack().encode() + b"\n" + made.body
@@ -294,7 +354,7 @@ def test_a_schedule_reads_as_it_was_written(when: When) -> None:
 @given(st.binary(max_size=200))
 def test_what_is_no_schedule_is_told_from_one(text: bytes) -> None:
     assert parse_schedule("s", text) is None
-    assert parse_schedule("s", b"a 1 1 0 0 0 t\n" + text) is None
+    assert parse_schedule("s", b"a 1 1 0 0 0 0 t\n" + text) is None
 
 
 def test_ids_tell_the_nominal_time() -> None:

@@ -26,7 +26,13 @@ from pool.errors import (
     UnknownHandler,
     WrongArguments,
 )
-from pool.events import IndexRestored, ScheduleMissed, ScheduleUnreadable, StoreTroubled
+from pool.events import (
+    IndexRestored,
+    ScheduleMissed,
+    ScheduleOverlapped,
+    ScheduleUnreadable,
+    StoreTroubled,
+)
 from pool.jobs.fleet.scheduler import Scheduler
 from pool.jobs.scheduling import HOLD_S
 from pool.names import Names, lane_of
@@ -119,6 +125,65 @@ async def test_who_is_late_fires_what_the_policy_says_and_tells_of_the_rest(
     assert (told.fired, told.missed) == (1, 2)
 
 
+async def test_of_late_times_only_the_newest_is_fired_where_the_others_would_be_left_out(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """None is gone without a word: they are counted, and told."""
+    node = await fleet.node(handlers, lanes=lanes)
+    await node.schedule("s", Every(1000, window_s=5000), "note", "key")
+    before = await node.schedules.show("s")
+    await node.schedules.pause("s")
+    name = names_of(fleet, "s", lanes)
+    stored = parse("s", fleet.client.hget(name.schedules, "s"))  # type: ignore[arg-type]
+    assert stored is not None
+    now_ms = round(1000 * datetime.now(UTC).timestamp())
+    head = attrs.evolve(stored.head, is_paused=False, next_ms=now_ms - 5500, due_ms=now_ms - 5500)
+    quick = Every(1, start=moment(now_ms - 5500), window_s=5000)
+    quickly = attrs.evolve(stored, head=head, when=quick)
+    fleet.client.hset(name.schedules, "s", quickly.head.pack().encode() + b"\n" + quickly.body)
+    fleet.client.zadd(name.scheduled, {"s": head.due_ms})
+    fleet.client.zadd(name.due, {"s:": 0})
+    told = await fleet.seen(ScheduleOverlapped, schedule="s")
+    assert told.overlapped >= 5
+    await node.schedules.pause("s")
+    await diary.counts(1)
+    after = await node.schedules.show("s")
+    assert after.overlapped >= 5
+    assert after.last_at is not None
+    passed = round((after.last_at - moment(now_ms - 5500)).total_seconds()) + 1
+    assert after.fired + after.overlapped == passed
+    assert not after.missed
+    assert before.fired == 0
+    with pytest.raises(InvalidOption, match="if_exists='queue'"):
+        await node.schedule("s", Every(60, misfire="all"), "note", "key")
+    over = datetime(2026, 1, 1, tzinfo=UTC)
+    with pytest.raises(InvalidOption, match="server's clock says") as refused:
+        await node.schedule("over", At(over), "note", "key")
+    assert over.isoformat() in str(refused.value)
+
+
+async def test_what_waits_for_no_time_begins_before_anybody_has_vouched_for_pool_time(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """G-01: all were away.  Who comes first vouches for it after 20 s; nothing waits for that."""
+    node = await fleet.node(handlers, lanes=lanes, lease_ttl_s=60.0)
+    late = Every(1000, misfire="once", window_s=5000)
+    await node.schedule("late", late, "note", "key")
+    await fleet.leave(node)
+    lane_names = [Names(fleet.pool, lane).lane for lane in range(lanes)]
+    seen = [int(fleet.client.hincrby(name, "seen", -100_000)) for name in lane_names]
+    put_back(fleet, "late", lanes, 1500)
+    node = await fleet.node(handlers, lanes=lanes, lease_ttl_s=60.0)
+    then = Follower("note", "behind")
+    await node.options(then=then, otherwise=then).dispatch("note", "before")
+    for _ in range(3):
+        await node.options(if_exists="queue").dispatch("note", "line")
+    with anyio.fail_after(60.0):
+        await diary.counts(6)
+    assert sorted(e[0] for e in diary.entries) == ["before", "behind", "key", *["line"] * 3]
+    assert [int(fleet.client.hget(name, "seen") or 0) for name in lane_names] == seen
+
+
 async def test_what_another_has_changed_meanwhile_is_not_fired_twice(
     fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
 ) -> None:
@@ -174,6 +239,14 @@ async def test_the_policy_of_the_key_decides_what_overlaps(
     await diary.until(lambda entries: len([e for e in entries if e[0] == "replace"]) >= 2)
     edges: Any = fleet.client.xrange(names_of(fleet, "reject", lanes).journal)
     assert len([fields for _, fields in edges if fields[b"edge"] == b"overlap"]) >= 6
+
+    async def counted(name: str) -> tuple[int, int]:
+        told = await node.schedules.show(name)
+        return told.fired, told.overlapped
+
+    counts = {"reject": (0, 3), "usual": (0, 3), "queue": (2, 1), "coalesce": (3, 0)}
+    await fleet.until(lambda: _are(counted, counts))
+    assert len(fleet.all_seen(ScheduleOverlapped, schedule="reject", overlapped=1)) == 3
     await node.stop_all()
 
 
@@ -218,17 +291,26 @@ async def test_what_is_triggered_is_dispatched_as_anything_is(
     assert (await node.schedules.show("followed")).fired == 0
 
 
-async def _are(count: Any, wanted: dict[str, int]) -> bool:
+async def _are(count: Any, wanted: dict[str, Any]) -> bool:
     return {name: await count(name) for name in wanted} == wanted
 
 
 async def _fire_now(fleet: Fleet, node: Node, name: str, lanes: int, number: int) -> None:
     """Have a rare schedule fire one of its times, and wait until it has."""
-    before = (await node.schedules.show(name)).fired
-    put_back(fleet, name, lanes, 86_400 * 300 - number)
+
+    async def counted() -> int:
+        told = await node.schedules.show(name)
+        return told.fired + told.overlapped
 
     async def has_fired() -> bool:
-        return (await node.schedules.show(name)).fired == before + 1
+        """Say whether it has, and all is carried out that was to be carried."""
+        names = [Names(fleet.pool, lane) for lane in range(lanes)]
+        due: Any = [each for name in names for each in fleet.client.zrange(name.due, 0, -1)]
+        is_under_way = any(member.startswith(b"o:") for member in due)
+        return await counted() == before + 1 and not is_under_way
+
+    before = await counted()
+    put_back(fleet, name, lanes, 86_400 * 300 - number)
 
     await fleet.until(has_fired)
 
@@ -364,7 +446,7 @@ async def test_what_nobody_can_read_is_told_and_keeps_none_of_the_others_waiting
     fleet.is_audited = False
     node = await fleet.node(handlers)
     names = fleet.names
-    for n, junk in enumerate((b"", b"\n", b"a 1 1 0 0 0 t\nwhat", b"\xff" * 100)):
+    for n, junk in enumerate((b"", b"\n", b"a 1 1 0 0 0 0 t\nwhat", b"\xff" * 100)):
         fleet.client.hset(names.schedules, f"junk{n}", junk)
         fleet.client.zadd(names.scheduled, {f"junk{n}": n, f"none{n}": n})
     fleet.client.zadd(names.scheduled, {b"\xff": 1})
@@ -383,14 +465,36 @@ async def test_without_the_extra_others_fire(
     """What a node cannot read it leaves where it is, and fires the rest."""
     node = await fleet.node(handlers)
     await node.schedule("cron", Cron("* * * * * *"), "note", "cron")
+    await node.schedule("rare", Cron("0 0 1 1 *", tz="Europe/Paris"), "note", "rare")
     with monkeypatch.context() as patch:
         patch.setattr("pool.core.times._cron", _no_cron)
         await node.schedule("every", Every(1), "note", "every")
         await diary.until(lambda entries: len([e for e in entries if e[0] == "every"]) >= 3)
         before = len([e for e in diary.entries if e[0] == "cron"])
-        with pytest.raises(ConfigError, match="extra"):
-            await node.schedules.list()  # and not only the others, as if these were all
+        await _can_be_looked_at_and_changed(node)
+        told = await fleet.seen(StoreTroubled, during="fire schedules")
+        assert "schedule 'cron'" in told.problem
     await diary.until(lambda entries: len([e for e in entries if e[0] == "cron"]) > before)
+
+
+async def _can_be_looked_at_and_changed(node: Node) -> None:
+    """But for what needs its expression: the error names it."""
+    schedules = node.schedules
+    found = {each.name: each for each in (await schedules.list()).schedules}
+    assert set(found) == {"cron", "every", "rare"}
+    when: Any = found["rare"].when
+    assert (type(when), when.expression, when.tz) == (Cron, "0 0 1 1 *", "Europe/Paris")
+    assert (await schedules.show("rare")).next_at is not None
+    assert len(await schedules.next_times("rare", 1)) == 1
+    await schedules.pause("rare")
+    for ask in (schedules.next_times, schedules.resume):
+        with pytest.raises(ConfigError, match=r"schedule 'rare': .*extra"):
+            await ask("rare")
+    ref = await schedules.trigger("rare")
+    assert await ref.result(timeout_s=20) == "noted"
+    await schedules.remove("rare")
+    with pytest.raises(NoSuchSchedule):
+        await schedules.show("rare")
 
 
 async def test_what_a_node_cannot_read_is_due_for_the_next_one_at_once(

@@ -148,7 +148,7 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
     (
         "schedule-missed",
         facts(missed={"a": 2, "b": 7}),
-        "2 schedules have missed times since they were made, the most 7",
+        "2 schedules have had times without a job since they were made, the most 7",
         "pool schedules show b",
     ),
     (

@@ -314,9 +314,7 @@ async def test_without_the_store_it_lives_and_does_not_move(fleet: Fleet) -> Non
     """An outage must not have a fleet restarted; renewals that fail are counted."""
     metrics = Metrics()
     async with fault_proxy(fleet.url) as proxy:
-        node = await fleet.node(
-            handlers, url=proxy.url, op_timeout_s=0.5, observers=[metrics, fleet.events.note]
-        )
+        node = await fleet.node(handlers, url=proxy.url, observers=[metrics, fleet.events.note])
         await fleet.until(lambda: health(node).is_moving)
         await proxy.refuse()
         await fleet.until(lambda: not parts(node)["lanes"])

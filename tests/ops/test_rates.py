@@ -103,7 +103,7 @@ async def test_what_could_not_be_sent_is_sent_later_and_never_twice(fleet: Fleet
     """While nobody listens there nothing was done; an answer that is lost may stand for it."""
     metrics = Metrics()
     async with fault_proxy(fleet.url) as proxy:
-        node = await fleet.node(handlers, url=proxy.url, observers=[metrics], op_timeout_s=1.0)
+        node = await fleet.node(handlers, url=proxy.url, observers=[metrics])
         rating = Rating(metrics)
         await (await node.dispatch(do, "one")).result(PATIENCE_S)
         await rating.send()

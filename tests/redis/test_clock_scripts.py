@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
+from pool.core.followers import Follows
 from pool.core.pooltime import Told
+from pool.core.record import pack_more
 from pool.names import pair
 from pool.redis.commands.calls import Target
+from pool.redis.commands.channel import outgoing_of
 from pool.redis.commands.member import Renewal, renewal
 from pool.redis.commands.recovery import fenced, overdue
 from pool.redis.commands.upkeep import expired
+from tests.redis.conftest import W1
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
@@ -119,6 +123,36 @@ def test_after_an_outage_a_delay_counts_from_now(clock: Clock) -> None:
     told = clock.renew(expected_ms=expected_ms)
     assert abs(told.now_ms - expected_ms) < BUSY_MS  # one witness is enough
     assert clock.field("quiet") > expected_ms
+
+
+@pytest.mark.parametrize("step_ms", [*STEPS, 0])
+def test_what_waits_for_no_time_is_due_at_once_whatever_anybody_expects(
+    clock: Clock, step_ms: int
+) -> None:
+    """Messages to a lane, what they bring, and who has its turn: the next sweep finds them."""
+    bench = clock.bench
+    then = Follows(id="f1", handler="h", kind="job", lane=0, call=b"[1]", when="then", key="f")
+    more = pack_more(followers=len(b"[1]"))
+    item = bench.admission("k", payload=b"[1]" + then.pack(), more=more)
+    assert bench.dispatch(item) == [f"OK {W1.name}"]
+    assert bench.dispatch(bench.admission("k", id="next", policy="q9")) == ["QUEUED 0"]
+    bench.advance("own", W1.name, bench.edge("a", "k"))
+    bench.end_lease("w2.1")
+    clock.step(step_ms)
+    expects = come(clock)
+
+    def swept() -> Any:
+        call = bench.lane.sweep("n1.1", lock_s=1.0, keys_max=10)
+        return overdue(bench.run(call))
+
+    ends = [bench.edge("d", "k")]
+    bench.run(bench.lane.advance("own", W1.name, ends, pending_s=1.0, expects=expects))
+    found = swept()
+    assert list(found.outgoing) == [0]
+    assert [each.key for each in found.found] == ["k"]
+    told = outgoing_of(bench.run(bench.lane.outgoing(0, hold_s=5.0)))
+    bench.run(bench.lane.incoming(0, told.root, told.messages, expects=expects))
+    assert sorted(each.key for each in swept().found) == ["f", "k"]
 
 
 def due_ms(clock: Clock, expects: object) -> int:

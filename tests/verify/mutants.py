@@ -37,6 +37,7 @@ from tests.verify.cli_mutants import CLI_MUTANTS
 from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
+from tests.verify.schedule_mutants import SCHEDULE_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "mutants.md"
@@ -71,7 +72,8 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    *(Mutant(**each) for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *JOURNAL_MUTANTS, *CLI_MUTANTS)),
+    *(Mutant(**each) for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *SCHEDULE_MUTANTS)),
+    *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,
@@ -566,7 +568,7 @@ MUTANTS: Final = (
         name="retry at once",
         breaks="the wait before the next attempt is left out",
         path="pool/redis/lua/advance.lua",
-        old="    local at = text_of(now + tonumber(x))",
+        old="    local at = text_of(x == '0' and at_once or now + tonumber(x))",
         new="    local at = text_of(now)",
     ),
     Mutant(

@@ -4325,7 +4325,14 @@ def two_follow_a_batch(s: Story) -> None:
 def _fires(s: Story, *jobs: str, accepted: bool = True, **changed: Any) -> None:
     """Tell of a firing of a schedule of each 10 s that comes in time."""
     told = {"jobs": [*jobs], "next": (90_000, 90_000 + 10_000 * len(jobs)), "fired": len(jobs)}
-    told |= {"missed": 0, "paused": False, "wall_ms": 90_000, "is_edit": False, **changed}
+    told |= {
+        "missed": 0,
+        "overlapped": 0,
+        "paused": False,
+        "wall_ms": 90_000,
+        "is_edit": False,
+        **changed,
+    }
     s.say("fire", "info", key="nightly", extra=told)
     for job in jobs if accepted else ():
         s.say("dispatch", "invoke", key=job, idem=job, extra={"digest": "x"})
@@ -4340,6 +4347,16 @@ def a_schedule_fires(s: Story) -> None:
 @good("I63")
 def a_late_schedule_misses_times(s: Story) -> None:
     _fires(s, "nightly@1", next=(10_000, 100_000), missed=8)
+
+
+@good("I63")
+def of_late_times_the_newest_is_fired(s: Story) -> None:
+    _fires(s, "nightly@3", next=(90_000, 120_000), overlapped=2)
+
+
+@bad("I63")
+def of_late_times_one_is_gone_without_a_word(s: Story) -> None:
+    _fires(s, "nightly@3", next=(90_000, 120_000), overlapped=1)
 
 
 @good("I63")

@@ -16,8 +16,9 @@ TICK_S = 1.0  # what happened so long before a tick was due may have kept a node
 @invariant("I63", "each time of a schedule is one job")
 def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
     """What was fired is accepted, or left out as its policy says, and was fired once; of the times
-    that a firing passed each was fired or counted as missed, and none was missed that was in time;
-    when all is well again somebody comes for those that are due.  Lost data excuse what was then.
+    that a firing passed each was fired or counted as missed or overlapped, and none was missed that
+    was in time; when all is well again somebody comes for those that are due.  Lost data excuse
+    what was then.
     """
     accepted = {event.idem for event in view.accepted.values()}
     left_out = {event.job for event in view.of.get("overlap", ())}
@@ -74,6 +75,7 @@ def _judge_looks(view: View, found: Finding) -> None:
 def _judge_times(event: Event, found: Finding) -> None:
     """Judge which times a firing passed."""
     jobs, missed = event.extra["jobs"], event.extra["missed"]
+    passed = len(jobs) + missed + event.extra["overlapped"]
     before, after = event.extra["next"]
     if event.extra["paused"]:
         found.say(f"{event.key} was fired while it was paused", event)
@@ -82,8 +84,8 @@ def _judge_times(event: Event, found: Finding) -> None:
     if event.extra["fired"] != len(jobs):
         found.say(f"{event.key} counts {event.extra['fired']} of {len(jobs)} firings", event)
     # All periods are whole seconds; so the times passed, at least, are these.
-    if missed < COUNTED_MAX - 1 and (after - before) % (len(jobs) + missed):
-        found.say(f"{event.key} passed times that were neither fired nor missed", event)
+    if missed < COUNTED_MAX - 1 and (after - before) % passed:
+        found.say(f"{event.key} passed times that are not counted at all", event)
     if missed and before > event.extra["wall_ms"] - 1000 * ON_TIME_S:
         found.say(f"{event.key} missed {missed} times that were in time", event)
 

@@ -12,7 +12,7 @@ import attrs
 
 from pool import checks
 from pool.core.record import more_of, without_more
-from pool.core.schedules import PLACEHOLDER, TRIGGERED, ScheduledJob, StoredSchedule, parse
+from pool.core.schedules import PLACEHOLDER, TRIGGERED, ScheduledJob, StoredSchedule, parse, unread
 from pool.core.times import When, check_when, moment, times
 from pool.errors import (
     ConfigError,
@@ -33,6 +33,7 @@ from pool.jobs.scheduling import (
     change,
     change_of,
     fetch,
+    is_over,
     keep,
     resumed,
 )
@@ -48,9 +49,10 @@ NEXT_MAX: Final = 1000  # times told at once
 class Schedule:
     """A schedule as it stands.  Times are UTC.
 
-    `fired` counts the jobs that its times have made, `missed` the times for which there was none
-    (see `Cron`).  `args` and `kwargs` are as the handler takes them, if this node has it, else in
-    terms of JSON; None where they cannot be read.
+    `fired` counts the jobs that its times have made; `missed` the times that made none as nobody
+    could fire them (see `Cron`), `overlapped` those that made none as their key had a job that
+    `if_exists` puts before them.  `args` and `kwargs` are as the handler takes them, if this node
+    has it, else in terms of JSON; None where they cannot be read.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Schedule:
     last_at: datetime | None  # the nominal time of the latest job; None: there was none
     fired: int
     missed: int
+    overlapped: int
     args: tuple[Any, ...] | None
     kwargs: dict[str, Any] | None
 
@@ -95,7 +98,6 @@ class Schedules:
 
         Raises:
             InvalidOption: An argument cannot be used.
-            ConfigError: One has a cron expression, and the extra is not installed here.
             StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         checks.text("handler", handler)
@@ -135,13 +137,18 @@ class Schedules:
 
         Raises:
             InvalidOption: `count` is none.
+            ConfigError: Also if it has a cron expression and the extra is not installed here, but
+                for the first of its times.
             NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
         """
         count = checks.count("count", count, 1, NEXT_MAX)
         check_schedule(name)
         stored = _stored(name, await fetch(self._opened().context, name))
         first_ms = stored.head.next_ms
-        following = islice(times(stored.when, first_ms), count - 1)
+        try:
+            following = list(islice(times(stored.when, first_ms), count - 1))
+        except ConfigError as error:
+            raise unread(name, error) from None
         return (moment(first_ms), *map(moment, following))
 
     async def pause(self, name: str) -> None:
@@ -167,6 +174,7 @@ class Schedules:
 
         Raises:
             InvalidOption: Its only time is over: remove it.
+            ConfigError: Also if it has a cron expression and the extra is not installed here.
             NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
         """
 
@@ -174,9 +182,12 @@ class Schedules:
             stored = _stored(name, found)
             if not stored.head.is_paused:
                 return None
-            anew = resumed(stored, now_ms, token)
+            try:
+                anew = resumed(stored, now_ms, token)
+            except ConfigError as error:
+                raise unread(name, error) from None
             if anew is None:
-                raise checks.option("when", stored.when, "a time to come: this one is over")
+                raise is_over(stored.when, now_ms)
             return change_of(found, anew)
 
         await self._change(name, judge)
@@ -311,6 +322,9 @@ def _wanted(
         call=payload[:at],
         followers=payload[at:],
     )
+    if when.misfire == "all" and job.is_left_out:
+        must = "all beside if_exists='queue': of those that come at once only one would run"
+        raise checks.option("misfire", when.misfire, must)
     return WantedSchedule(name=name, when=when, job=job), made.allow_unknown
 
 
@@ -346,6 +360,7 @@ def _told(client: JobClient, stored: StoredSchedule) -> Schedule:
         last_at=moment(head.last_ms) if head.last_ms else None,
         fired=head.fired,
         missed=head.missed,
+        overlapped=head.overlapped,
         args=None if args is None else tuple(args),
         kwargs=None if kwargs is None else dict(kwargs),
     )

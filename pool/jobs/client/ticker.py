@@ -5,9 +5,9 @@
                               +--another's, or too early--> asleep until the next one
 
 Nobody holds a ticker: who had the last tick asks at once, all others a little later, so that it
-stays where it is; who leaves or dies asks no more, and the next tick is another node's.  Dying with
-a tick loses it, and the next one tells; so does a call whose answer was lost, unless its repeat
-gets it: a repeat has the token of its first try.
+mostly stays where it is; who leaves or dies asks no more, and the next tick is another node's.
+Dying with a tick loses it, and the next one tells; so does a call whose answer was lost, unless its
+repeat gets it: a repeat has the token of its first try.
 """
 
 from __future__ import annotations

@@ -14,13 +14,15 @@ harmless, and so is a call that comes late: B goes by names, and A forgets by th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import attrs
 
+from pool.core.schedules import schedule_of
 from pool.errors import PoolError, StoreLost
-from pool.events import ChannelApart
+from pool.events import ChannelApart, ScheduleOverlapped
 from pool.jobs.context import Context, LaneState
 from pool.redis.commands.batches import Stirred
 from pool.redis.commands.channel import OutgoingPage, StandsElsewhere
@@ -75,6 +77,7 @@ class Carrier:
             stands = done.name if isinstance(done, StandsElsewhere) else ""
             if isinstance(done, Stirred):
                 self.on_stirred(to.number, done)
+                self._tell(origin.number, done.left_out)
                 for delay_ms in {each.delay_ms for each in messages if not each.batch}:
                     self.context.on_due(to.number, delay_ms / 1000)
             elif was_apart:
@@ -87,6 +90,11 @@ class Carrier:
                 root=told.root,
                 anew=stands,
             )
+
+    def _tell(self, lane: int, left_out: Sequence[str]) -> None:
+        """Tell of firings that made no job; the lane itself counts them."""
+        for name, count in Counter(map(schedule_of, left_out)).items():
+            self.context.emit(ScheduleOverlapped(schedule=name, lane=lane, overlapped=count))
 
     async def _ask(self, state: LaneState, call: ScriptCall) -> Any:
         """Return the answer of a lane; None: there was none."""

@@ -25,9 +25,9 @@ import anyio.lowlevel
 import attrs
 
 from pool.core.retry import refused_delay
-from pool.core.schedules import Firing, fire, job_id, parse, parse_head
-from pool.errors import InvalidOption, PoolError, StoreLost, UsageError
-from pool.events import ScheduleMissed, ScheduleUnreadable
+from pool.core.schedules import Firing, fire, job_id, parse, parse_head, unread
+from pool.errors import ConfigError, InvalidOption, PoolError, StoreLost, UsageError
+from pool.events import ScheduleMissed, ScheduleOverlapped, ScheduleUnreadable
 from pool.jobs.context import Context, LaneState
 from pool.jobs.restoring import tell_restored
 from pool.jobs.scheduling import HOLD_S, WantedSchedule, keep
@@ -107,17 +107,18 @@ class Scheduler:
     ) -> tuple[ScheduleChange | None, Firing | None]:
         """Return what is to be done about one that is due; nothing: another node may know."""
         name, line = raw.decode(errors="surrogateescape"), text.partition(b"\n")[0]
-        try:
-            stored = parse(name, text)
-        except UsageError as error:
-            self.context.trouble("fire schedules", state.number, error)
-            return None, None
+        stored = parse(name, text)
         if stored is None or stored.head.is_paused:
             if stored is None:
                 self.context.emit(ScheduleUnreadable(schedule=name, lane=state.number))
             stopped = ScheduleChange(name=raw, seen=line, head=line, due_ms=None)
             return stopped, Firing(times=(), head=None)
-        firing = fire(stored, now_ms, self.context.ids.next())
+        try:
+            firing = fire(stored, now_ms, self.context.ids.next())
+        except ConfigError as error:
+            told = unread(name, error)
+            self.context.trouble("fire schedules", state.number, told)
+            return None, None
         job, head = stored.job, firing.head
         change = ScheduleChange(
             name=raw,
@@ -171,11 +172,13 @@ class Scheduler:
                 continue
             for to in {lane for lane, _ in change.messages}:
                 self.carry(state.number, to)
+            name = change.name if isinstance(change.name, str) else change.name.decode()
+            lane, overlapped = state.number, firing.overlapped
             if firing.missed:
-                name = change.name if isinstance(change.name, str) else change.name.decode()
-                self.context.emit(
-                    ScheduleMissed(schedule=name, lane=state.number, missed=firing.missed)
-                )
+                self.context.emit(ScheduleMissed(schedule=name, lane=lane, missed=firing.missed))
+            if overlapped:
+                told = ScheduleOverlapped(schedule=name, lane=lane, overlapped=overlapped)
+                self.context.emit(told)
 
     # --- what the code has --------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import anyio
 import attrs
 
 from pool.core.times import Cron, Every, When
+from pool.errors import ConfigError
 from pool.jobs.client.schedules import Schedule
 from pool.jobs.node import Node
 from pool.names import check_pool
@@ -56,10 +57,15 @@ async def _run(args: argparse.Namespace, url: Url) -> _Said:
                 return _Said({**facts, "cursor": page.cursor}, lines)
             case "show":
                 found = await schedules.show(args.name)
-                times = [_time(at) for at in await schedules.next_times(args.name, args.next)]
+                note, times = "", [_time(found.next_at)]
+                try:
+                    times = [_time(at) for at in await schedules.next_times(args.name, args.next)]
+                except ConfigError as error:
+                    note = error.problem
                 lines = [_line(found), f"arguments  {found.args!r} {found.kwargs!r}"]
-                lines += [f"next  {at}" for at in times]
-                return _Said({"schedule": _facts(found), "next": times}, lines)
+                lines += [f"next  {at}" for at in times if at]
+                lines += [f"note  {note}"] if note else []
+                return _Said({"schedule": _facts(found), "next": times, "note": note}, lines)
             case "trigger":
                 ref = await schedules.trigger(args.name)
                 made = {"key": ref.key, "job_id": ref.job_id}
@@ -79,7 +85,7 @@ def _facts(found: Schedule) -> dict[str, Any]:
 
 def _line(found: Schedule) -> str:
     state = "paused" if found.is_paused else f"next {_time(found.next_at)}"
-    counts = f"{found.fired} fired, {found.missed} missed"
+    counts = f"{found.fired} fired, {found.missed} missed, {found.overlapped} overlapped"
     return f"{found.name}  {_when(found.when)}  {found.handler} {found.key!r}  {state}  {counts}"
 
 

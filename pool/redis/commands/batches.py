@@ -60,10 +60,13 @@ class BatchHas:
 
 @attrs.frozen
 class Stirred:
-    """It is done; whether its lane has messages for lanes now, and who waits for which batch."""
+    """It is done; whether its lane has messages for lanes now, who waits for which batch, and what
+    made no job.
+    """
 
     has_due: bool = False
     waits: Sequence[tuple[Sequence[str], str]] = ()
+    left_out: Sequence[str] = ()  # ids of firings whose keys had a job that stays
 
 
 @attrs.frozen

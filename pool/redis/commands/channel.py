@@ -82,9 +82,10 @@ class StandsElsewhere:
 
 def incoming_of(reply: Reply) -> StandsElsewhere | Stirred:
     """Read the reply of `incoming`."""
-    word, _, rest = reply.decode().partition(" ")
+    text, _, left_out = reply.decode().partition("\n")
+    word, _, rest = text.partition(" ")
     if word == "OK":
-        return stirred(rest)
+        return attrs.evolve(stirred(rest), left_out=tuple(left_out.split()))
     if word == "APART" and rest:
         return StandsElsewhere(rest)
     raise ValueError("no status of this script")
@@ -98,7 +99,7 @@ OUTGOING: Final = Script.load(
 )
 INCOMING: Final = Script.load(
     "incoming",
-    keys="lane jobs due payloads handlers parked letters journal *rest",
+    keys="lane jobs due payloads handlers parked letters journal schedules *rest",
     args="generation from root expects *items",
     reads=incoming_of,
 )
@@ -133,7 +134,8 @@ class ChannelCalls(Calls):
     ) -> ScriptCall:
         """Carry out what another lane has for this one."""
         n = self.names
-        keys = [n.lane, n.jobs, n.due, n.payloads, n.handlers, n.parked, n.letters, n.journal]
+        keys = [n.lane, n.jobs, n.due, n.payloads, n.handlers, n.parked, n.letters]
+        keys += (n.journal, n.schedules)
         keys += (
             n.batch(each.batch) if each.batch else n.result(each.key, each.id) for each in messages
         )

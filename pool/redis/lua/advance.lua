@@ -365,7 +365,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   if edge == 'w' then
     journal_job(journal, 'retried', key, r, failed)
     r[ACCEPTED] = accepted_of(r)
-    local at = text_of(now + tonumber(x))
+    local at = text_of(x == '0' and at_once or now + tonumber(x))
     r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'W', '', stamp(), at
     r[ATTEMPT], r[INTENT], r[ERROR] = string.match(y, '^%d+') or r[ATTEMPT], '', plain(failed)
     flag(r, 'r', has_begun or has(r, 'r'))

@@ -9,6 +9,7 @@ KEYS[5] handlers   hash    names ever registered -> options
 KEYS[6] parked     zset    (job id, key) -> when it was parked
 KEYS[7] letters    hash    (job id, key) -> dead letter
 KEYS[8] journal    stream  abnormal edges
+KEYS[9] schedules  hash    name -> schedule, see core/schedules.py
 KEYS[...] rest             result:ID KEY, or batch:ID, per item
 ARGV[1] generation  str
 ARGV[2] from        str   lane A
@@ -17,7 +18,8 @@ ARGV[4] expects     str   pool time that the caller expects; 0: it knows none; s
 ARGV[...] items           name, what it says each
 
 Uses     lane, expected, record, batch, lapse, wait, queue, (out), (channel), (members), (settle), (journal), (follow)
-Returns  OK[ <1 if there are messages to lanes now, else 0>[ <waiters> <batch>]...] (of batches of which something has ended) |
+Returns  OK[ <1 if there are messages to lanes now, else 0>[ <waiters> <batch>]...][\n<job id>...] (of batches of which
+         something has ended; of firings that were left out) |
          APART <name> (that is the last one from A that was carried out, and not among these: nothing is done)
 Errors   POOLDATALOST <lane>
 Cost     O(items); 12 commands each, 9 a call
@@ -25,11 +27,14 @@ Why Lua  what a message causes, and that it was carried out, are one step.
 
     j DELAY KIND[POLICY] #KEY #ID #HANDLER #MORE #PAYLOAD\n KEY ID HANDLER MORE PAYLOAD     a job to accept
     e INDEX NONCE WORD\n BATCH                                                     how a member of a batch has ended
+    o SCHEDULE                                                                     one of its firings was left out
 
 POLICY is what becomes of a firing whose key has a live job, as `dispatch` takes it; `-`, a and b leave it out, and so
-does a line that is full.  Without one the job stands in the line, whatever there is.
+does a line that is full: the schedule's lane is sent that, and counts it.  Without one the job stands in the line, whatever there is.
 ]]
 local JOB = '^j (%d+) ([js?])([%-abchqr]?)(%d*) (%d+) (%d+) (%d+) (%d+) (%d+)\n()'
+local OVERLAP = '^o ([!-~]+)$'
+local COUNTS = '^(%l %d+ %d+ %d+) (%d+) (%d+) (%d+)( .*)$' -- of a schedule: what is before them, fired, missed, overlapped
 local END = '^e (%d+) (%S+) ([sfc])\n(.+)$'
 
 redis.call('HLEN', jobs)
@@ -50,6 +55,18 @@ if not first then
 end
 redis.call('ZREM', due, '\n') -- frees, so that a full server lets the rest pass
 is_alone = true -- nothing is collected: one item finds what the one before it has written
+
+local left_out = {}
+
+-- It was counted as fired.  Who changes the schedule meanwhile finds another line, and looks again.
+local function count_overlap(name)
+  local text = redis.pcall('HGET', schedules, name)
+  local before, fired, missed, overlapped, behind = string.match(type(text) == 'string' and text or '', COUNTS)
+  if before and whole(fired) > 0 then
+    local counts = table.concat({ before, text_of(whole(fired) - 1), missed, text_of(whole(overlapped) + 1) }, ' ')
+    redis.call('HSET', schedules, name, counts .. behind)
+  end
+end
 
 local function accept(text, result)
   local delay_ms, kind, policy, line_max, key_size, id_size, handler_size, more_size, size, at = string.match(text, JOB)
@@ -86,6 +103,8 @@ local function accept(text, result)
     local is_alone_there = policy == 'r' or policy == 'c'
     if not is_alone_there and (policy ~= 'q' or #ids >= whole(line_max)) then
       journal_job(journal, 'overlap', key, job, r[ID] .. ' is live')
+      send_out(from, 'o ' .. string.match(id, '^(.-)@?[^@]*$'))
+      left_out[#left_out + 1] = id
       return
     elseif is_alone_there then
       supersede(key, r, ids, id, policy == 'r')
@@ -108,7 +127,7 @@ local function accept(text, result)
     end
     return
   end
-  job[STATE], job[EPOCH], job[SINCE] = 'W', stamp(), text_of(now + tonumber(delay_ms))
+  job[STATE], job[EPOCH], job[SINCE] = 'W', stamp(), text_of(delay_ms == '0' and at_once or now + tonumber(delay_ms))
   flag(job, 'd', true)
   redis.call('HSET', payloads, key, payload)
   redis.call('HSET', jobs, key, pack(job))
@@ -121,7 +140,7 @@ local function accept(text, result)
   end
 end
 
-local k, has_ends = 9 + (first - 5) / 2, false
+local k, has_ends = 10 + (first - 5) / 2, false
 for a = first, #ARGV, 2 do
   local index, nonce, word, id = string.match(ARGV[a + 1], END)
   if index then
@@ -130,6 +149,8 @@ for a = first, #ARGV, 2 do
       end_member(b, tonumber(index), word)
     end
     has_ends = true
+  elseif string.find(ARGV[a + 1], OVERLAP) then
+    count_overlap(string.match(ARGV[a + 1], OVERLAP))
   else
     accept(ARGV[a + 1], KEYS[k])
   end
@@ -140,4 +161,7 @@ if first <= #ARGV then
   redis.call('HSET', payloads, '\v' .. from, ARGV[#ARGV - 1])
 end
 close_lane()
+if #left_out > 0 then
+  told = ' 1' .. string.sub(told, 3) .. '\n' .. table.concat(left_out, ' ')
+end
 return 'OK' .. told

@@ -83,13 +83,15 @@ class Timetable:
         match what:
             case "make":
                 misfire: Any = dice.choice(("skip", "once", "all"))
+                policy: Any = dice.choice(("queue", "queue", "reject"))
+                if misfire == "all":
+                    policy = "queue"
                 jitter_s = dice.choice((0.0, 0.0, 0.5))
                 when: Any = Every(
                     dice.choice((1, 2, 3)), misfire=misfire, window_s=_WINDOW_S, jitter_s=jitter_s
                 )
                 if dice.random() < 0.3:
                     when = Cron("*/2 * * * * *", misfire=misfire, window_s=_WINDOW_S)
-                policy: Any = dice.choice(("queue", "queue", "reject"))
                 key = f"k{dice.randrange(self._config.keys)}" if policy == "queue" else f"z{name}"
                 options = node.options(if_exists=policy, queue_max=1000)
                 await options.schedule(name, when, HANDLER, key)
@@ -158,6 +160,7 @@ def watch_changes(watch: Watch, args: Sequence[bytes], reply: Any) -> None:
             extra |= {"next": [before.next_ms, after.next_ms], "paused": before.is_paused}
             extra["fired"] = after.fired - before.fired
             extra["missed"] = after.missed - before.missed
+            extra["overlapped"] = after.overlapped - before.overlapped
         elif before is not None:
             extra |= {"late_ms": wall_ms - before.due_ms, "paused": before.is_paused}
         extra["is_edit"] = bool(body) or before is None

@@ -274,6 +274,8 @@ class Watch:
         for text in args[5::2]:
             if text[:2] == b"e ":
                 continue  # a member of a batch has ended: see `batching.py`
+            if text[:2] == b"o ":
+                continue  # the schedule's lane is told that
             facts = carried(text)
             if facts["idem"] == facts["job"] and not self._is_there(keys, facts):
                 if facts["job"] not in self.token_of:

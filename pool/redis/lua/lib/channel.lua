@@ -43,7 +43,7 @@ local function send_out(to, content)
   local out = outs[to] or read_out(to)
   outs[to] = out
   if out.first == out.next then
-    later('ZADD', due, text_of(now), 'o:' .. to)
+    later('ZADD', due, text_of(at_once), 'o:' .. to)
   end
   out.tail = string.sub(redis.sha1hex(out.tail .. content), 1, 16)
   later('HSET', payloads, out_message(to, out.next), out.tail .. content)

@@ -54,4 +54,5 @@ if is_astray and expects ~= '0' then
     reached = math.max(reached, now)
   end
   now_us = now * 1000
+  at_once = math.min(at_once, now)
 end

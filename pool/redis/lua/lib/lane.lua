@@ -1,7 +1,7 @@
 --[[
 lane: what every script of a lane begins with.  Needs  keys lane; argument generation.
 
-Gives  now_us, now (ms), raw_us, whole(text), text_of(number), instant(score), stamp(), tally(name, n),
+Gives  now_us, now, at_once (ms), raw_us, whole(text), text_of(number), instant(score), stamp(), tally(name, n),
 close_lane(), fits(key, type); of pool time: offset, seen, reached, period_ms, is_astray.
 stamp = max(stamp + 1, microseconds of pool time): numbers are unique in the lane and never fall, whatever
 the server's clock does, because the last one is kept with the data.
@@ -43,6 +43,7 @@ if seen > 0 then
 end
 local is_astray = now_us ~= raw_us
 local now = math.floor(now_us / 1000)
+local at_once = now -- the deadline of what waits for no time: whoever looks next finds it over
 local stamp_last = whole(lane_had[2])
 if stamp_last > STAMP_MAX then
   stamp_last = 0

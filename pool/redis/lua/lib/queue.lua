@@ -78,7 +78,7 @@ local function displace(key, id, by)
     r[INTENT] = 'ssuperseded by ' .. by
     flag(r, 'd', true)
     later('HSET', jobs, name, pack(r))
-    later('ZADD', due, text_of(now), 'k:' .. name)
+    later('ZADD', due, text_of(at_once), 'k:' .. name)
   end
 end
 
@@ -94,7 +94,7 @@ local function supersede(key, live, ids, by, is_to_stop)
   if live[OWNER] == '' then
     flag(live, 'a', true) -- who takes it before a sweeper comes asks before its handler begins, and is told to stop
   end
-  later('ZADD', due, text_of(now), 'k:' .. key)
+  later('ZADD', due, text_of(at_once), 'k:' .. key)
   return true
 end
 
@@ -119,7 +119,7 @@ local function promote(key)
       later('HDEL', jobs, name)
       later('HDEL', payloads, name)
       had_turn[name] = true -- what this call has read of it is not true any more
-      local at = text_of(math.max(now, whole(r[SINCE])))
+      local at = text_of(math.max(at_once, whole(r[SINCE])))
       r[ACCEPTED] = accepted_of(r)
       r[STATE], r[EPOCH], r[SINCE] = 'W', stamp(), at
       flag(r, 'd', true)
