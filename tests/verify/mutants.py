@@ -2593,7 +2593,7 @@ MUTANTS: Final = (
         name="displaced for ever",
         breaks="whose place another one took is in no index, and nobody ends it",
         path="pool/redis/lua/lib/queue.lua",
-        old="    later('ZADD', due, text_of(now), 'k:' .. name)",
+        old="    later('ZADD', due, text_of(at_once), 'k:' .. name)",
         new="",
         by=("tests/jobs/test_policies.py::test_the_newest_takes_the_place_of_all_that_wait",),
     ),
