@@ -3,7 +3,7 @@
     pool/errors.py, checks.py, settings.py   what can go wrong, what may be given, what can be set
     pool/version.py  the version, written once
     pool/names.py    every Redis key      pool/events.py    every event that observers are told
-    pool/core/       pure: records, placement, leases, pauses, codecs; no clock, no I/O
+    pool/core/       pure: records, placement, leases, retries, codecs; no clock, no I/O
     pool/redis/      all that knows Redis: addresses, pipeline, scripts and their commands
     pool/runtime/    time and tasks: actors, their supervisor, the session with a pool
     pool/maps/       replicated maps            pool/streams/    streams, readers, sinks
@@ -11,7 +11,7 @@
     pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
     pool/schedules.py   schedules, by name
     pool/plans.py       plans, by name
-    pool/batches.py  many jobs as one
+    pool/batches.py  many jobs as one     pool/pauses.py  what operators ask for, by name
     pool/middleware.py  what stands around handlers sees, by name
     pool/codecs.py   what a codec of one's own has
     pool/sync.py     the client for callers that block; it is in jobs/sync/
@@ -19,11 +19,11 @@
     pool/testing/    for your tests: a fault proxy, an auditor
     pool/demo/       `pool demo`
 
-A module imports its own floor or a lower one.  Public is what is named here and in the `__all__`
-of `pool.batches`, `pool.codecs`, `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`,
-`pool.maps`, `pool.middleware`, `pool.plans`, `pool.schedules`, `pool.streams`, `pool.sync` and
-`pool.testing`; the rest may change.  `import pool` alone loads none of them: a name is fetched from
-its home when it is first used.
+A module imports its own floor or a lower one.  Public is what is named here and in the `__all__` of
+`pool.batches`, `pool.codecs`, `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`,
+`pool.maps`, `pool.middleware`, `pool.pauses`, `pool.plans`, `pool.schedules`, `pool.streams`,
+`pool.sync` and `pool.testing`; the rest may change.  `import pool` alone loads none of them: a name
+is fetched from its home when it is first used.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ if not TYPE_CHECKING:  # a type checker would take any name, if it saw this
             return error
         homes = dict.fromkeys(__all__, __name__)
         others = (
-            *("batches", "codecs", "errors", "events", "maps", "middleware", "plans"),
+            *("batches", "codecs", "errors", "events", "maps", "middleware", "pauses", "plans"),
             *("schedules", "streams", "sync", "testing"),
         )
         for module in others:

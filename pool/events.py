@@ -31,6 +31,8 @@ __all__ = [
     "JobEvents",
     "JobSettled",
     "JobStarted",
+    "JobsPaused",
+    "JobsResumed",
     "LaneDataLost",
     "LaneJoined",
     "LaneMissing",
@@ -43,6 +45,8 @@ __all__ = [
     "MapsDamaged",
     "MapsReachable",
     "MapsUnreachable",
+    "MemberCordoned",
+    "MemberUncordoned",
     "MessageUnheard",
     "NodeJoined",
     "NodeLeft",
@@ -207,6 +211,55 @@ class LeaseResumed:
 
     node: str
     lane: int
+
+
+@attrs.frozen(kw_only=True)
+class JobsPaused:
+    """The pool, a handler or a key was paused: its jobs are accepted and wait.  Each node says so,
+    and one that joins says so of what is paused then."""
+
+    event: ClassVar[str] = "pause.began"
+    level: ClassVar[str] = "warning"
+
+    what: str  # pool, handler or key
+    name: str  # of the handler, or the key; - for the pool
+    by: str
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class JobsResumed:
+    """It was resumed; what waited goes on."""
+
+    event: ClassVar[str] = "pause.ended"
+    level: ClassVar[str] = "info"
+
+    what: str
+    name: str
+
+
+@attrs.frozen(kw_only=True)
+class MemberCordoned:
+    """An operator has this worker take no keys; with `drains` it gives up those that it has, and
+    leaves."""
+
+    event: ClassVar[str] = "member.cordoned"
+    level: ClassVar[str] = "warning"
+
+    worker: str
+    drains: bool
+    by: str
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class MemberUncordoned:
+    """This worker takes keys again."""
+
+    event: ClassVar[str] = "member.uncordoned"
+    level: ClassVar[str] = "info"
+
+    worker: str
 
 
 @attrs.frozen(kw_only=True)

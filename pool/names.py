@@ -25,8 +25,10 @@ MAP_BYTES_MAX = 128
 STREAM_BYTES_MAX = 128
 IDEMPOTENCY_KEY_BYTES_MAX = 256
 STEP_BYTES_MAX = 128
+OF_PLANS = "plan:"  # so begin the keys of the jobs that keep plans, and the ids of plans' jobs
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
+PAUSED = "paused"  # a field of `lane`, see `lib/pause.lua`
 # No key begins with a control character: what stands beside keys, in the same hashes.
 QUEUED, LINE, OUT, IN, FOLLOWERS = "\t", "\n", "\r", "\v", "\f"
 
@@ -61,6 +63,11 @@ def pair(key: str, job_id: str) -> str:
 def queued(key: str, job_id: str) -> str:
     """Return the name in `jobs` of a record that waits behind another; see `lib/queue.lua`."""
     return QUEUED + pair(key, job_id)
+
+
+def paused_key(key: str) -> str:
+    """Return the field of `lane` that says that a key is paused; see `lib/pause.lua`."""
+    return f"{PAUSED} {key}"
 
 
 def line(key: str) -> str:
@@ -245,6 +252,23 @@ def check_key(key: object) -> None:
     problem = _problem(key, KEY_BYTES_MAX)
     if problem:
         raise InvalidKey(key=shown(key), problem=problem)
+
+
+def check_new_key(key: object) -> None:
+    """Refuse what cannot be the key of a caller's job: those of the jobs that keep plans, too.
+
+    Raises:
+        InvalidKey: As of `check_key()`, or it begins with `plan:`.
+    """
+    check_key(key)
+    if str(key).startswith(OF_PLANS):
+        raise plans_own(str(key))
+
+
+def plans_own(key: str) -> InvalidKey:
+    """Say that only a plan's job may have this key."""
+    problem = f"those that begin with {OF_PLANS!r} are of the jobs that keep plans: take another"
+    return InvalidKey(key=shown(key), problem=problem)
 
 
 def check_idempotency_key(key: object) -> None:

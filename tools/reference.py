@@ -29,6 +29,7 @@ import pool.listing
 import pool.maps
 import pool.metrics
 import pool.middleware
+import pool.pauses
 import pool.plans
 import pool.schedules
 import pool.streams
@@ -81,6 +82,7 @@ API: Final = {
         *pool.schedules.__all__,
         *pool.middleware.__all__,
         *pool.plans.__all__,
+        *pool.pauses.__all__,
         *pool.codecs.__all__,
     ),
     "maps": ("ReplicatedMap", *pool.maps.__all__),
@@ -102,6 +104,7 @@ _HOMES: Final = (
     pool.metrics,
     pool.middleware,
     pool.plans,
+    pool.pauses,
     pool.streams,
     pool.sync,
     pool.events,
@@ -279,7 +282,7 @@ def redis_keys() -> str:
 # Of what type a key is; and of those without a part in their names, what they hold.  What a method
 # of `Names` or `Control` makes is said by its docstring.
 KINDS: Final = {
-    "lane": ("hash", "the lane's TTL, pool time, stamp and counters, and which pool it belongs to"),
+    "lane": ("hash", "TTL, pool time, stamp, counters, generation, and what is paused"),
     "keepalive": (
         "zset",
         "worker or node -> lease end; of a fenced one: by when its reaper must go on",

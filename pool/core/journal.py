@@ -41,6 +41,8 @@ EDGES: Final[Mapping[str, str]] = {
     "quiet": "nobody could renew for long: nobody is fenced for a TTL",
     "clock": "pool time was set right, or the server's clock is behind",
     "ttl": "the lane goes by another TTL",
+    "paused": "the pool, a handler or a key was paused",
+    "resumed": "it was resumed",
     "channel": "where a lane stands with what another one has for it was not as that one had it",
 }
 # What a reader says of itself.

@@ -42,7 +42,9 @@ from pool.jobs.client.dispatch import Dispatching
 from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
 from pool.jobs.client.journal import Journal, JournalFilter, start_of
 from pool.jobs.client.listing import JobPage, Listing
+from pool.jobs.client.operating import Operating
 from pool.jobs.client.parked import DeadLetters
+from pool.jobs.client.pausing import Operator
 from pool.jobs.client.plan_ref import PlanRef, plans, see_to
 from pool.jobs.client.plans import compared, keep_plan
 from pool.jobs.client.ref import JobRef, Status, status_of, stopped
@@ -91,7 +93,7 @@ State = Literal[
 ]
 
 
-class Node(Dispatching):
+class Node(Dispatching, Operating):
     """One member of a pool, embedded in a service: `async with Node(...) as node`.
 
     Without handlers it is a client: it dispatches and waits, and recovers the jobs of dead workers
@@ -536,9 +538,10 @@ class Node(Dispatching):
                 await batch.add(report, (Call(tenant, day) for tenant in tenants))
 
         Entering opens it, unless there is one of that id: then it goes on with that one, to which
-        the same members may be added again, as after a crash.  It settles by itself when it is
-        sealed and all its members have ended, also when nobody is left who made it.  `then` is
-        accepted in the step that settles it, exactly once.
+        the same members may be added again, as after a crash, and the other options are those that
+        it was opened with.  It settles by itself when it is sealed and all its members have ended,
+        also when nobody is left who made it.  `then` is accepted in the step that settles it,
+        exactly once.
 
         Args:
             id: 1 to 128 characters of ASCII that can be seen, without comma and bar.
@@ -548,11 +551,14 @@ class Node(Dispatching):
             success_min: How many members must succeed, 0 to 1,000,000; None: all.
             open_s: After so long without a new member it is sealed in any case, 1 s to 365 days.
             keep_s: For so long it can be looked at once it has settled, likewise.
-            within: A batch that is being made, of which this one becomes a member.
+            within: A batch that is being made, of which this one becomes a member; one that is
+                there and has ended counts as it ended.
 
         Raises:
             InvalidOption: A value is out of bounds, or is none.
             NotRunning: The node is not open.
+            BatchDiffers: As it is entered: it is there, has not ended, and is not within that one.
+            BatchSealed, NoSuchBatch, StoreUnavailable, ...: As it is entered: see `Batch.add()`.
         """
         check_batch(id)
         options = batch_options(id, then, otherwise, success_min, open_s, keep_s, within)
@@ -794,6 +800,25 @@ class Node(Dispatching):
             with suppress(NotRunning):  # it ends by something worse
                 self._begin_drain(wiring, self.settings.grace_s)
 
+    def _on_drain(self) -> None:
+        """An operator has this node drain."""
+        if self._state == "open":  # else it looks again when it has opened
+            with suppress(NotRunning):  # it ends by something worse
+                self._begin_drain(self._open_wiring, self.settings.grace_s)
+
+    def _operator(self) -> Operator:
+        self._check_open()
+        context = self._open_wiring.context
+
+        host, pid = context.io.place
+        return Operator(
+            pipeline=context.pipeline,
+            control=context.control,
+            generation=context.generation,
+            lanes=len(context.lanes),
+            by=f"node {self.id}, pid {pid} on {host}",
+        )
+
     # --- start and stop -----------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
@@ -828,6 +853,8 @@ class Node(Dispatching):
             raise
         self._state = "open"
         self._on_shutdown()
+        if self._open_wiring.is_to_drain:
+            self._on_drain()
         return self
 
     async def __aexit__(
@@ -905,7 +932,9 @@ class Node(Dispatching):
         """Join the pool, with a worker if there are handlers."""
         made = await open_pool(context)
         check_ttl(context, made.ttl_ms)
-        wiring = self._wiring = Wiring(context, made, on_shutdown=self._on_shutdown)
+        wiring = self._wiring = Wiring(
+            context, made, on_shutdown=self._on_shutdown, on_drain=self._on_drain
+        )
         self._client = JobClient(
             pool=self.pool,
             handlers=self._handlers,

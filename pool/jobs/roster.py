@@ -16,11 +16,13 @@ from typing import Any, Final
 import attrs
 
 from pool.core.digits import DIGITS_MAX
+from pool.core.pauses import Asked, is_asked, parse
 from pool.core.placement import Candidate, Candidates
 from pool.errors import PoolError
 from pool.maps.deltas import Value
 
-SHUTDOWN_KEY: Final = b"!shutdown"  # in `workers`; no worker id begins like that
+_NO_WORKER: Final = b"!"  # no id begins like that
+SHUTDOWN_KEY: Final = b"!shutdown"  # in `workers`
 
 
 @attrs.frozen(kw_only=True)
@@ -37,6 +39,7 @@ class WorkerInfo:
     is_draining: bool
     host: str = ""  # where its process is
     pid: int = 0
+    is_cordoned: bool = False  # by an operator: it takes no keys
 
 
 @attrs.frozen(kw_only=True)
@@ -53,7 +56,7 @@ class WorkerEntry(WorkerInfo):
             frozenset(self.handlers),
             self.weight,
             self.label,
-            self.is_draining,
+            self.is_draining or self.is_cordoned,
             self.numbers,
         )
 
@@ -68,7 +71,8 @@ class WorkerEntry(WorkerInfo):
             known: dict[str, Any] = json.loads(text if isinstance(text, bytes) else b"")
             needed = (a.name for a in attrs.fields(cls) if a.default is attrs.NOTHING)
             fields = {name: known[name] for name in needed}
-            fields |= {name: known[name] for name in ("host", "pid") if name in known}
+            later = ("host", "pid", "is_cordoned")
+            fields |= {name: known[name] for name in later if name in known}
             fields["handlers"] = tuple(fields["handlers"])
             fields["numbers"] = tuple(fields["numbers"])
             info = cls(**fields)
@@ -89,7 +93,7 @@ class WorkerEntry(WorkerInfo):
             "".join(texts).encode(),
             all(type(number) is int and 0 <= number < 10**DIGITS_MAX for number in numbers),
             type(self.weight) in (int, float),
-            type(self.is_draining) is bool,
+            type(self.is_draining) is type(self.is_cordoned) is bool,
         ]
         return all(checks)
 
@@ -102,11 +106,18 @@ class Roster:
     _read: dict[bytes, tuple[Value, WorkerEntry | None]] = attrs.field(factory=dict)
     _workers: tuple[WorkerEntry, ...] | None = None
     _candidates: Candidates | None = None
+    asked: Asked = attrs.field(factory=Asked)  # as of the last `hear()`
 
     def update(self, items: Mapping[bytes, Value]) -> None:
         """Take a new copy."""
         self._items = items
         self._workers = self._candidates = None
+
+    def hear(self) -> Asked:
+        """Read what operators ask for, and return what was asked for before."""
+        before = self.asked
+        self.asked = parse((name, text) for name, text in self._items.items() if is_asked(name))
+        return before
 
     @property
     def workers(self) -> tuple[WorkerEntry, ...]:
@@ -114,7 +125,7 @@ class Roster:
         if self._workers is None:
             before, self._read = self._read, {}
             for key, text in self._items.items():
-                if key != SHUTDOWN_KEY:
+                if not key.startswith(_NO_WORKER):
                     known = before.get(key)
                     if known is None or known[0] != text:
                         known = text, _worker(key, text)

@@ -18,6 +18,7 @@ import anyio
 import attrs
 
 from pool.core.digits import number_or
+from pool.core.pauses import is_asked
 from pool.core.placement import Candidate
 from pool.core.record import INLINE_BYTES_MAX, Start
 from pool.errors import NotRunning, PoolError, StorageFull, StoreUnavailable, again
@@ -26,6 +27,7 @@ from pool.jobs.client.dispatcher import Dispatcher
 from pool.jobs.client.requests import Requests
 from pool.jobs.client.waiters import Waiters, WaitsFor
 from pool.jobs.context import Context, LaneState
+from pool.jobs.fleet.heeding import Heeding
 from pool.jobs.fleet.keepalive import EXIT_CODE, KeepAlive, LaneHandlers
 from pool.jobs.fleet.membership import IdentityGone, LaneDoubted, Membership, PoolLost
 from pool.jobs.fleet.reaper import Reaper
@@ -86,6 +88,7 @@ class Wiring:
         made: PoolConfig,
         *,
         on_shutdown: Callable[[], object],
+        on_drain: Callable[[], object],
     ) -> None:
         self.context = context
         self._supervisor = context.supervisor
@@ -150,6 +153,14 @@ class Wiring:
         context.on_due = self._sweeper.due
         context.on_data_lost = self._on_lane_doubted
         context.on_interrupt = self._on_interrupt
+        self._heeding = Heeding(
+            context=context,
+            workers=self.membership.workers,
+            confirm=lambda: self._keepalive.confirm(context.settings.op_timeout_s),
+            announce=self._announce,
+            on_drain=on_drain,
+            drain_worker=self._drain_worker,
+        )
         self.membership.make_lanes(made)
         self._supervisor.on_down = self._on_down
 
@@ -158,6 +169,12 @@ class Wiring:
         """The names of the parts that are down at the moment; see `Supervisor`."""
         unwoken = ("pipeline",) if self.context.pipeline.is_unwoken else ()
         return (*self._supervisor.down, *unwoken)
+
+    @property
+    def is_to_drain(self) -> bool:
+        """Whether an operator has this node drain."""
+        cordon = self.context.roster.asked.cordon_of(self.context.node_id)
+        return cordon is not None and cordon.is_drain
 
     # --- start and stop -----------------------------------------------------------------------
 
@@ -171,6 +188,7 @@ class Wiring:
         await self.replica.synced()
         self._shutdown_seen = max(self._shutdown_seen, self._shutdown())
         self._on_workers()
+        self._heeding.look()
         self.replica.watch(self._on_workers_changed)
         # First: a lane that hangs keeps joining waiting, and not the leases of the others.
         await self._supervisor.start(self._keepalive)
@@ -218,6 +236,7 @@ class Wiring:
             has_read=self._listener.has_read,
             resources=self.lifespans.value_of,
         )
+        self._heeding.cordon_new(worker)
         worker.take_lanes([1] * len(context.lanes))
         with anyio.CancelScope() as scope:
             self._joins.add(scope)
@@ -307,6 +326,7 @@ class Wiring:
     async def leave(self, grace_s: float) -> int:
         """Give up everything in order; keep-alive goes on until the end."""
         self._is_open = False
+        ids = [self.context.node_id, *self.membership.workers]
         owns = await self.give_up_workers(grace_s)
         await self.lifespans.leave(self.context.settings.grace_s)
         first: Actors = (self._sweeper, self._reaper)
@@ -314,6 +334,7 @@ class Wiring:
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
         with anyio.move_on_after(self.context.settings.op_timeout_s):
             await self.membership.give_up(None)
+            await self._heeding.forget(self.replica, ids)
         await self.maps.stop()
         client: Actors = (self.dispatcher, self.waiters)
         then: Actors = (self.membership, self._listener, self.replica, self._keepalive)
@@ -559,6 +580,8 @@ class Wiring:
 
     def _on_workers_changed(self, news: KeyChange | Resync) -> None:
         self._on_workers()
+        if isinstance(news, Resync) or is_asked(news.key):
+            self._heeding.look()
         if isinstance(news, Resync):
             self.membership.announcer.write_soon()  # it may have lost our entries
 
@@ -581,6 +604,16 @@ class Wiring:
         now_ms: int = await self.context.pipeline.at(self.context.control.config).execute("TIME")
         stamp = max(now_ms, self._shutdown_seen + 1)
         await self.replica.write([Set(SHUTDOWN_KEY, b"%d" % stamp)], repeatable=True)
+
+    def _announce(self) -> None:
+        """What our workers are has changed."""
+        if self.membership.state == "running":  # else it is written when that begins again
+            self.membership.announcer.write_soon()
+
+    def _drain_worker(self, worker: Worker) -> None:
+        if not worker.is_draining:
+            with suppress(NotRunning):  # it ends by something worse
+                self._begin_giving_up(worker, self.context.settings.grace_s)
 
     def _on_down(self) -> None:
         """A part is down, or is not any more: a worker takes no keys meanwhile."""

@@ -20,17 +20,19 @@ import anyio
 import attrs
 
 from pool.core.options import Options
+from pool.core.pauses import Asked
 from pool.core.plans import PlanTurn, plan_and_version, plan_key, stored_turn
 from pool.core.record import Record
 from pool.core.schedules import parse
 from pool.errors import AuthError, PoolError, StoreFault, again
 from pool.jobs.roster import WorkerEntry
 from pool.jobs.scheduling import HOLD_S
-from pool.names import Control, Names, lane_of
+from pool.names import PAUSED, Control, Names, lane_of
 from pool.ops.inspect import Found, all_of, fields_of, pairs, whole
 from pool.ops.keyfacts import KeyOwner
-from pool.ops.members import MEMBERS_MAX, known_workers, of_lane
+from pool.ops.members import MEMBERS_MAX, known_fleet, of_lane
 from pool.redis.commands.opening import generation_of_pool
+from pool.redis.commands.pausing import LanePauses, without_hold
 from pool.redis.commands.reply import read
 from pool.redis.commands.upkeep import IndexLooks
 from pool.redis.io.system import Reply
@@ -99,6 +101,7 @@ class LaneFacts:
     astray: tuple[str, ...] = ()  # names of records that no index leads to
     inboxes: Mapping[str, int] = attrs.field(factory=dict)
     looked: int = 0
+    pauses: LanePauses = attrs.field(factory=LanePauses)
     unread: tuple[str, ...] = ()
 
     @property
@@ -135,6 +138,7 @@ class PoolFacts:
     pool_ttl_ms: int
     lanes: tuple[LaneFacts, ...]
     workers: Mapping[str, WorkerEntry]
+    asked: Asked = attrs.field(factory=Asked)  # by operators
     servers: tuple[ServerFacts, ...] = ()
     plans: tuple[KeptPlan, ...] = ()
     unread: tuple[str, ...] = ()
@@ -159,7 +163,8 @@ async def gather(
         PoolError: The server does not answer, or refuses.
     """
     unread = list[str]()
-    workers = await known_workers(pipeline, found, unread)
+    told = await known_fleet(pipeline, found, unread)
+    workers, asked = {info.id: info for info in told.workers}, told.asked
     each = None if records_max is None else max(SLICE, records_max // found.lanes)
     lanes: dict[int, LaneFacts] = {}
 
@@ -182,6 +187,7 @@ async def gather(
         pool_ttl_ms=round(found.ttl_s * 1000),
         lanes=tuple(lanes[number] for number in sorted(lanes)),
         workers=workers,
+        asked=asked,
         plans=tuple(await _plans(pipeline, found, lanes, unread)),
         servers=tuple([await server_of(*each) for each in places.items()]),
         unread=tuple(unread),
@@ -271,7 +277,8 @@ class _Reading:
             is_lost=generation_of_pool(told.get("incarnation", b"").decode(errors="replace"))
             != self._found.generation,
             is_quiet=whole(told.get("quiet", b"0")) > self._now_ms,
-            counters={name: whole(value) for name, value in told.items()},
+            counters={n: whole(v) for n, v in told.items() if not n.startswith(PAUSED)},
+            pauses=LanePauses.of(told),
             jobs=jobs,
             parked=parked,
         )
@@ -387,7 +394,7 @@ class _Reading:
                     Queue(
                         handler=handlers[at + i],
                         count=int(str(counts[i])),
-                        oldest_ms=float(head[1]) / 1000 if head else self._now_ms,
+                        oldest_ms=without_hold(float(head[1])) / 1000 if head else self._now_ms,
                         keys=tuple(key.decode(errors="surrogateescape") for key in head[::2]),
                     )
                 )

@@ -19,11 +19,12 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
 
+from pool.core.pauses import Pause, What
 from pool.core.record import Progress, Record, more_of
-from pool.names import QUEUED, key_of, split_pair
-from pool.ops.checkup import HANDLERS_MAX, LaneFacts, Late, PoolFacts, ServerFacts
+from pool.names import QUEUED, key_of, lane_of, split_pair
+from pool.ops.checkup import HANDLERS_MAX, LaneFacts, Late, PoolFacts, Queue, ServerFacts
 from pool.ops.keyfacts import KeyOwner
-from pool.ops.why import span
+from pool.ops.why import pause_command, resume_command, span
 
 VERSION: Final = 1  # of the JSON: raised when a field goes or means something else
 KEYS_TOLD: Final = 5
@@ -300,6 +301,88 @@ def _handing_over(facts: PoolFacts) -> Iterator[Spot]:
             )
 
 
+# --- what operators have asked for ---------------------------------------------------------------
+
+
+def _is_paused(lane: LaneFacts, queue: Queue) -> bool:
+    """Say whether all that is seen of a queue waits because that is asked for."""
+    if lane.pauses.is_all or queue.handler in lane.pauses.handlers:
+        return True
+    return bool(queue.keys) and set(queue.keys) <= set(lane.pauses.keys)
+
+
+def _paused(facts: PoolFacts) -> Iterator[Spot]:
+    for pause in facts.asked.pauses.values():
+        queues = [
+            (lane, queue)
+            for lane in facts.lanes
+            if lane.pauses.has(pause)
+            for queue in lane.queues
+            if pause.what == "pool"
+            or queue.handler == pause.handler
+            or (pause.what == "key" and pause.name in queue.keys)
+        ]
+        if queues:
+            count = 1 if pause.what == "key" else sum(queue.count for _, queue in queues)
+            waited_s = max((lane.now_ms - queue.oldest_ms) / 1000 for lane, queue in queues)
+            keys = [key for _, queue in queues for key in queue.keys]
+            why = f": {pause.reason}" if pause.reason else ""
+            yield Spot(
+                says=f"{pause} is paused, by {pause.by}{why}; {count} jobs wait, the oldest for "
+                f"{span(waited_s)}",
+                count=count,
+                oldest_s=waited_s,
+                keys=(pause.name,) if pause.what == "key" else tuple(keys),
+                where=tuple(dict.fromkeys(f"lane {lane.number}" for lane, _ in queues)),
+                command=resume_command(pause),
+            )
+
+
+def _half_paused(facts: PoolFacts) -> Iterator[Spot]:
+    """Compare what was asked for with what the lanes go by."""
+    asked = {(each.what, each.name): each for each in facts.asked.pauses.values()}
+    lanes = [lane for lane in facts.lanes if not lane.is_lost]
+    stands: dict[tuple[What, str], list[int]] = defaultdict(list)
+    for lane in lanes:
+        found: list[tuple[What, str]] = [("pool", "-")] if lane.pauses.is_all else []
+        found += [("handler", name) for name in lane.pauses.handlers]
+        found += [("key", name) for name in lane.pauses.keys]
+        for each in found:
+            stands[each].append(lane.number)
+    for what in (*asked, *(each for each in stands if each not in asked)):
+        pause, has = asked.get(what), stands.get(what, [])
+        meant = [lane.number for lane in lanes]
+        if what[0] == "key":
+            meant = [lane for lane in meant if lane == lane_of(what[1], len(facts.lanes))]
+        missing = [number for number in meant if number not in has]
+        if pause is not None and not pause.is_over and not missing:
+            continue
+        made = pause or Pause.of(*what)
+        is_over = pause is None or pause.is_over
+        yield Spot(
+            says=f"{made} is paused in {len(has)} of {len(meant)} lanes: "
+            + ("a resume did not reach the others" if is_over else "the pause did not reach all"),
+            count=max(1, len(has) if is_over else len(missing)),
+            where=tuple(f"lane {number}" for number in (has if is_over else missing)),
+            command=resume_command(made) if is_over else pause_command(made),
+        )
+
+
+def _cordoned(facts: PoolFacts) -> Iterator[Spot]:
+    for cordon in facts.asked.cordons.values():
+        mine = [w for w in facts.workers.values() if cordon.id in (w.id, w.node)]
+        is_heard = all(each.is_cordoned or each.is_draining for each in mine)
+        how = "was told to drain" if cordon.is_drain else "is cordoned"
+        heard = "" if is_heard else ", and has not said that it heard so"
+        why = f": {cordon.reason}" if cordon.reason else ""
+        yield Spot(
+            says=f"{cordon.id} {how}{heard if mine else ', and is no more'}, by {cordon.by}{why}",
+            count=max(1, len(mine)),
+            where=tuple(each.id for each in mine),
+            command="pool status" if cordon.is_drain else f"pool uncordon {cordon.id}",
+        )
+
+
 # --- what waits for a worker ------------------------------------------------------------------
 
 
@@ -337,7 +420,7 @@ def _unknown(facts: PoolFacts) -> Iterator[Spot]:
 def _unassigned(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         for queue in lane.queues:
-            if not _workers_for(facts, queue.handler):
+            if not _workers_for(facts, queue.handler) and not _is_paused(lane, queue):
                 waited_s = (lane.now_ms - queue.oldest_ms) / 1000
                 yield Spot(
                     says=f"{queue.count} jobs wait for the handler {queue.handler!r}, which no "
@@ -354,6 +437,8 @@ def _backlog(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         standing = {_id(member): member for member in lane.members}
         for queue in lane.queues:
+            if _is_paused(lane, queue):
+                continue
             ids = _workers_for(facts, queue.handler)
             waited_s = (lane.now_ms - queue.oldest_ms) / 1000
             if not ids or waited_s <= max(PATIENCE_S, 6 * lane.slack_ms / 1000):
@@ -398,7 +483,7 @@ def _late_starts(standings: tuple[str, ...]) -> Callable[[PoolFacts], Iterator[S
                     command=_kill(member)
                     if member is not None and word == "hung"
                     else _why(keys)
-                    if word in ("live", "closed", "draining")
+                    if word in ("live", "closed", "cordoned", "draining")
                     else "",
                 )
 
@@ -832,6 +917,30 @@ RULES: Final = (
         _down,
     ),
     Rule(
+        "paused",
+        "warning",
+        "pauses, and the queues behind them",
+        "jobs wait that are paused",
+        "Somebody has paused this: what is behind it waits until it is resumed.",
+        _paused,
+    ),
+    Rule(
+        "half-paused",
+        "warning",
+        "pauses beside what each lane goes by",
+        "they differ",
+        "A lane was not reached, or lost its data: run it again, or resume.",
+        _half_paused,
+    ),
+    Rule(
+        "cordoned",
+        "note",
+        "cordons and drains",
+        "there is one",
+        "It takes no jobs. Uncordon it when it shall; a drain ends with its node.",
+        _cordoned,
+    ),
+    Rule(
         "no-such-handler",
         "error",
         "the number of unassigned jobs beside the queues of registered handlers",
@@ -863,7 +972,7 @@ RULES: Final = (
         "starts that were not acknowledged",
         "late by more than a TTL, at a worker that lives",
         "Its loop is late, or its line is slow: look at that process.",
-        _late_starts(("live", "closed", "draining")),
+        _late_starts(("live", "closed", "cordoned", "draining")),
     ),
     Rule(
         "start-at-hung",

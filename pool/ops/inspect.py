@@ -19,7 +19,7 @@ from pool.core.digits import number_or
 from pool.core.lifecycle import State
 from pool.core.record import Outcome, Record
 from pool.errors import ConfigError, PoolError, StoreFault, again
-from pool.names import Control, Names, lane_of
+from pool.names import PAUSED, Control, Names, lane_of
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import Opening
 from pool.redis.commands.talk import Looked, More
@@ -37,7 +37,7 @@ _LOOKS: Final = 128  # jobs asked for in one call
 FACTS: Final = {
     *("stamp", "seen", "quiet", "ttl", "term", "behind", "incarnation", "unassigned", "waiting"),
     *("walk", "astray", "offset", "turn", "begun", "stood", "claim", "paced", "reached"),
-    *("results", "follow"),
+    *("results", "follow", "paused"),
 }
 
 
@@ -262,7 +262,11 @@ async def _lane(pipeline: Pipeline, n: Names) -> View:
         overdue_s=max(0.0, *late_ms, 0.0) / 1000,
         astray=whole(facts.get("astray", b"0")),
         parked=parked,
-        counters={name: whole(v) for name, v in facts.items() if name not in FACTS},
+        counters={
+            name: whole(v)
+            for name, v in facts.items()
+            if name not in FACTS and not name.startswith(PAUSED)
+        },
         ttl_s=whole(facts.get("ttl", b"0")) / 1000,
         unread=tuple(unread),
     )

@@ -18,13 +18,15 @@ from pool.core.followers import Followed, parse
 from pool.core.ids import member_name
 from pool.core.journal import JournalEntry
 from pool.core.options import Options
+from pool.core.pauses import Asked, Pause
 from pool.core.placement import Candidates
 from pool.core.record import Attempt, Outcome, Record, attempts
 from pool.errors import PoolError
 from pool.jobs.client.journal import latest
-from pool.jobs.roster import WorkerEntry
+from pool.jobs.roster import Roster, WorkerEntry
 from pool.maps.commands import StoredMap
 from pool.names import (
+    PAUSED,
     WORKERS,
     Control,
     Names,
@@ -32,12 +34,14 @@ from pool.names import (
     key_hash,
     lane_of,
     line,
+    paused_key,
     queued,
     split_pair,
 )
 from pool.ops.inspect import Found, all_of, fields_of, outcomes, whole
 from pool.redis.commands.member import Opening
 from pool.redis.commands.opening import generation_of_pool
+from pool.redis.commands.pausing import LanePauses
 from pool.redis.io.system import Reply
 from pool.redis.pipeline import Pipeline
 
@@ -49,7 +53,9 @@ _LOOKED_AT_ONCE: Final = 250  # of either: a member of `kept` has up to 32 jobs
 _ENDED_MAX: Final = 16  # ended jobs of one key of which the last is looked for
 
 # closed: it takes none; silent: its lease has ended; gone: it is no member any more.
-Standing: TypeAlias = Literal["live", "closed", "draining", "hung", "silent", "fenced", "gone"]
+Standing: TypeAlias = Literal[
+    "live", "closed", "cordoned", "draining", "hung", "silent", "fenced", "gone"
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -82,6 +88,8 @@ class KeyOwner:
             return "silent"
         if self.info is not None and self.info.is_draining:
             return "draining"
+        if self.info is not None and self.info.is_cordoned:
+            return "cordoned"
         if self.is_open and self.takes is None:
             return "hung"
         return "live" if self.is_open and self.takes else "closed"
@@ -120,6 +128,7 @@ class KeyFacts:
     queue_length: int = 0
     followers: tuple[Followed, ...] = ()
     workers: tuple[WorkerEntry, ...] = ()  # all of the fleet
+    paused: Pause | None = None  # what keeps it from being given to a worker
     ranked: tuple[KeyOwner, ...] = ()  # of those who know the handler the first, best first
     looked: int = 0
     of: int = 0
@@ -191,15 +200,25 @@ async def read(pipeline: Pipeline, found: Found, key: str, job_id: str = "") -> 
     return await _live(pipeline, found, n, facts, mine)
 
 
-async def fleet(pipeline: Pipeline, found: Found) -> tuple[WorkerEntry, ...]:
+@attrs.frozen
+class FleetFacts:
+    """The `workers` map: who works, and what operators have asked for."""
+
+    workers: tuple[WorkerEntry, ...] = ()
+    asked: Asked = attrs.field(factory=Asked)
+
+
+async def fleet(pipeline: Pipeline, found: Found) -> FleetFacts:
     """Fetch the `workers` map: O(fleet), in pages, as it is for every node that joins.
 
     Raises:
         PoolError: It cannot be read.
     """
     state = await StoredMap(Control(found.pool), WORKERS).snapshot(pipeline, found.generation)
-    parsed = (WorkerEntry.parse(text) for text in state.items.values())
-    return tuple(info for info in parsed if info is not None)
+    roster = Roster()
+    roster.update(state.items)
+    roster.hear()
+    return FleetFacts(roster.workers, roster.asked)
 
 
 # --- parts ------------------------------------------------------------------------------------
@@ -226,7 +245,7 @@ async def _live(
 ) -> KeyFacts:
     at, unread = pipeline.at(n.prefix), list(facts.unread)
     pair_of = followers(facts.key, record.id)
-    options, trial, text, rank, length = await all_of(
+    options, trial, text, rank, length, *held = await all_of(
         at,
         unread,
         [
@@ -235,7 +254,12 @@ async def _live(
             ("HGET", n.payloads, pair_of),
             ("ZRANK", n.unassigned(record.handler), facts.key),
             ("ZCARD", n.unassigned(record.handler)),
+            ("HMGET", n.lane, PAUSED, paused_key(facts.key)),
         ],
+    )
+    names_paused = (PAUSED, paused_key(facts.key))
+    lane_pauses = LanePauses.of(
+        {name: text for name, text in zip(names_paused, held[0] or (), strict=False) if text}
     )
     ids = [each for each, _ in facts.line]
     behind = await fields_of(at, unread, n.jobs, [queued(facts.key, each) for each in ids])
@@ -243,17 +267,20 @@ async def _live(
     position, of = (rank + 1, length) if type(rank) is int else (0, 0)
     if record.state == "queued":
         position, of = (ids.index(record.id) + 1 if record.id in ids else 0), facts.line_length
-    workers: tuple[WorkerEntry, ...] = ()
+    told = FleetFacts()
     try:
-        workers = await fleet(pipeline, found)
+        told = await fleet(pipeline, found)
     except PoolError as error:
         unread.append(f"the map of workers: {error}")
+    workers = told.workers
     places = Candidates(info.candidate for info in workers)
     by_id = {info.id: info for info in workers}
     chosen = places.ranked(key_hash(facts.key), record.handler, RANKED)
     ranked = [by_id[each] for each in chosen if by_id[each].candidate.is_in(n.number)]
     names = [info.candidate.name_in(n.number) for info in ranked]
-    told = await owners(at, unread, n, [*filter(None, [record.owner]), *names], by_id, facts.now_ms)
+    standing = await owners(
+        at, unread, n, [*filter(None, [record.owner]), *names], by_id, facts.now_ms
+    )
     return attrs.evolve(
         facts,
         options=Options.parse(options) if options is not None else None,
@@ -263,10 +290,20 @@ async def _live(
         queue_length=of,
         line=tuple(zip(ids, parsed, strict=True)),
         workers=workers,
-        owner=told[0] if record.owner else None,
-        ranked=tuple(told[1:] if record.owner else told),
+        owner=standing[0] if record.owner else None,
+        ranked=tuple(standing[1:] if record.owner else standing),
+        paused=_paused(told.asked, lane_pauses, facts.key, record.handler),
         unread=tuple(unread),
     )
+
+
+def _paused(asked: Asked, lane: LanePauses, key: str, handler: str) -> Pause | None:
+    """Return what keeps the job from being granted: what its lane says, and who asked for that."""
+    for each in (Pause(key=key), Pause(handler=handler), Pause()):
+        if lane.has(each):
+            standing = asked.pauses.get(each.entry)
+            return standing if standing is not None and standing.name == each.name else each
+    return None
 
 
 async def owners(

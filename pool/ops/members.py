@@ -19,13 +19,13 @@ from pool.errors import PoolError, StoreFault, again
 from pool.jobs.roster import WorkerEntry
 from pool.names import Names
 from pool.ops.inspect import Found, all_of, fields_of, whole
-from pool.ops.keyfacts import KeyOwner, Standing, fleet, owners
+from pool.ops.keyfacts import FleetFacts, KeyOwner, Standing, fleet, owners
 from pool.redis.pipeline import Pipeline
 
 MEMBERS_MAX: Final = 2_000  # nodes and workers of a lane, those whose leases end first
 _TOGETHER: Final = 100  # members asked for in one round trip
 # The worst last: of several lanes that one counts.
-_ORDER: Final = ("live", "closed", "draining", "hung", "silent", "fenced", "gone")
+_ORDER: Final = ("live", "closed", "cordoned", "draining", "hung", "silent", "fenced", "gone")
 assert set(_ORDER) == set(get_args(Standing))
 
 
@@ -33,9 +33,10 @@ assert set(_ORDER) == set(get_args(Standing))
 class WorkerRow:
     """A worker.
 
-    `standing` is live, closed (it takes no jobs now), draining, hung, silent (its lease has ended),
-    fenced (it is being taken over from) or gone; of several lanes the worst.  `takes` is how many
-    jobs it takes at once, None while its loop hangs.  `lease_s` is negative once that has ended.
+    `standing` is live, closed (it takes no jobs now), cordoned, draining, hung, silent (its lease
+    has ended), fenced (it is being taken over from) or gone; of several lanes the worst.  `takes` is
+    how many jobs it takes at once, None while its loop hangs.  `lease_s` is negative once that has
+    ended.
     """
 
     id: str
@@ -88,7 +89,8 @@ async def read(pipeline: Pipeline, found: Found) -> PoolMembers:
         PoolError: No lane can be asked.
     """
     unread = list[str]()
-    known = await known_workers(pipeline, found, unread)
+    told = await known_fleet(pipeline, found, unread)
+    known = {info.id: info for info in told.workers}
     lanes = dict[int, Sequence[KeyOwner]]()
     troubles = dict[int, PoolError]()
 
@@ -112,15 +114,13 @@ async def read(pipeline: Pipeline, found: Found) -> PoolMembers:
     return put_together(found.pool, lanes.values(), known, unread)
 
 
-async def known_workers(
-    pipeline: Pipeline, found: Found, unread: list[str]
-) -> dict[str, WorkerEntry]:
+async def known_fleet(pipeline: Pipeline, found: Found, unread: list[str]) -> FleetFacts:
     """Fetch the map of workers; of one that cannot be read nothing, and why in `unread`."""
     try:
-        return {info.id: info for info in await fleet(pipeline, found)}
+        return await fleet(pipeline, found)
     except StoreFault as error:
         unread.append(f"the map of workers: {error.problem}")
-        return {}
+        return FleetFacts()
 
 
 async def of_lane(

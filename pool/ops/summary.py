@@ -13,6 +13,7 @@ from typing import Final
 
 import attrs
 
+from pool.core.pauses import Cordon, Pause
 from pool.ops import checkup, inspect, members
 from pool.ops.checkup import PoolFacts
 from pool.ops.doctor import Finding, examine
@@ -46,6 +47,8 @@ class PoolStatus:
     workers: tuple[WorkerRow, ...]
     findings: tuple[Finding, ...]
     looked: int = 0
+    paused: tuple[Pause, ...] = ()
+    cordons: tuple[Cordon, ...] = ()
 
     @property
     def is_well(self) -> bool:
@@ -84,6 +87,8 @@ def _put_together(found: Found, server: str, view: View, facts: PoolFacts) -> Po
         workers=there.workers,
         findings=tuple(each for each in examine(facts) if each.severity != "note"),
         looked=facts.looked,
+        paused=tuple(facts.asked.pauses.values()),
+        cordons=tuple(facts.asked.cordons.values()),
     )
 
 

@@ -22,6 +22,7 @@ from pool.core.followers import Followed, released
 from pool.core.journal import JournalEntry
 from pool.core.lapse import NOT_IN_TIME, begin_by_ms
 from pool.core.options import Options
+from pool.core.pauses import Pause
 from pool.core.placement import Candidates
 from pool.core.plans import ids_of, plan_and_version, plan_key, plan_of
 from pool.core.record import SUPERSEDED, Attempt, Progress, Record, more_of
@@ -144,6 +145,21 @@ def why(facts: KeyFacts) -> Why:
     if facts.ended is not None:
         return _of_ended(facts, common)
     return Why(state=case.name, **common)
+
+
+def pause_command(pause: Pause) -> str:
+    """Name the command that pauses it, or completes that."""
+    return _command("pause", pause) + (" --yes" if pause.what == "pool" else "")
+
+
+def resume_command(pause: Pause) -> str:
+    """Name the command that resumes it."""
+    return _command("resume", pause)
+
+
+def _command(verb: str, pause: Pause) -> str:
+    named = "" if pause.what == "pool" else f" --{pause.what} {shlex.quote(pause.name)}"
+    return f"pool {verb}{named}"
 
 
 def span(seconds: float) -> str:
@@ -496,6 +512,18 @@ def _says_unknown(facts: KeyFacts) -> str:
     return f"nothing is known of {of}: {never}{told}{live}"
 
 
+def _pause(facts: KeyFacts) -> Pause:
+    assert facts.paused is not None
+    return facts.paused
+
+
+def _says_paused(facts: KeyFacts) -> str:
+    pause = _pause(facts)
+    by = f" by {pause.by}" if pause.by else ""
+    why = f": {pause.reason}" if pause.reason else ""
+    return f"{pause} is paused{by}{why}; it has waited {_for(facts)}, and goes on when that is over"
+
+
 def _says_full(facts: KeyFacts) -> str:
     at = f"it is number {facts.position} of {facts.queue_length}" if facts.position else "it is new"
     able = [each for each in facts.ranked if each.standing == "live"]
@@ -583,6 +611,12 @@ CASES: Final = (
     ),
     # --- it waits for a worker ---
     Case(
+        "paused",
+        _in("unassigned", also=lambda facts: facts.paused),
+        _says_paused,
+        lambda facts: resume_command(_pause(facts)),
+    ),
+    Case(
         "unregistered",
         _in("unassigned", also=lambda facts: facts.options is None),
         lambda facts: (
@@ -646,7 +680,7 @@ CASES: Final = (
     ),
     Case(
         "owner-closed",
-        _in("pending", "closed", "draining"),
+        _in("pending", "closed", "cordoned", "draining"),
         lambda facts: (
             f"{_name(facts)} was given it and takes nothing more: it gives back what it does not "
             "begin"

@@ -19,6 +19,8 @@ that has ended and whose followers were never released; and of messages that nob
 A schedule stands in `scheduled` by its own time unless it is paused, and somebody comes for the
 first of them: s: in `due`.
 
+A key that is paused stands last in its handler's line, and no other one does; see `lib/pause.lua`.
+
 Of a batch each count is that of its members' letters, and settled is what is sealed and has none
 left.
 """
@@ -42,6 +44,7 @@ from pool.names import (
     IN,
     LINE,
     OUT,
+    PAUSED,
     QUEUED,
     Control,
     Names,
@@ -52,6 +55,7 @@ from pool.names import (
 )
 from pool.redis.commands.member import Opening
 from pool.redis.commands.opening import generation_of_pool
+from pool.redis.commands.pausing import LanePauses, is_held_back
 
 _SCAN_COUNT = 1000
 
@@ -198,6 +202,7 @@ class _Lane:
         yield from self._of_messages()
         yield from self._of_schedules()
         yield from self._of_batches()
+        yield from self._of_pauses()
         yield from self._of_indexes(records)
         yield from self._of_identities()
         yield from self._of_counters(records)
@@ -324,6 +329,17 @@ class _Lane:
             left = head.members - head.ended
             if head.is_settled != (left == 0 and head.state != "open"):
                 yield f"batch {batch_id}: is {head.state}, and {left} have not ended"
+
+    def _of_pauses(self) -> Iterator[str]:
+        pauses = LanePauses.of({name: text.encode() for name, text in self.lane.items()})
+        if self.lane.get(PAUSED, "|") == "|" and PAUSED in self.lane:
+            yield "says that something is paused, and nothing is"
+        if pauses.count != len(pauses.keys):
+            yield f"counts {pauses.count} paused keys, has {len(pauses.keys)}"
+        for handler, keys in self.unassigned.items():
+            for key, score in keys.items():
+                if is_held_back(score) and key not in pauses.keys:
+                    yield f"{key!r}: stands last in unassigned:{handler}, and is not paused"
 
     def _of_entry(self, key: str, record: Record) -> Iterator[str]:
         entry_id = f"{record.epoch}-0"

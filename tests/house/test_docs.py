@@ -16,6 +16,7 @@ import pool.batches
 import pool.letters
 import pool.listing
 import pool.metrics
+import pool.pauses
 import pool.plans
 import pool.sync
 from pool.core.timing import Timing
@@ -56,6 +57,7 @@ def test_every_public_name_has_a_page() -> None:
         pool.metrics,
         pool.middleware,
         pool.schedules,
+        pool.pauses,
         pool.plans,
         pool.streams,
         pool.sync,

@@ -44,6 +44,7 @@ FLOOR = {
     "jobs.node": 14,
     "jobs.sync": 15,
     "batches": 14,
+    "pauses": 14,
     "letters": 14,
     "metrics": 16,
     "middleware": 14,
@@ -261,7 +262,7 @@ def test_no_async_log_calls() -> None:
 PUBLIC = (
     *("pool", "pool.errors", "pool.events", "pool.letters", "pool.listing"),
     *("pool.batches", "pool.codecs", "pool.maps", "pool.metrics", "pool.middleware"),
-    "pool.plans",
+    *("pool.pauses", "pool.plans"),
     *("pool.schedules", "pool.streams", "pool.sync"),
     "pool.testing",
 )

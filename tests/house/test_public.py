@@ -26,6 +26,7 @@ import pool.listing
 import pool.maps
 import pool.metrics
 import pool.middleware
+import pool.pauses
 import pool.plans
 import pool.schedules
 import pool.streams
@@ -43,6 +44,7 @@ HOMES = (
     pool.maps,
     pool.metrics,
     pool.middleware,
+    pool.pauses,
     pool.schedules,
     pool.plans,
     pool.streams,

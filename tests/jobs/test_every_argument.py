@@ -29,6 +29,7 @@ import pool
 import pool.batches
 import pool.letters
 import pool.maps
+import pool.pauses
 import pool.plans
 import pool.schedules
 import pool.streams
@@ -48,6 +49,7 @@ from pool.errors import PayloadTooLarge, UsageError
 from pool.events import ActorCrashed
 from pool.jobs.client.dispatch import Dispatching
 from pool.maps import Position
+from pool.pauses import Operating
 from pool.redis.pipeline import Pipeline
 from pool.schedules import Every
 from pool.streams import StreamEvent
@@ -78,6 +80,7 @@ HOMES = (
     pool.batches,
     pool.letters,
     pool.maps,
+    pool.pauses,
     pool.plans,
     pool.schedules,
     pool.streams,
@@ -92,6 +95,7 @@ MADE_HERE = words(
     "Progress JobPage StopReport Result Stage Ref Letters MapReader Schedule ScheduleList "
     "Journal JournalEntry "
     "PlanRef PlanStatus PlanDiff PlanTurn "
+    "Pause PauseReport Cordon CordonReport Operating "
     "Batch BatchRef BatchStatus Batches Member Members Refused Schedules TickInfo Ticker"
 )
 # What Python itself calls, and with what; and what is written by users, not by us.
@@ -106,7 +110,7 @@ USERS_OWN = frozenset({"Runner", "Event"})
 # As of a dict: what cannot be a key of it is not in it, or has Python's own error.
 OF_A_DICT = frozenset({"Handlers.__getitem__", "Handlers.__contains__", "Handlers.get"})
 # Of the library's own parts, which are public in Python's sense only.
-INNER = words("Handler.__call__ log_observer Progress.parse")
+INNER = words("Handler.__call__ log_observer Progress.parse Pause.of")
 
 
 def classes() -> Iterator[type]:
@@ -452,6 +456,9 @@ A_FIRING = {
 }
 A_SCHEDULE = {"name": NAME.called("schedule")}
 
+PAUSED = {"handler": NAME.called("handler").or_none(), "key": KEY.or_none()}
+A_MEMBER = {"member": TEXT, "timeout_s": within(0.0, YEAR_S)}
+
 CALLS: dict[str, dict[str, Takes]] = {
     "Node.__init__": A_NODE,
     "Node.options": DISPATCH_OPTIONS,
@@ -472,6 +479,11 @@ CALLS: dict[str, dict[str, Takes]] = {
         "within": taking(None, "None"),
     },
     "Batch.add": {**MANY_JOBS, "calls": MANY_JOBS["calls"].but("[None]", "long list")},
+    "Operating.pause": {**PAUSED, "reason": TEXT},
+    "Operating.resume": PAUSED,
+    "Operating.cordon": {"member": TEXT, "reason": TEXT, **A_MEMBER},
+    "Operating.uncordon": A_MEMBER,
+    "Operating.drain_member": {"member": TEXT, "reason": TEXT, **A_MEMBER},
     "Batches.get": {"id": NAME},
     "Batches.list": {"newest": within(1, 1_000, whole=True)},
     "BatchRef.wait": {
@@ -798,7 +810,7 @@ class Things:
         match owner:
             case "Node" if method != "__init__":
                 on: Any = self.node
-            case "Dispatching":
+            case "Dispatching" | "Operating":
                 on = self.node
             case "LocalWorker":
                 on = self.worker
@@ -1004,7 +1016,7 @@ TWICE = words(
 )
 OF_A_LOOP = (
     *("Node", "Dispatching", "JobRef", "DeadLetters", "ReplicatedMap", "Watch", "Stream", "Reader"),
-    *("Sink", "Schedules", "Ticker"),
+    *("Sink", "Schedules", "Ticker", "Operating"),
 )
 ENTERING = ("__aenter__", "__anext__", "__enter__", "__aiter__", "__iter__", "__len__")
 
@@ -1018,7 +1030,7 @@ def calls_of_a_loop() -> dict[str, list[inspect.Parameter]]:
             names = [name for name, _ in members(each)] + [n for n in ENTERING if n in vars(each)]
             for name in names:
                 call = f"{each.__name__}.{name}"
-                inherited = each is Node and name in vars(Dispatching)
+                inherited = each is Node and name in vars(Dispatching) | vars(Operating)
                 if name in ("__init__", "open", "options") or call in INNER or inherited:
                     continue
                 found[call] = known.get(call, [])

@@ -19,6 +19,7 @@ import pytest
 from pool import Handlers, Job
 from pool.core.marks import Marks
 from pool.core.options import Options
+from pool.core.pauses import Asked, Cordon, Pause, parse
 from pool.core.plans import PlanTurn
 from pool.ops import inspect
 from pool.ops.checkup import (
@@ -35,6 +36,7 @@ from pool.ops.checkup import (
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.cli.doctor import diagnose, lines
 from pool.ops.doctor import RULES, Finding, examine
+from pool.redis.commands.pausing import LanePauses
 from pool.redis.url import Url
 from pool.schedules import Every
 from tests.ops.facts import MARKED, NOW_MS, TTL_MS, owner, record, worker
@@ -83,6 +85,23 @@ def queue(handler: str, waited_s: float) -> tuple[Queue, ...]:
     return (Queue(handler=handler, count=7, oldest_ms=NOW_MS - 1000 * waited_s, keys=("a", "b")),)
 
 
+def asked(*entries: Pause | Cordon) -> Asked:
+    return parse((each.entry, each.pack()) for each in entries)
+
+
+ALL = Pause(by="me", reason="a test")
+
+
+def paused(pause: Pause | None, stands: LanePauses | None = None) -> PoolFacts:
+    """Return a pool where that is asked for, and stands in its lane, unless that has another."""
+    if stands is None and pause is not None:
+        keys = (pause.key,) if pause.key else ()
+        names = (pause.handler,) if pause.handler else ()
+        stands = LanePauses(pause.what == "pool", names, keys, len(keys))
+    entries = asked(*([] if pause is None else [pause]))
+    return facts(asked=entries, pauses=stands, queues=queue("h", 70))
+
+
 def late(**owner_changes: Any) -> dict[str, Any]:
     return {
         "late_starts": Late(count=1, oldest_ms=20_000.0, keys=("k",)),
@@ -111,6 +130,14 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
     ("claim-held", facts(late_claims=(("wX.1", 20_000.0),)), "1 dead members", "--fix --yes"),
     ("loop-hangs", facts(members=(owner(takes=None),)), "(pid 41 on alpha) hangs", "kill -9 41"),
     ("parts-down", facts(members=(NODE,)), "2 parts of node n1", "pool status"),
+    ("paused", paused(ALL), "the whole pool is paused, by me: a test; 7 jobs wait", "pool resume"),
+    ("paused", paused(Pause(handler="h")), "handler h is", "pool resume --handler h"),
+    ("paused", paused(Pause(key="b")), "1 jobs wait", "pool resume --key b"),
+    ("half-paused", paused(ALL, LanePauses()), "in 0 of 1 lanes", "pool pause --yes"),
+    ("half-paused", paused(None, LanePauses(handlers=("h",))), "1 of 1", "resume --handler h"),
+    ("half-paused", paused(Pause(key="a", is_over=True)), "1 of 1", "pool resume --key a"),
+    ("cordoned", facts(asked=asked(Cordon(id="n1"))), "n1 is cordoned", "pool uncordon n1"),
+    ("cordoned", facts(asked=asked(Cordon(id="x", is_drain=True))), "is no more", "pool status"),
     ("no-such-handler", facts(counters={"unassigned": 2}), "2 jobs wait", "pool run"),
     (
         "no-such-handler",

@@ -16,6 +16,7 @@ import pytest
 from pool import Handlers, Job, Park
 from pool.core.marks import Marks
 from pool.core.options import Options
+from pool.core.pauses import Pause
 from pool.core.plans import handler_of, plan_key, planned_id
 from pool.core.record import Attempt, Outcome, Record, pack_more
 from pool.core.schedules import job_id as fired_id
@@ -95,6 +96,13 @@ ROWS = [
         "",
     ),
     ("delayed", facts(record("waiting", since_ms=NOW_MS + 600_000)), "lasts 10 min more", ""),
+    (
+        "paused",
+        facts(record("unassigned"), paused=Pause(handler="h", by="me", reason="a test")),
+        "handler h is paused by me: a test; it has waited",
+        "pool resume --handler h",
+    ),
+    ("paused", facts(record("unassigned"), paused=Pause()), "the whole pool", "pool resume"),
     ("unregistered", facts(record("unassigned"), options=None), "no node has ever", "pool run"),
     ("nobody", facts(record("unassigned"), workers=()), "no worker knows", "pool run"),
     (

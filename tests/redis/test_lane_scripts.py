@@ -10,6 +10,7 @@ import redis
 
 from pool.core.followers import Follows
 from pool.core.options import Options
+from pool.core.pauses import Pause
 from pool.core.schedules import ScheduledJob, ScheduleHead, StoredSchedule
 from pool.core.times import Every
 from pool.names import line, queued, split_pair
@@ -159,6 +160,12 @@ def _replay(bench: Bench) -> ScriptCall:
     return bench.lane.replay(key, job_id, "anew", "h", [W1], **room)
 
 
+def _resume(bench: Bench) -> ScriptCall:
+    bench.run(bench.lane.pause("pause", Pause(key="u")))
+    bench.run(bench.lane.pull(W2, ["h"], keys_max=1, pending_s=1.0))  # it stands last now
+    return bench.lane.pause("resume", Pause(key="u"), "h")
+
+
 def _follows() -> bytes:
     nested = Follows(when="then", key="n", id="idn", handler="h", lane=0, call=b"").pack()
     call = b'["' + b"x" * 2000 + b'"]'
@@ -263,6 +270,8 @@ FREEING: dict[str, Make] = {
     "batch_look": lambda b: _batch(b).batch_look("b", node="n7.1"),
     "muster": lambda b: b.lane.muster([("r1", "id1"), ("none", "j")], known_s=9.0),
     "discard": lambda b: b.lane.letter("discard", *_letter(b)),
+    "pause": lambda b: b.lane.pause("pause", Pause(handler="h")),
+    "resume": _resume,
     "note": lambda b: b.lane.note([("commit.refused", "k", "j", "h", "w1.1", 1, 1, "FENCED")]),
 }
 READING: dict[str, Make] = {
@@ -296,9 +305,10 @@ def test_every_script_of_the_lane_is_held_to_these_rules() -> None:
     scripts = {script.name for script in SCRIPTS}
     tested = {"settle": "advance", "release": "advance", "grant": "advance", "stop": "intend"}
     tested |= {"reap grant": "advance", "reap all": "reap", "edit": "letter", "discard": "letter"}
-    tested |= {"promote": "advance", "queue": "dispatch", "lead": "advance"}
-    # `found` has one key, in the control prefix, and a test of its own.
-    assert {tested.get(name, name) for name in ALL} == scripts - {"open_pool"}
+    tested |= {"promote": "advance", "queue": "dispatch", "lead": "advance", "resume": "pause"}
+    # `found` has one key, in the control prefix, and a test of its own; so has `rate`, which knows
+    # of no job.
+    assert {tested.get(name, name) for name in ALL} == scripts - {"open_pool", "rate"}
 
 
 def test_the_bench_notices_a_key_that_was_not_declared(bench: Bench) -> None:
@@ -422,6 +432,8 @@ def unused(bench: Bench, name: str) -> set[str]:
             return {n.batch("b")}
         case "batch_seal" | "batch_ends" | "batch_tend":
             return {n.batch("b"), n.jobs}
+        case "incoming":  # a count of a schedule's that cannot be written holds up no channel
+            return {n.schedules}
         case "schedule":  # declared for what it shares with others
             return {n.jobs}
         case "quarantine":

@@ -133,7 +133,7 @@ def status_of(
         crashes=found.marks.halves / 2,
         is_stopping=found.intent.startswith("s"),
         error=found.error,
-        why=client.why_waits(found),
+        why=client.why_waits(found, key),
         waits_until_ms=found.since_ms if found.state == "waiting" else 0,
         begin_by_ms=begin_by_ms(found.more),
         replay_of=more_of(found.more, "lineage"),
@@ -200,7 +200,7 @@ class JobRef(Generic[R]):
             await self._wait(waiting, timeout_s)
         except TimeoutError:
             assert timeout_s is not None
-            why = self._client.why_waits(waiting.record)
+            why = self._client.why_waits(waiting.record, waiting.key)
             raise NotStarted(
                 key=self.key, job_id=self.job_id, waited_s=timeout_s, why=why
             ) from None
@@ -314,7 +314,7 @@ class JobRef(Generic[R]):
                     return stages
                 key, job_id, when, depth = asked.pop()
                 try:
-                    found, _ = await client.look(key, job_id)
+                    found, _ = await client.look(key, job_id, arrives=False)
                     break
                 except NoSuchJob:
                     stages.append(Stage(key, job_id, "", when, depth, "released"))
@@ -339,8 +339,9 @@ class JobRef(Generic[R]):
         try:
             await stopped(self, cause, timeout_s)
         except NoSuchJob:
-            await self._client.look(self.key, self.job_id, self._seen)  # raises if it has not ended
-            return
+            found, _ = await self._client.look(self.key, self.job_id, self._seen)
+            if isinstance(found, Record):  # it was on its way
+                await self.stop(cause, timeout_s)
 
     async def _wait(self, waiting: Waiting, timeout_s: float | None) -> None:
         self._client.check_open()  # before a timer is made, which needs a loop

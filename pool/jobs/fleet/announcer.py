@@ -98,6 +98,10 @@ class Announcer:
         """Put all entries back, before our own copy of `workers` is fetched without them."""
         async with self._writing:
             entries = [Set(w.id.encode(), self._entry_of(w)) for w in self._mine()]
+            # What operators ask for is in no worker's hand: whoever has a copy puts it back.
+            asked = self.context.roster.asked
+            entries += [Set(each.entry, each.pack()) for each in asked.pauses.values()]
+            entries += [Set(each.entry, each.pack()) for each in asked.cordons.values()]
             if entries:
                 await self.replica.write(entries, repeatable=True)
 
@@ -167,6 +171,7 @@ class Announcer:
             label=worker.label,
             version=worker.version,
             is_draining=worker.is_draining,
+            is_cordoned=worker.is_cordoned and worker.has_closed,
             numbers=self.numbers_of(worker),
             host=self.context.io.place[0],
             pid=self.context.io.place[1],

@@ -72,6 +72,11 @@ class LaneLost:
 
 
 @attrs.frozen
+class Resumed:
+    """Something was paused, and is not any more; or this worker is cordoned no more."""
+
+
+@attrs.frozen
 class MembershipChanged:
     """`workers` changed: services may have a better place."""
 

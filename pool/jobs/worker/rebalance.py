@@ -40,8 +40,13 @@ class Rebalancer:
         start, revision, settings = run.start, self.revision, self.context.settings
         if start.kind != "service" or run.phase != "running" or run.why:
             return None
-        if self.worker_id not in self.context.candidates.workers:
+        own = self.context.candidates.workers.get(self.worker_id)
+        if own is None:
             return None  # the map was lost, and we are about to be announced again
+        if own.is_draining:
+            return None  # it is cordoned, and keeps what it has
+        if self.context.roster.asked.pause_of(run.key, start.handler) is not None:
+            return None  # it would wait there; when that is resumed, it is looked at again
         first = self.context.targets(run.key, start.handler, lane=run.lane, limit=1)
         if not first or first[0].id == self.worker_id or self._asked.get(run.key) == revision:
             return None

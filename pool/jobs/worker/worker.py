@@ -61,6 +61,7 @@ from pool.jobs.worker.messages import (
     MembershipChanged,
     Missed,
     MoveDue,
+    Resumed,
     Signalled,
     Ticked,
 )
@@ -155,6 +156,7 @@ Told: TypeAlias = (
     | LaneLost
     | MembershipChanged
     | MoveDue
+    | Resumed
     | Drain
     | Answered
     | FlushDue
@@ -176,6 +178,7 @@ class _Lane:
 
     box: Outbox
     is_pulling: bool = False
+    pulls_again: bool = False  # what is pulled for was paused when that was asked, maybe
     audit: Audit | None = None  # while what Redis says is compared with what we do
     odd: int = 0  # renewals in a row that counted other jobs than we do
     asked: set[str] = attrs.field(factory=set)  # keys whose start is overdue, it was said
@@ -208,6 +211,8 @@ class Worker(Actor[Told]):
     has_read: Callable[[int, str, int], bool]  # see `Listener`
     resources: Callable[[Callable[..., Any]], Any]  # what a lifespan has yielded
     is_draining: bool = attrs.field(init=False, default=False)
+    is_cordoned: bool = attrs.field(init=False, default=False)  # by an operator ...
+    has_closed: bool = attrs.field(init=False, default=False)  # ... and each lane knows
     runs: dict[str, Run] = attrs.field(init=False, factory=dict)
     _by_lane: dict[int, dict[str, Run]] = attrs.field(
         init=False, factory=partial(defaultdict, dict)
@@ -288,7 +293,7 @@ class Worker(Actor[Told]):
         And but for those that are held by what is nobody's any more.  What it may hold ahead, it
         pulls itself.  Threads ask, too.
         """
-        if self.is_draining or self.is_crashed:
+        if self.is_draining or self.is_cordoned or self.is_crashed:
             return 0
         taken = self._coming(number) + len(self.runs) - len(self._by_lane[number])
         taken -= sum(self._settling) - self._settling[number]
@@ -321,7 +326,8 @@ class Worker(Actor[Told]):
         if len(self._lanes) == 1:
             return ""
         lane, takes = self._lanes[number], self.takes(number)
-        if (takes == lane.told and lane.has_heard) or self.is_draining or self.is_crashed:
+        is_closed = self.is_draining or self.is_cordoned or self.is_crashed
+        if (takes == lane.told and lane.has_heard) or is_closed:
             return "-"
         lane.told, lane.has_heard = takes, True
         return f"{takes}|{self.context.lanes[number].door.opened}"
@@ -512,6 +518,11 @@ class Worker(Actor[Told]):
             case MoveDue(revision):
                 if revision == self._rebalancer.revision and not self.is_draining:
                     self.spawn(unmoved, partial(self._move, revision))
+            case Resumed():
+                for number, each in enumerate(self._lanes):
+                    each.pulls_again = each.is_pulling
+                    self.context.tell_unassigned(number, self.context.unassigned.get(number, 1))
+                self._refill()
             case Drain(grace_s):
                 now_s = self.context.io.clock()
                 if self._grace_ends_s == math.inf:
@@ -1177,7 +1188,7 @@ class Worker(Actor[Told]):
 
     def _pull(self, number: int) -> None:
         lane, state = self._lanes[number], self.context.lanes[number]
-        if lane.is_pulling or lane.box.is_fenced or self.is_draining:
+        if lane.is_pulling or lane.box.is_fenced or self.is_draining or self.is_cordoned:
             return
         if not state.lease.is_good(self.context.io.clock()):
             return
@@ -1215,11 +1226,15 @@ class Worker(Actor[Told]):
             pulled: Pulled = reply
             lane.oldest = pulled.oldest
             # If nothing among them is for us, the next renewal tells whether that has changed.
-            self.context.tell_unassigned(box.lane, pulled.left if pulled.granted else 0)
+            goes_on = pulled.granted or lane.pulls_again
+            self.context.tell_unassigned(box.lane, pulled.left if goes_on else 0)
             if len(self._lanes) > 1:
                 lane.coming = max(0, pulled.granted - lane.come)
                 self._fill()
                 self._tell_room()
+        if lane.pulls_again:
+            lane.pulls_again = False
+            self._fill()
 
     def _note_come(self, lane: _Lane, starts: int) -> None:
         lane.come += starts

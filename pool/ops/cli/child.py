@@ -21,6 +21,7 @@ import attrs
 
 from pool.errors import ConfigError
 
+DRAINED: Final = "an operator has it drain"  # this one alone
 SHUT_DOWN: Final = "the pool is shut down"  # why a child drains by itself, and all others will
 
 

@@ -12,7 +12,7 @@ from pool.ops.cli.asking import look, tell
 from pool.ops.members import NodeRow, PoolMembers, WorkerRow
 from pool.ops.terminal import table
 
-_HEALTHY = ("live", "closed", "draining")
+_HEALTHY = ("live", "closed", "cordoned", "draining")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -79,6 +79,8 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
     _add_plans(commands)
     _add_batches(commands)
 
+    _add_operating(commands)
+
     ttl = _command(commands, "ttl", "change the lease TTL of a pool while its nodes run")
     ttl.add_argument("seconds", type=float, metavar="SECONDS", help="from 1 to 3,600")
     _add_pool(ttl)
@@ -345,6 +347,33 @@ def _add_batches(commands: _Commands) -> None:
     cancel.add_argument("id", metavar="ID", help="the batch's id")
     cancel.add_argument("--cause", type=_filled, default="stopped", help="why")
     cancel.add_argument("--wait", action="store_true", help="until it has settled")
+
+
+def _add_operating(commands: _Commands) -> None:
+    for name, text in (
+        ("pause", "accept jobs and give none to workers: of the pool, a handler or a key"),
+        ("resume", "give them to workers again"),
+    ):
+        command = _command(commands, name, text, module="operate")
+        command.add_argument("--handler", type=_filled, help="the jobs of this handler only")
+        command.add_argument("--key", type=_filled, help="the jobs of this key only")
+        if name == "pause":
+            command.add_argument("--reason", type=_filled, help="for those who wonder")
+            command.add_argument("--yes", action="store_true", help="yes, the whole pool")
+        _add_pool(command)
+    for name, text in (
+        ("cordon", "have a node, or a worker, take no more jobs and keep those that it has"),
+        ("uncordon", "have it take jobs again"),
+        ("drain", "have it give up its jobs in order and leave, as SIGTERM does"),
+    ):
+        command = _command(commands, name, text, module="operate")
+        command.add_argument("member", metavar="ID", help="of the node or worker: `pool status`")
+        if name != "uncordon":
+            command.add_argument("--reason", type=_filled, help="for those who wonder")
+        command.add_argument(
+            "--timeout", type=float, default=10.0, metavar="SECONDS", help="(default: 10)"
+        )
+        _add_pool(command)
 
 
 def _filled(text: str) -> str:

@@ -16,6 +16,7 @@ import attrs
 from pool.ops.admin import Dispatched, JobsChanged, Notified, Purged
 from pool.ops.browse import JobRows, JobTold
 from pool.ops.cli.doctor import Diagnosis
+from pool.ops.cli.operate import CordonDone, PauseDone
 from pool.ops.cli.rates import RatesTold
 from pool.ops.cli.top import Picture
 from pool.ops.cli.ttl import TtlSet
@@ -42,6 +43,11 @@ SHAPES: Final[Mapping[str, type[Any]]] = {
     "streams": StreamRows,
     "config": ConfigTold,
     "ttl": TtlSet,
+    "pause": PauseDone,
+    "resume": PauseDone,
+    "cordon": CordonDone,
+    "uncordon": CordonDone,
+    "drain": CordonDone,
     "purge": Purged,
 }
 

@@ -66,6 +66,12 @@ def head_lines(status: PoolStatus) -> Iterator[str]:
     if status.jobs:
         counts = [f"{count} {state}" for state, count in status.jobs.items()]
         yield f"jobs      {', '.join([*counts, f'{status.parked} parked'])}"
+    for pause in status.paused:
+        word = "resuming" if pause.is_over else "paused"
+        yield f"{word:9} {pause}, by {pause.by}{_because(pause.reason)}"
+    for cordon in status.cordons:
+        word = "drains" if cordon.is_drain else "cordoned"
+        yield f"{word:9} {cordon.id}, by {cordon.by}{_because(cordon.reason)}"
     if status.waiting_for:
         counts = [
             f"{n} for {name or 'handlers that nobody has'}" for name, n in _most(status.waiting_for)
@@ -94,6 +100,10 @@ def wrong_lines(status: PoolStatus, shown: int = _FINDINGS_SHOWN) -> Iterator[st
 
 def _most(counts: dict[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda each: -each[1])[:8]
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
 
 
 def _bold(text: str) -> Safe:

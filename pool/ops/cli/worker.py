@@ -19,7 +19,7 @@ from pool.errors import ConfigError
 from pool.jobs.job import RUNNING
 from pool.jobs.node import Node
 from pool.names import split_pair
-from pool.ops.cli.child import SHUT_DOWN, Leash
+from pool.ops.cli.child import DRAINED, SHUT_DOWN, Leash
 from pool.ops.cli.config import Configuration, RunOptions
 from pool.ops.cli.loading import load_all, load_observer
 from pool.ops.cli.readiness import Readiness
@@ -261,5 +261,7 @@ async def _told(node: Node, signals: AsyncIterator[signal.Signals], leash: Leash
         if leash is not None:
             tasks.start_soon(led, leash)
         await node.wait_drained()
+        if node._open_wiring.is_to_drain:
+            why = DRAINED
         tasks.cancel_scope.cancel()
     return why

@@ -20,6 +20,7 @@ from pool.redis.commands import (
     letters,
     member,
     opening,
+    pausing,
     recovery,
     schedules,
     talk,
@@ -33,6 +34,7 @@ from pool.redis.commands.figures import FigureCalls
 from pool.redis.commands.journal import JournalCalls
 from pool.redis.commands.letters import LetterCalls
 from pool.redis.commands.member import MemberCalls
+from pool.redis.commands.pausing import PauseCalls
 from pool.redis.commands.recovery import RecoveryCalls
 from pool.redis.commands.schedules import ScheduleCalls
 from pool.redis.commands.talk import TalkCalls
@@ -43,7 +45,7 @@ SCRIPTS: Final = tuple(
     script
     for family in (
         *(admission, batches, change, channel, figures, journal, letters, member),
-        *(opening, recovery, schedules, talk, upkeep),
+        *(opening, pausing, recovery, schedules, talk, upkeep),
     )
     for script in vars(family).values()
     if isinstance(script, Script)
@@ -60,6 +62,7 @@ class Lane(
     JournalCalls,
     LetterCalls,
     MemberCalls,
+    PauseCalls,
     RecoveryCalls,
     ScheduleCalls,
     UpkeepCalls,

@@ -26,7 +26,7 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          that its id was given to it, and may be given again; `f`, how long the payload is: what stands
                          behind that are its followers, see lib/channel
 
-Uses     lane, expected, record, batch, (lapse), (wait), place, (queue), (keep), (journal), (follow)
+Uses     lane, expected, record, batch, (lapse), (wait), (pause), place, (queue), (keep), (journal), (follow)
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) |
          REPLAYED <job id> <handler> (likewise, and that one was made from its dead letter) |
@@ -258,7 +258,8 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   end
   more = r[MORE]
   local target = delay_ms == 0 and first_with_room(ranked)
-  if delay_ms == 0 and not target and not queues[unassigned] and not may(flags, 'u') then
+  if delay_ms == 0 and not target and not queues[unassigned] and not may(flags, 'u')
+    and not (paused and pause_of(key, handler)) then
     return 'NOROOM'
   end
   if #payload > INLINE_BYTES_MAX then

@@ -20,11 +20,11 @@ ARGV[6] target_count int   1: the worker itself
 ARGV[7] id           str   worker id
 ARGV[8] number       str   its own in this lane
 
-Uses     lane, record, batch, place, says
+Uses     lane, record, batch, (pause), place, says
 Returns  number of unassigned keys left, number of keys granted; to who says anything, too: acceptance stamp of the
-         oldest that it saw and left (0: none)
+         oldest that it saw and left (0: none); what is paused is left, and is not told of as the oldest
 Errors   POOLDATALOST <lane>, POOLGONE <identity>
-Cost     O(handlers + granted * log n); 1 command a key, 17 a call, 2 a handler
+Cost     O(handlers + granted * log n); 1 command a key, 17 a call, 2 a handler; 1 a key more while keys are paused
 Why Lua  two workers would otherwise both take the oldest key.
 ]]
 local name = id .. '.' .. number
@@ -65,8 +65,11 @@ local function settle(i)
 end
 for i = 10, wanted > 0 and #KEYS or 0 do
   local list = { name = KEYS[i], taken = 0 }
-  read(list)
-  if head_of(list) then
+  local is_paused = paused and pause_of('', string.match(KEYS[i], ':unassigned:(.*)$'))
+  if not is_paused then
+    read(list)
+  end
+  if not is_paused and head_of(list) then
     lists[#lists + 1], heap[#heap + 1] = list, list
   end
 end
@@ -74,10 +77,17 @@ for i = math.floor(#heap / 2), 1, -1 do
   settle(i)
 end
 piece = math.max(piece, PIECE_MIN)
-local keys = {}
+local keys, aside = {}, {} -- aside: those whose keys are paused, and their lists
 while #keys < wanted and heap[1] do
   local list = heap[1]
-  keys[#keys + 1] = list.words[list.at]
+  local key = list.words[list.at]
+  if not (paused and pause_of(key, '\n')) then
+    keys[#keys + 1] = key
+  elseif head_of(list) >= HELD then
+    break -- all that are left are
+  else
+    aside[#aside + 1] = { list.name, text_of(head_of(list) + HELD), key }
+  end
   list.taken, list.at = list.taken + 1, list.at + 2
   if not list.words[list.at] then
     read(list)
@@ -91,12 +101,17 @@ while #keys < wanted and heap[1] do
   end
 end
 local granted = 0
-if #keys > 0 then
+if #keys + #aside > 0 then
   for _, list in ipairs(lists) do
     if list.taken > 0 then
       redis.call('ZREMRANGEBYRANK', list.name, 0, list.taken - 1)
     end
   end
+  for _, held in ipairs(aside) do
+    redis.call('ZADD', unpack(held))
+  end
+end
+if #keys > 0 then
   tally('unassigned', -#keys)
   local texts = redis.call('HMGET', jobs, unpack(keys))
   local bodies = redis.call('HMGET', payloads, unpack(keys))
@@ -120,6 +135,7 @@ write_batch()
 close_lane()
 local answers = { whole(lane_had[3]) + (tallies['unassigned'] or 0), granted }
 if says ~= '' then
-  answers[3] = heap[1] and text_of(head_of(heap[1])) or '0'
+  local oldest = heap[1] and head_of(heap[1])
+  answers[3] = oldest and oldest < HELD and text_of(oldest) or '0'
 end
 return answers

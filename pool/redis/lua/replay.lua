@@ -28,7 +28,7 @@ ARGV[10] ranked     str   targets, by their places
 ARGV[11] target_count int how many targets
 ARGV[...] items           (worker id, number) of each
 
-Uses     lane, expected, record, batch, lapse, wait, place, keep, steps
+Uses     lane, expected, record, batch, lapse, wait, (pause), place, keep, steps
 Returns  OK <job id> (again: the id that was made of it first) | EXISTS <state> <owner> <job id> <handler> |
          FULL <queued> | UNKNOWN (its handler was never registered) | NOLETTER | MOVED_ON <handler> |
          MALFORMED (the letter, or the record of its key, cannot be read, or unassigned:H is something else)

@@ -97,6 +97,7 @@ SHAPES: Final = {
     "chains": "jobs have others that follow them, and these have",
     "schedules": "schedules are made, changed, paused, triggered and removed",
     "batches": "jobs are members of batches, whose makers may die",
+    "operators": "the pool, handlers and keys are paused and resumed, and nodes cordoned",
     "plans": "a plan keeps services as a list says, which changes, and is wrong now and then",
     "maps": "programs write, watch and wait for replicated maps",
     "sinks": "programs add events to streams, which readers and sinks read",
@@ -111,6 +112,7 @@ LETTERS_SHARE: Final = 0.3
 CHAINS_SHARE: Final = 0.3
 SCHEDULES_SHARE: Final = 0.3
 BATCHES_SHARE: Final = 0.25
+OPERATORS_SHARE: Final = 0.2
 PLANS_SHARE: Final = 0.25
 PLANNED_SLOTS: Final = 20  # of a worker: the others' services have theirs beside those
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
@@ -166,7 +168,7 @@ class Config:
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
         # These have dice of their own.
         mine = {"crowd", "pages", "lines", "keeps", "in-time", "letters", "chains", "batches"}
-        mine |= {"schedules", "plans", *PROGRAMS}
+        mine |= {"schedules", "plans", "operators", *PROGRAMS}
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
@@ -200,6 +202,8 @@ class Config:
             shapes = (*shapes, "schedules")
         if random.Random(f"batches/{seed}").random() < BATCHES_SHARE:
             shapes = (*shapes, "batches")
+        if random.Random(f"operators/{seed}").random() < OPERATORS_SHARE:
+            shapes = (*shapes, "operators")
         if random.Random(f"plans/{seed}").random() < PLANS_SHARE:
             shapes = (*shapes, "plans")
             config = attrs.evolve(config, capacity=max(config.capacity, PLANNED_SLOTS))

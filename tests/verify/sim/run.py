@@ -24,6 +24,7 @@ from tests.verify.sim.fleet import (
     SimFleet,
 )
 from tests.verify.sim.load import Load
+from tests.verify.sim.operating import Operators, what_holds
 from tests.verify.sim.server import Server
 from tests.verify.sim.sim_io import SimIO
 from tests.verify.sim.timetable import Timetable
@@ -86,6 +87,8 @@ class Simulation:
         self.driver = self.watch.recorder("driver")
         self.faults = Faults(config, self.world, self.server, self.weather, self.fleet, self.driver)
         self.fleet.faults = self.faults
+        self.operators = Operators(config, self.world, self.fleet, self.server, self.driver)
+        self.watch.judge_grant = self._judge_grant
 
     def begin(self) -> None:
         """Start all nodes, and plan load and faults."""
@@ -93,6 +96,7 @@ class Simulation:
             self.world.after(self.world.dice("begin").random() * 0.1, self.fleet.start, name)
         self.load.plan()
         self.timetable.plan()
+        self.operators.plan()
         self.fleet.planned.plan(self.fleet)
         self.faults.plan()
         self._look_at_health()
@@ -135,7 +139,7 @@ class Simulation:
         """Whether all nodes are up, no finite job is left and no message is unhandled."""
         if len(self.fleet.open_boots()) < len(self.fleet.names) or not self.load.is_over:
             return False
-        if not self.timetable.is_over:
+        if not (self.timetable.is_over and self.operators.is_over):
             return False
         keyspace = self.server.keyspace
         if not self.fleet.programs.is_quiet(keyspace):
@@ -231,6 +235,19 @@ class Simulation:
         if self.fleet.planned.is_there:
             facts["plan"] = self.fleet.planned.facts(self.server.keyspace, self.watch)
         self.driver("final_state", extra={**last, **facts})
+
+    def _judge_grant(self, worker: str, lane: int, key: str, handler: str) -> str:
+        """Return what is wrong with a grant, in the step that makes it; empty: nothing is."""
+        held = what_holds(self.server.keyspace, lane, key, handler)
+        if held is not None:
+            return f"I66: {key} was granted to {worker}, and {held} was paused"
+        for boot in self.fleet.open_boots():
+            node = boot.node
+            mine = node._open_wiring.membership.workers.values() if node is not None else ()
+            for each in mine:
+                if each.target(lane).name == worker and each.is_cordoned and each.has_closed:
+                    return f"I67: {key} was granted to {worker}, which had said that it is cordoned"
+        return ""
 
     def _tell_lease(self, io: Any, f: str, name: str, asked_s: float, timing: Timing) -> None:
         boot: Boot | None = self.fleet.seams.get(io) if isinstance(io, SimIO) else None

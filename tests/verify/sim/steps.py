@@ -18,6 +18,7 @@ from typing import Any, Final
 import attrs
 
 from pool import Follower, Node
+from pool.core.pauses import Pause
 from pool.errors import PoolError
 from pool.jobs.client.ref import JobRef
 from pool.maps import commands
@@ -416,8 +417,19 @@ def _then(on_set: Any, end: Callable[[], None]) -> Any:
     return stored
 
 
-def _batch(stage: Stage, by: str, to: str, *, goes_on: bool = False, open_s: float = 5.0) -> None:
-    """Have a node make a batch whose members others run, and maybe another one go on with it."""
+def _batch(
+    stage: Stage,
+    by: str,
+    to: str,
+    *,
+    goes_on: bool = False,
+    is_put: bool = False,
+    open_s: float = 5.0,
+) -> None:
+    """Have a node make a batch whose members others run, and maybe another one go on with it.
+
+    Or have the actor put it within another one, and that node go on with this.
+    """
     load = stage.simulation.load
 
     def begin() -> None:
@@ -434,6 +446,10 @@ def _batch(stage: Stage, by: str, to: str, *, goes_on: bool = False, open_s: flo
         if goes_on:
             other = partial(members.make, nonces=load._nonces, is_first=False)
             stage.simulation.world.after(2.0, stage.do, OTHER, other)
+        if is_put:
+            put = partial(members.put_within, outer="outer9")
+            stage.simulation.world.after(1.5, stage.do, ACTOR, put)
+            stage.simulation.world.after(3.0, stage.do, OTHER, put)
 
     stage.at(0.0, begin)
 
@@ -444,6 +460,10 @@ def _make_a_batch(stage: Stage) -> None:
 
 def _go_on_with_a_batch(stage: Stage) -> None:
     _batch(stage, ACTOR, OTHER, goes_on=True)
+
+
+def _put_a_batch_within(stage: Stage) -> None:
+    _batch(stage, OTHER, OTHER, is_put=True)
 
 
 def _be_members(stage: Stage) -> None:
@@ -461,9 +481,71 @@ def _tend(stage: Stage) -> None:
     stage.at(0.03, end)
 
 
+def _pause(stage: Stage) -> None:
+    """Have the actor pause, and resume; whatever becomes of it another one takes that back."""
+    _operate(stage, ACTOR, lambda _: Pause())
+
+
+def _pause_a_key(stage: Stage) -> None:
+    _operate(stage, ACTOR, lambda key: Pause(key=key))
+
+
+def _be_paused(stage: Stage) -> None:
+    """Have the actor run what is paused then, and wait for what is dispatched behind that."""
+    _operate(stage, OTHER, lambda _: Pause(handler="work"))
+
+
+def _operate(stage: Stage, by: str, what: Callable[[str], Pause]) -> None:
+    world, operators = stage.simulation.world, stage.simulation.operators
+
+    def begin() -> None:
+        keys = [stage.key_of(name) for name in (ACTOR, ACTOR, OTHER, ACTOR, OTHER)]
+        pause = what(keys[1])
+
+        async def ask_pause(_: Boot, node: Node) -> None:
+            await node.pause(handler=pause.handler, key=pause.key)
+
+        async def ask_resume(_: Boot, node: Node) -> None:
+            await node.resume(handler=pause.handler, key=pause.key)
+
+        operators._begin("paused", str(pause))
+        stage._dispatch(OTHER, keys[0], "work", {"s": 0.3}, {})
+        world.after(0.05, stage.do, by, ask_pause)
+        for number, key in enumerate(keys[1:]):
+            who, plan = (OTHER, ACTOR)[number % 2], {"fails": number % 2}
+            world.after(0.3 + 0.05 * number, stage._dispatch, who, key, "work", plan, {})
+        world.after(1.0, stage.do, by, ask_resume)
+        world.after(2.0, operators.end)
+
+    stage.at(0.0, begin)
+
+
+def _be_cordoned(stage: Stage) -> None:
+    """Have the actor be cordoned while it has a job, and others are dispatched."""
+    world, operators = stage.simulation.world, stage.simulation.operators
+
+    def begin() -> None:
+        keys = [stage.key_of(name) for name in (ACTOR, ACTOR, OTHER, ACTOR)]
+        stage._dispatch(OTHER, keys[0], "work", {"s": 0.6}, {})
+        world.after(0.1, operators.cordon, ACTOR)
+        for number, key in enumerate(keys[1:]):
+            world.after(0.3 + 0.05 * number, stage._dispatch, OTHER, key, "work", {}, {})
+        world.after(1.0, operators.uncordon)
+        world.after(2.0, operators.end)
+
+    stage.at(0.0, begin)
+
+
+OPERATORS: Final[dict[str, Scene]] = {
+    "pause": _pause,
+    "pause a key": _pause_a_key,
+    "be paused": _be_paused,
+    "be cordoned": _be_cordoned,
+}
 BATCHES: Final[dict[str, Scene]] = {
     "make a batch": _make_a_batch,
     "go on with a batch": _go_on_with_a_batch,
+    "put a batch within another": _put_a_batch_within,
     "be members": _be_members,
     "tend a batch": _tend,
 }
@@ -508,6 +590,7 @@ SCENES: Final[dict[str, Scene]] = {
     **LINES,
     **CHAINS,
     **BATCHES,
+    **OPERATORS,
     **TIMED,
     **PLANS,
 }

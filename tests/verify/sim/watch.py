@@ -78,6 +78,7 @@ class Watch:
     changes: set[bytes] = attrs.field(factory=set)  # tokens of changes of schedules, and of ticks
     planned: dict[str, list[Any]] = attrs.field(factory=dict)  # job id -> key, version
     problems: list[str] = attrs.field(factory=list)  # what no invariant speaks of
+    judge_grant: Callable[[str, int, str, str], str] = lambda *_: ""  # in its very step
     _uses: int = 0
     _messages: set[tuple[str, bytes]] = attrs.field(factory=set)  # lane, and as it was told
     # Events of streams by their ids, as far as they were ever there; what was last seen of maps.
@@ -120,10 +121,13 @@ class Watch:
         prefix, found, worker = key.partition(b":stream:")
         if found:
             facts = dict(zip(fields[::2], fields[1::2], strict=True))
-            job_id, *_ = facts[b"m"].decode().split("|")
+            job_id, handler, *_ = facts[b"m"].decode().split("|")
             job_key = facts[b"k"].decode()
             self.key_of[job_id] = job_key
             epoch = int(entry_id.partition(b"-")[0])
+            number = int(reading.lane_in(prefix))
+            if wrong := self.judge_grant(worker.decode(), number, job_key, handler):
+                self.problems.append(wrong)
             self._store(
                 "own",
                 key=job_key,

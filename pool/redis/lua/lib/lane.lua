@@ -2,7 +2,7 @@
 lane: what every script of a lane begins with.  Needs  keys lane; argument generation.
 
 Gives  now_us, now, at_once (ms), raw_us, whole(text), text_of(number), instant(score), stamp(), tally(name, n),
-close_lane(), fits(key, type); of pool time: offset, seen, reached, period_ms, is_astray.
+close_lane(), fits(key, type), paused (false: nothing is, see pause); of pool time: offset, seen, reached, period_ms, is_astray.
 stamp = max(stamp + 1, microseconds of pool time): numbers are unique in the lane and never fall, whatever
 the server's clock does, because the last one is kept with the data.
 
@@ -18,7 +18,7 @@ until renewals have set the offset right (see clock).  After an outage, when raw
 could renew, whose caller says what pool time it expects goes by that (see expected).
 ]]
 local lane_had = redis.call('HMGET', lane, 'incarnation', 'stamp', 'unassigned', 'waiting', 'offset', 'seen',
-  'ttl', 'claim', 'paced', 'reached', 'follow')
+  'ttl', 'claim', 'paced', 'reached', 'follow', 'paused')
 if lane_had[1] ~= generation then
   return redis.error_reply('POOLDATALOST ' .. lane)
 end
@@ -30,6 +30,7 @@ end
 -- Above it, near where numbers are not exact any more, is nobody's stamp: no clock says so before 2255.
 local STAMP_MAX = 9e15
 local offset = lane_had[5] and #lane_had[5] <= 14 and tonumber(string.match(lane_had[5], '^-?%d+$')) or 0
+local paused = lane_had[12]
 local raw_us = tonumber(lane_time[1]) * 1000000 + tonumber(lane_time[2]) + offset * 1000
 -- A TTL that has just fallen paces nobody before a renewal has told somebody.
 local seen, paced_ms = whole(lane_had[6]), whole(lane_had[9] or lane_had[7])

@@ -1,10 +1,11 @@
 --[[
 place: give a key to the first open target with room, else leave it unassigned.
 
-Needs  lane, record, batch; keys open, jobs, pending, payloads; argument pending_ms.
+Needs  lane, record, batch, pause; keys open, jobs, pending, payloads; argument pending_ms.
 The script says in `queues` of which unassigned:H somebody waits in.
 Room is a free slot.  Where somebody waits nothing overtakes: who comes joins that queue, and a target with room
 gets its head, which may be who has just joined, if it was accepted first.
+What is paused is left unassigned, whoever has room: all that is granted is granted here, or by pull.
 
 Targets come as  ARGV[a] = count, then (worker id, number) each, and
 KEYS[k], KEYS[k + 1], ... = stream:W, owned:W each; later they are named by their place in that list.
@@ -77,7 +78,7 @@ local function grant(key, r, target, payload)
 end
 
 -- late line
-local function unassign(key, r, payload, unassigned)
+local function unassign(key, r, payload, unassigned, is_held)
   local first = r[EPOCH] == '0'
   local accepted = accepted_of(r)
   r[STATE], r[OWNER], r[EPOCH], r[SINCE] = 'U', '', stamp(), ''
@@ -85,7 +86,7 @@ local function unassign(key, r, payload, unassigned)
   if not has(r, 'p') then
     later('HSET', payloads, key, payload)
   end
-  later('ZADD', unassigned, accepted_of(r), key)
+  later('ZADD', unassigned, is_held and text_of(whole(accepted_of(r)) + HELD) or accepted_of(r), key)
   later('HSET', jobs, key, pack(r))
   tally('unassigned', 1)
 end
@@ -98,9 +99,15 @@ local function give_head(target, unassigned)
       queues[unassigned] = false
       return nil
     end
-    redis.call('ZREM', unassigned, key)
-    tally('unassigned', -1)
-    local r = parse(redis.call('HGET', jobs, key))
+    local held = paused and hold_back(unassigned, key)
+    if held == 'last' then
+      return nil
+    end
+    local r = not held and parse(redis.call('HGET', jobs, key))
+    if not held then
+      redis.call('ZREM', unassigned, key)
+      tally('unassigned', -1)
+    end
     if r and r[STATE] == 'U' then
       local payload = not has(r, 'p') and redis.call('HGET', payloads, key)
       if payload or has(r, 'p') then
@@ -120,6 +127,11 @@ end
 
 -- Returns whether it has an owner now.  What had one, or is suspected and has been scattered, waits in no line.
 local function place(key, r, target, payload, unassigned, is_ahead)
+  local pause = paused and pause_of(key, r[HANDLER])
+  if pause then
+    unassign(key, r, payload, unassigned, pause == 'key')
+    return false
+  end
   if target and (is_ahead or not queues[unassigned]) then
     grant(key, r, target, payload)
     return true

@@ -1,0 +1,115 @@
+"""`pool pause`, `resume`, `cordon`, `uncordon` and `drain`: what operators ask of a pool from afar.
+
+No node is made for it: the map and the lanes are told, and nodes hear of it; see
+`jobs/client/pausing.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import socket
+from collections.abc import Iterator, Mapping
+
+import anyio
+import attrs
+
+from pool import checks
+from pool.core.pauses import Cordon, Pause
+from pool.errors import ConfigError
+from pool.jobs.client.pausing import CordonReport, Operator, PauseReport, named
+from pool.names import Control, check_pool
+from pool.ops import inspect
+from pool.ops.cli.asking import reachable, tell
+from pool.redis.url import Url
+
+
+@attrs.frozen(kw_only=True)
+class PauseDone:
+    """What became of pausing or resuming; see `pool.pauses.PauseReport`."""
+
+    v: int = 1
+    pause: Pause
+    lanes: int
+    missed: Mapping[int, str]  # by lane, why it was not reached
+
+
+@attrs.frozen(kw_only=True)
+class CordonDone:
+    """What became of a cordon, or a drain; see `pool.pauses.CordonReport`."""
+
+    v: int = 1
+    cordon: Cordon
+    workers: tuple[str, ...]
+    unheard: tuple[str, ...]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out one of them: 0, or 1 if it has to be run again."""
+    check_pool(args.pool)
+    if "member" in args:
+        checks.seconds("timeout", args.timeout)
+    with reachable(args.url) as url:
+        told = anyio.run(_run, args, url)
+    lines, is_done = _lines(args.command, told), told.is_complete
+    return tell(args, _shape(told), lines, ok=is_done)
+
+
+async def _run(args: argparse.Namespace, url: Url) -> PauseReport | CordonReport:
+    async with inspect.opened(args.pool, url) as (pipeline, found):
+        operator = Operator(
+            pipeline=pipeline,
+            control=Control(args.pool),
+            generation=found.generation,
+            lanes=found.lanes,
+            by=_whoami(),
+        )
+        match args.command:
+            case "pause":
+                meant = named(args.handler, args.key)
+                if meant.what == "pool" and not args.yes:
+                    jobs = (await inspect.view(pipeline, found)).states
+                    count = sum(jobs.values()) - jobs.get("running", 0)
+                    problem = f"this is the whole pool, {count} jobs that have not begun: add --yes"
+                    raise ConfigError(setting="yes", problem=problem)
+                return await operator.pause(meant, args.reason or "")
+            case "resume":
+                return await operator.resume(named(args.handler, args.key))
+            case "uncordon":
+                return await operator.uncordon(args.member, wait_s=args.timeout)
+            case _:
+                return await operator.cordon(
+                    args.member,
+                    args.reason or "",
+                    is_drain=args.command == "drain",
+                    wait_s=args.timeout,
+                )
+
+
+def _shape(told: PauseReport | CordonReport) -> PauseDone | CordonDone:
+    if isinstance(told, PauseReport):
+        return PauseDone(pause=told.pause, lanes=told.lanes, missed=told.missed)
+    return CordonDone(cordon=told.cordon, workers=told.workers, unheard=told.unheard)
+
+
+def _whoami() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's user need not have a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _lines(command: str, told: PauseReport | CordonReport) -> Iterator[str]:
+    if isinstance(told, PauseReport):
+        word = {"pause": "is paused", "resume": "is resumed"}[command]
+        reached = f"{told.lanes - len(told.missed)} of {told.lanes} lanes"
+        yield f"{told.pause} {word} in {reached}"
+        yield from (f"! lane {n} was not reached: {why}" for n, why in told.missed.items())
+        if told.missed:
+            yield "! run it again"
+        return
+    word = {"cordon": "takes no jobs", "uncordon": "takes jobs", "drain": "drains"}[command]
+    yield f"{told.cordon.id} {word}: {len(told.workers) - len(told.unheard)} workers have heard it"
+    for each in told.unheard:
+        yield f"! worker {each} has not answered yet; `pool status` shows when it has"

@@ -1,0 +1,100 @@
+"""Pausing in a lane, and what stands there of that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal, Self
+
+import attrs
+
+from pool.core.pauses import HANDLERS_PAUSED_MAX, KEYS_PAUSED_MAX, Pause
+from pool.names import PAUSED, paused_key
+from pool.redis.commands.calls import Calls
+from pool.redis.connection import Reply
+from pool.redis.scripts import Script, ScriptCall
+
+_HELD: Final = 5e15  # as lib/pause.lua has it
+_FORM: Final = re.compile(r"(p?)(\d*)\|((?:[^|]+\|)*)")
+
+
+@attrs.frozen
+class PauseTold:
+    """What became of it: done; `is_full`; or the key's job has another handler, `moved_on`."""
+
+    is_full: bool = False
+    moved_on: str = ""
+
+
+def told(reply: Reply) -> PauseTold:
+    """Read the reply of `pause`."""
+    word, _, handler = reply.decode().partition(" ")
+    if word not in ("OK", "FULL", "MOVED_ON") or bool(handler) != (word == "MOVED_ON"):
+        raise ValueError(word)
+    return PauseTold(word == "FULL", handler)
+
+
+@attrs.frozen
+class LanePauses:
+    """What is paused in a lane, as its fields say."""
+
+    is_all: bool = False
+    handlers: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    count: int = 0  # of keys, as it counts them
+
+    @classmethod
+    def of(cls, fields: Mapping[str, bytes]) -> Self:
+        """Read the fields of `lane`; what another hand wrote there is nothing, as it is for Lua."""
+        found = _FORM.fullmatch(fields.get(PAUSED, b"").decode(errors="replace"))
+        if found is None:
+            return cls()
+        begin = paused_key("")
+        keys = tuple(name[len(begin) :] for name in fields if name.startswith(begin))
+        handlers = tuple(found[3].split("|")[:-1])
+        return cls(bool(found[1]), handlers, keys, int(found[2] or 0))
+
+    def has(self, pause: Pause) -> bool:
+        """Say whether it is paused here."""
+        match pause.what:
+            case "pool":
+                return self.is_all
+            case "handler":
+                return pause.name in self.handlers
+            case _:
+                return pause.name in self.keys
+
+
+def is_held_back(score: float) -> bool:
+    """Say whether a place in a handler's line is that of a paused key."""
+    return score >= _HELD
+
+
+def without_hold(score: float) -> float:
+    """Return when a job was accepted, by its place in its handler's line."""
+    return score - _HELD if is_held_back(score) else score
+
+
+PAUSE: Final = Script.load(
+    "pause",
+    keys="lane jobs journal unassigned",
+    args="generation verb what name handler paused_max",
+    reads=told,
+)
+
+
+@attrs.frozen
+class PauseCalls(Calls):
+    """Pausing, and what takes that back."""
+
+    def pause(
+        self, verb: Literal["pause", "resume"], pause: Pause, handler: str = "-"
+    ) -> ScriptCall:
+        """Pause in this lane, or resume.
+
+        `handler` is that of the key's job, as the caller knows it: see `PauseTold.moved_on`.
+        """
+        n = self.names
+        most = KEYS_PAUSED_MAX if pause.what == "key" else HANDLERS_PAUSED_MAX
+        keys = (n.lane, n.jobs, n.journal, n.unassigned(handler))
+        return PAUSE(keys, (self.generation, verb, pause.what, pause.name, handler, most))

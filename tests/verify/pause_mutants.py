@@ -1,0 +1,88 @@
+"""Bugs planted in pauses and cordons, as `mutants.py` takes them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_SCRIPTS: Final = "tests/redis/test_pause_scripts.py::"
+_NODES: Final = "tests/jobs/test_pauses.py::"
+_PLACE: Final = "pool/redis/lua/lib/place.lua"
+_PULL: Final = "pool/redis/lua/pull.lua"
+_PAUSE: Final = "pool/redis/lua/pause.lua"
+_HEARS: Final = _NODES + "test_nodes_hear_of_a_resume_and_wait_for_no_renewal"
+_KEEPS: Final = _NODES + "test_who_is_cordoned_keeps_what_it_has_and_takes_nothing"
+
+PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
+    {
+        "name": "who places asks for no pause",
+        "breaks": "what is dispatched, retried or taken over is granted though it is paused",
+        "path": _PLACE,
+        "old": "  local pause = paused and pause_of(key, r[HANDLER])",
+        "new": "  local pause = false",
+        "by": (_SCRIPTS + "test_whatever_becomes_of_a_job_it_is_not_granted_again",),
+    },
+    {
+        "name": "who pulls asks for no pause of pool or handler",
+        "breaks": "workers with room fetch what waits because it is paused",
+        "path": _PULL,
+        "old": "  if not is_paused then\n    read(list)",
+        "new": "  is_paused = false\n  if true then\n    read(list)",
+        "by": (_SCRIPTS + "test_a_dispatch_is_accepted_and_waits",),
+    },
+    {
+        "name": "a head is given away though its key is paused",
+        "breaks": "who is dispatched to a line has its paused head granted",
+        "path": _PLACE,
+        "old": "    local held = paused and hold_back(unassigned, key)",
+        "new": "    local held = false",
+        "by": (_SCRIPTS + "test_who_dispatches_does_not_give_a_paused_head_away",),
+    },
+    {
+        "name": "a resumed key stays behind all others",
+        "breaks": "where its line is never empty its job never begins",
+        "path": _PAUSE,
+        "old": "  if score and score >= HELD then",
+        "new": "  if false then",
+        "by": (_SCRIPTS + "test_nobody_looks_past_a_paused_key_twice",),
+    },
+    {
+        "name": "a resume is one of all handlers that begin so",
+        "breaks": "resuming one handler resumes, or spoils, the pause of another",
+        "path": _PAUSE,
+        "old": "string.find('|' .. names, '|' .. name .. '|', 1, true)",
+        "new": "string.find('|' .. names, name .. '|', 1, true)",
+        "by": (_SCRIPTS + "test_a_name_that_is_part_of_another_is_not_that",),
+    },
+    {
+        "name": "nobody pulls when something is resumed",
+        "breaks": "what waited goes on only when a renewal tells of it",
+        "path": "pool/jobs/fleet/heeding.py",
+        "old": "        if over:\n            for worker in",
+        "new": "        if False:\n            for worker in",
+        "by": (_HEARS,),
+    },
+    {
+        "name": "a resume that misses a lane ends the pause",
+        "breaks": "nobody is told that a lane goes on being paused",
+        "path": "pool/jobs/client/pausing.py",
+        "old": "        if report.is_complete:\n            await self._write(Delete(pause.entry))",
+        "new": "        if report.lanes:\n            await self._write(Delete(pause.entry))",
+        "by": (_NODES + "test_a_lane_that_is_not_reached_is_told_and_doing_it_again_completes_it",),
+    },
+    {
+        "name": "a renewal opens who is cordoned",
+        "breaks": "a cordon lasts for a renewal period",
+        "path": "pool/jobs/worker/worker.py",
+        "old": "        if self.is_draining or self.is_cordoned or self.is_crashed:\n",
+        "new": "        if self.is_draining or self.is_crashed:\n",
+        "by": (_KEEPS,),
+    },
+    {
+        "name": "a service is moved to where it waits",
+        "breaks": "what runs ends because a better place has come while it is paused",
+        "path": "pool/jobs/worker/rebalance.py",
+        "old": "if self.context.roster.asked.pause_of(run.key, start.handler) is not None:",
+        "new": "if False:",
+        "by": (_NODES + "test_a_service_is_not_moved_to_wait",),
+    },
+)
