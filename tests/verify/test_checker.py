@@ -4367,7 +4367,7 @@ def of_late_times_the_newest_is_fired(s: Story) -> None:
 
 @bad("I63")
 def of_late_times_one_is_gone_without_a_word(s: Story) -> None:
-    _fires(s, "nightly@3", next=(90_000, 120_000), overlapped=1)
+    _fires(s, "nightly@3", next=(90_000, 120_000), overlapped=3)
 
 
 @good("I63")
