@@ -150,6 +150,11 @@ def again(error: E) -> E:
     return anew
 
 
+def sentence(error: PoolError) -> str:
+    """Return what an error says, to stand in another text: without its hint."""
+    return str(error).partition("  Hint: ")[0].partition("  More: ")[0]
+
+
 def _words(problem: object) -> str:
     """Return a problem as a sentence goes on, in one line."""
     text = problem if type(problem) is str else shown(problem)
@@ -215,7 +220,8 @@ class InvalidKey(UsageError):
     """A job key must be 1 to 512 bytes of UTF-8 text without control characters.
 
     A key says what the job is about: a tenant, a device, a feed. Long or binary identifiers make
-    bad keys: hash them, and pass the whole one as an argument.
+    bad keys: hash them, and pass the whole one as an argument. Keys that begin with `plan:` are of
+    the jobs that keep plans; they can be looked at and stopped, and not dispatched.
     """
 
     code: ClassVar[str] = "POOLKEY"
@@ -396,7 +402,8 @@ class DeadlockRisk(UsageError):
 
     That is its own job, one that is queued behind it, or one whose handler waits for the result of
     its own, maybe over others. The handler whose wait closed the circle is told, as a rule; the
-    others go on.
+    others go on. Or it waits for a `batch` that the job itself is a member of, by its own batch or
+    those that one is within; then `key` and `job_id` are that job's.
     """
 
     code: ClassVar[str] = "POOLDEADLOCK"
@@ -404,6 +411,7 @@ class DeadlockRisk(UsageError):
 
     key: str
     job_id: str
+    batch: str = ""
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -709,11 +717,17 @@ class BatchSealed(RefusedError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class BatchDiffers(RefusedError):
-    """The batch has another member in that place.
+    """The batch that is there has another member in that place, or is within another one.
 
-    It was opened before, and who opens it again must add the same members in the same order: by
-    their places they are known. `index` is that of the first which differs, or of one that others
-    have added meanwhile.
+    It was opened before, and who opens it again must add the same members in the same order, each
+    with the same handler and arguments: by their places they are known. `index` is that of the
+    first which differs, or of one that others have added meanwhile. `differs` is key, or call: the
+    digests of handler and arguments are compared; `known` is what stands there, `asked` what was
+    to be added. Nothing of that was accepted.
+
+    Where `differs` is within, a batch that has not ended was to be a member of `asked`, at `index`,
+    and is within `known`, or within none: it stays as it was opened. Once it has ended it can be
+    a member of any, and counts at once.
     """
 
     code: ClassVar[str] = "POOLBATCH"
@@ -721,6 +735,9 @@ class BatchDiffers(RefusedError):
 
     batch: str
     index: int
+    differs: str
+    known: str
+    asked: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

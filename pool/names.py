@@ -25,6 +25,7 @@ MAP_BYTES_MAX = 128
 STREAM_BYTES_MAX = 128
 IDEMPOTENCY_KEY_BYTES_MAX = 256
 STEP_BYTES_MAX = 128
+OF_PLANS = "plan:"  # so begin the keys of the jobs that keep plans, and the ids of plans' jobs
 WORKERS = "workers"  # the pool's own replicated map
 _UTF8_BYTES_MAX = 4  # of one character
 PAUSED = "paused"  # a field of `lane`, see `lib/pause.lua`
@@ -251,6 +252,23 @@ def check_key(key: object) -> None:
     problem = _problem(key, KEY_BYTES_MAX)
     if problem:
         raise InvalidKey(key=shown(key), problem=problem)
+
+
+def check_new_key(key: object) -> None:
+    """Refuse what cannot be the key of a caller's job: those of the jobs that keep plans, too.
+
+    Raises:
+        InvalidKey: As of `check_key()`, or it begins with `plan:`.
+    """
+    check_key(key)
+    if str(key).startswith(OF_PLANS):
+        raise plans_own(str(key))
+
+
+def plans_own(key: str) -> InvalidKey:
+    """Say that only a plan's job may have this key."""
+    problem = f"those that begin with {OF_PLANS!r} are of the jobs that keep plans: take another"
+    return InvalidKey(key=shown(key), problem=problem)
 
 
 def check_idempotency_key(key: object) -> None:

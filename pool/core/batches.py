@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64encode
 from typing import Final, Literal, TypeAlias
 
 import attrs
+
+from pool.core.record import digest_of
 
 BatchState: TypeAlias = Literal["open", "sealed", "cancelling", "done", "failed", "cancelled"]
 End: TypeAlias = Literal["succeeded", "failed", "cancelled", "missing"]
@@ -19,6 +22,7 @@ STATES: Final[dict[str, BatchState]] = {
     "c": "cancelled",
 }
 ENDS: Final[dict[str, End]] = {"s": "succeeded", "f": "failed", "c": "cancelled", "m": "missing"}
+SETTLED_ENDS: Final = {"done": "s", "failed": "f", "cancelled": "c"}  # of a member that is a batch
 CHUNK: Final = 512  # members that stand in one field
 NOT_ENDED: Final = "."  # the letter of a member that has not ended
 MEMBERS_MAX: Final = 1_000_000
@@ -92,9 +96,29 @@ def check_s(members: int) -> float:
     return max(CHECK_S, min(members, MEMBERS_MAX) / CHECK_MEMBERS)
 
 
+def noted(key: str, handler: str, payload: bytes) -> str:
+    """Return what a batch notes of a job: whoever adds it again must add the same call.
+
+    48 bits of the digest that a job of a known id has: that another call is taken for it would be
+    one chance in 10^14.
+    """
+    digest = bytes.fromhex(digest_of(handler, payload)[:12])
+    return f"{key}\t{urlsafe_b64encode(digest).decode()}"
+
+
+def outer_of(parent: str) -> str:
+    """Return the id of the batch whose member one is, by what `member_of()` made; or nothing."""
+    return parent.split("/", 3)[-1]
+
+
 def member_id(nonce: str, index: int) -> str:
     """Return the id of a member: the same whoever dispatches it, and however often."""
     return f"{nonce}.{index:x}"
+
+
+def is_member(job_id: str) -> bool:
+    """Whether it may be the id of a member: other jobs may be called so."""
+    return job_id[:1] == "b" and "." in job_id
 
 
 def member_of(batch_id: str, nonce: str, lane: int, index: int) -> str:

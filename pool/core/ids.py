@@ -17,6 +17,7 @@ from typing import Final
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _PREFIX_CHARS: Final = 10
+_HASH_CHARS: Final = 26  # of 128 bits
 SEED_BYTES: Final = 8  # enough for the 50 bits of a prefix
 
 
@@ -58,10 +59,15 @@ def derived_id(text: str) -> str:
     return "f" + _hashed(text)
 
 
+def is_derived(job_id: str) -> bool:
+    """Whether it is the id of a job that was made by another one."""
+    return len(job_id) == 1 + _HASH_CHARS and job_id[0] == "f"
+
+
 def _hashed(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     bits = int.from_bytes(digest[:16], "big")
-    return "".join(_ALPHABET[bits >> (5 * i) & 31] for i in range(26))
+    return "".join(_ALPHABET[bits >> (5 * i) & 31] for i in range(_HASH_CHARS))
 
 
 def process_of(name: str) -> str:

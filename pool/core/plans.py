@@ -27,11 +27,11 @@ from pool.core.codec import decode_value
 from pool.core.record import Record, more_of
 from pool.core.stored import state_of
 from pool.errors import PayloadEncodingError
+from pool.names import OF_PLANS
 
 # Of the handler that keeps a plan, and of the one that compares and changes nothing.
 Part: TypeAlias = Literal["plan", "diff"]
 _HANDLER: Final = re.compile(r"(.+):(?:plan|diff)(?:[.](\d{1,6}))?", re.ASCII)
-OF_PLANS: Final = "plan:"  # so the ids of plans' jobs begin, and no other's
 _ID: Final = re.compile(r"plan:([^:]+):([0-9a-f]+)(?:[.]\d+)?", re.ASCII)
 NAME_CHARS_MAX: Final = 64
 KEYS_MAX: Final = 100_000  # in one answer
@@ -47,7 +47,7 @@ Verdict: TypeAlias = Literal["start", "keep", "replace", "taken", "stop", "nothi
 
 def plan_key(name: str) -> str:
     """Return the key of the job that keeps a plan."""
-    return f"plan:{name}"
+    return f"{OF_PLANS}{name}"
 
 
 def handler_of(name: str, part: Part, version: int) -> str:

@@ -16,14 +16,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-import anyio
-import anyio.to_thread
 import attrs
 
 from pool import checks
 from pool.events import Event, HookFailed
+from pool.jobs.blocking import in_thread
 from pool.jobs.job import Job
-from pool.redis.io.loops import is_cancellation
+from pool.redis.io.loops import is_asked_for, is_cancellation, strays
 from pool.runtime.exceptions import told
 
 if TYPE_CHECKING:  # it is made by what this stands around
@@ -105,16 +104,18 @@ async def tell_hooks(
     hooks: Sequence[Hook], happened: Happened, emit: Callable[[Event], object]
 ) -> None:
     """Call hooks, one after the other; whatever one does, the next is called."""
+    cancels = strays()
     for hook in hooks:
         try:
             if checks.is_async(hook):
                 await hook(happened)
             else:
-                await anyio.to_thread.run_sync(hook, happened)
+                await in_thread(partial(hook, happened), None)
         except BaseException as error:
-            if is_cancellation(error):
+            if is_cancellation(error) and is_asked_for():
                 raise
             emit(failed(happened, told(error)))
+            await cancels.absorb()
 
 
 def failed(happened: Happened, problem: str) -> HookFailed:

@@ -64,7 +64,7 @@ class Blocking:
 NO_BLOCKING: Final[Blocking | None] = None  # of a run that calls nothing so
 
 
-async def in_thread(fn: Callable[[], Any], limiter: anyio.CapacityLimiter) -> Any:
+async def in_thread(fn: Callable[[], Any], limiter: anyio.CapacityLimiter | None) -> Any:
     """Call a plain function: not every error can be raised across threads as it is."""
     failed: list[BaseException] = []
 

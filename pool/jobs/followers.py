@@ -12,7 +12,7 @@ from pool.core.codec import check_size, encode_call, head
 from pool.core.followers import NO_PLACE, Follows, When, follower_id
 from pool.errors import InvalidOption
 from pool.jobs.handlers import Handler, Handlers
-from pool.names import check_handler, check_key, lane_of
+from pool.names import check_handler, check_new_key, lane_of
 
 FOLLOWERS_MAX: Final = 256  # of one dispatch, and of one run, those of its followers included
 CHAIN_MAX: Final = 32  # followers of followers
@@ -162,7 +162,7 @@ class Packer:
         if not depth_left:
             raise checks.option(when, follower, f"a chain of at most {CHAIN_MAX}")
         key, handler, then = follower.key, follower.handler, (follower._then, follower._otherwise)
-        check_key(key)
+        check_new_key(key)
         known: Handler[..., Any] | None
         if isinstance(handler, Handler):
             known, name = handler, handler.name

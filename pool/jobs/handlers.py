@@ -59,7 +59,7 @@ from pool.jobs.typed.contract import (
     result_of,
     state_of,
 )
-from pool.names import check_handler, check_key, check_schedule
+from pool.names import check_handler, check_new_key, check_schedule
 
 if TYPE_CHECKING:  # it makes what is made of handlers
     from pool.jobs.node import Node
@@ -441,7 +441,7 @@ class Handlers:
         if type(name) is not str or name:
             check_schedule(name)
         if type(key) is not str or key:
-            check_key(key)
+            check_new_key(key)
         given = tuple(checks.several("args", args, "arguments"))
         named = dict(checks.mapping("kwargs", {} if kwargs is None else kwargs))
         if any(type(each) is not str for each in named):

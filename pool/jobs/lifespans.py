@@ -18,7 +18,7 @@ import anyio
 import attrs
 
 from pool.events import ActorCrashed
-from pool.redis.io.loops import is_cancellation
+from pool.redis.io.loops import is_asked_for, is_cancellation, strays
 from pool.runtime.exceptions import told
 from pool.runtime.supervisor import Supervisor
 
@@ -63,21 +63,25 @@ class Lifespans:
     async def _hold(
         self, lifespan: Callable[..., AbstractAsyncContextManager[Any]], held: _Held
     ) -> None:
+        cancels = strays()
         try:
             with held.scope:
                 async with lifespan(self.node) as held.value:
                     held.opened.set()
                     await held.leaving.wait()
         except BaseException as error:
-            if is_cancellation(error):
+            is_strangers = is_cancellation(error)
+            if is_strangers and is_asked_for():
                 raise
             if not held.opened.is_set():
-                held.error = error
+                # A cancellation raised by who opens us would be taken for his own.
+                held.error = RuntimeError(told(error)) if is_strangers else error
             elif held.leaving.is_set():
                 self._tell(told(error))
             else:
                 cause = error if isinstance(error, Exception) else RuntimeError(told(error))
                 self.supervisor.fail(cause)
+            await cancels.absorb()
         finally:
             held.opened.set()
             held.over.set()

@@ -538,9 +538,10 @@ class Node(Dispatching, Operating):
                 await batch.add(report, (Call(tenant, day) for tenant in tenants))
 
         Entering opens it, unless there is one of that id: then it goes on with that one, to which
-        the same members may be added again, as after a crash.  It settles by itself when it is
-        sealed and all its members have ended, also when nobody is left who made it.  `then` is
-        accepted in the step that settles it, exactly once.
+        the same members may be added again, as after a crash, and the other options are those that
+        it was opened with.  It settles by itself when it is sealed and all its members have ended,
+        also when nobody is left who made it.  `then` is accepted in the step that settles it,
+        exactly once.
 
         Args:
             id: 1 to 128 characters of ASCII that can be seen, without comma and bar.
@@ -550,11 +551,14 @@ class Node(Dispatching, Operating):
             success_min: How many members must succeed, 0 to 1,000,000; None: all.
             open_s: After so long without a new member it is sealed in any case, 1 s to 365 days.
             keep_s: For so long it can be looked at once it has settled, likewise.
-            within: A batch that is being made, of which this one becomes a member.
+            within: A batch that is being made, of which this one becomes a member; one that is
+                there and has ended counts as it ended.
 
         Raises:
             InvalidOption: A value is out of bounds, or is none.
             NotRunning: The node is not open.
+            BatchDiffers: As it is entered: it is there, has not ended, and is not within that one.
+            BatchSealed, NoSuchBatch, StoreUnavailable, ...: As it is entered: see `Batch.add()`.
         """
         check_batch(id)
         options = batch_options(id, then, otherwise, success_min, open_s, keep_s, within)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ParamSpec
 
 from pool.jobs.handlers import Handler
-from pool.names import check_handler, check_key
+from pool.names import check_handler, check_new_key
 
 P = ParamSpec("P")
 
@@ -27,7 +27,7 @@ class Planned:
     ) -> None:
         if not issubclass(type(handler), Handler):
             check_handler(handler)
-        check_key(key)
+        check_new_key(key)
         self.handler: Handler[..., Any] | str = handler
         self.key: str = key
         self.args: tuple[Any, ...] = args

@@ -16,11 +16,12 @@ import attrs
 
 from pool import checks
 from pool.core.plans import NAME_CHARS_MAX
-from pool.errors import ConfigError
+from pool.errors import ConfigError, InvalidOption, shown
 from pool.jobs.job import Job
 from pool.names import check_handler
 
 PAGE: Final = 200  # entries of an answer that are taken at once: some 3 ms of the loop's
+_ANSWER: Final = "keys, Call(...) or Planned(...), nor StopAll()"
 EVERY_MIN_S: Final = 0.05
 EVERY_MAX_S: Final = 86_400.0
 Produce: TypeAlias = Callable[[Job], Any]
@@ -52,11 +53,15 @@ def check_plan(name: object) -> None:
         raise ConfigError(setting="plan", problem=f"{name}: {problem}")
 
 
+class NoAnswer(Exception):
+    """What a producer returned is no answer, as the text says."""
+
+
 async def ask(job: Job, fn: Produce, take: Callable[[Any], object]) -> None:
     """Ask a producer; `take` is called with each entry of its answer, in order.
 
     Raises:
-        InvalidOption: It is no answer.
+        NoAnswer: It is none.
         Exception: What the producer raised, or `take`.
     """
     value: Any
@@ -71,7 +76,13 @@ async def ask(job: Job, fn: Produce, take: Callable[[Any], object]) -> None:
     elif hasattr(type(value), "__aiter__"):
         await _take_async(aiter(value), take)
     else:
-        iterator = checks.several("answer", value, "keys, Call(...), Planned(...), or StopAll()")
+        try:
+            iterator = checks.several("answer", value, _ANSWER)
+        except InvalidOption as refused:
+            if refused.__cause__ is not None and hasattr(type(value), "__iter__"):
+                raise refused.__cause__ from None  # of the user's own code
+            problem = f"it returned {shown(value)}, and not an iterable of {_ANSWER}"
+            raise NoAnswer(problem) from None
         is_at_hand = isinstance(value, (list, tuple, set, frozenset))
         # What is made while it is iterated over may block, and never on the loop.
         while page := _page(iterator) if is_at_hand else await job.run_blocking(_page, iterator):

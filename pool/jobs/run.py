@@ -6,7 +6,7 @@ What becomes of it is decided by a machine: `core/run.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextvars import Context as LogContext
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -32,7 +32,7 @@ from pool.jobs.keeper import NO_KEEPER
 from pool.jobs.raised import Raised, read
 from pool.names import pair
 from pool.redis.commands.edges import Edge
-from pool.redis.io.loops import Strays, is_asked_for, is_cancellation
+from pool.redis.io.loops import Strays, is_asked_for, is_cancellation, strays
 from pool.redis.io.system import LINEAGE
 from pool.redis.reads import NO_TURN
 from pool.runtime.exceptions import has_cancellation, plain
@@ -158,13 +158,20 @@ class Cancelled:
     """It was cancelled, or never began."""
 
 
+@attrs.define(eq=False)
+class _Calling:
+    """User code that is called, and is no run's handler."""
+
+    has_cancelled: bool = False
+
+
 CANCELLED: Final = Cancelled()
 Ending: TypeAlias = Returned | Raised | Unreadable | LeftToOthers | Cancelled
 
 
 @coroutine
 def _apart(
-    coro: Any, context: LogContext, run: Run, cancels: Strays
+    coro: Any, context: LogContext, run: Run | _Calling, cancels: Strays
 ) -> Generator[Any, Any, Returned | _Threw]:
     """Await a handler in a context of its own: slots are shared, a tenant bound to it must not be.
 
@@ -347,6 +354,46 @@ async def execute(
         return CANCELLED if ending.is_cancellation and scope.cancel_called else ending
     # What comes too late does not count, whatever else was asked of it since.
     return CANCELLED if is_late else ending
+
+
+async def attempted(
+    call: Callable[[], Coroutine[Any, Any, Any]], scope: anyio.CancelScope
+) -> Returned | Raised | Cancelled:
+    """Call user code that is no handler, by the rule of handlers: see `execute()`.
+
+    Whatever it does, this returns: how it ended, or `CANCELLED` where `scope` was.  It raises only
+    the cancellation that a scope around us asked for.
+    """
+    cancels, ending = strays(), CANCELLED  # type: Strays, Returned | _Threw | Cancelled
+    raised: BaseException | None = None
+    try:
+        with scope:
+            try:
+                ending = await _apart(call(), copy_context(), _Calling(), cancels)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - user code: every error is an outcome
+                raised, ending = error, _Threw(error)
+            if raised is not None and has_cancellation(raised):
+                ending, raised = CANCELLED, plain(raised)
+                raise raised
+    except GeneratorExit:
+        raise  # our own coroutine is being closed
+    except BaseException as error:
+        if is_cancellation(error) and is_asked_for():
+            raise
+        if error is not raised and issubclass(type(error), RuntimeError):
+            error = _open_scope(raised, is_cancelled=scope.cancel_called)
+        ending = _Threw(error)
+    finally:
+        raised = None  # its traceback leads back here
+    if cancels.has_any():
+        await cancels.absorb()
+    if not isinstance(ending, _Threw):
+        return ending
+    told = read(ending.error)
+    del ending.error
+    return CANCELLED if told.is_cancellation and scope.cancel_called else told
 
 
 def _open_scope(raised: BaseException | None, *, is_cancelled: bool) -> BaseException:

@@ -33,9 +33,10 @@ assert set(_ORDER) == set(get_args(Standing))
 class WorkerRow:
     """A worker.
 
-    `standing` is live, closed (it takes no jobs now), draining, hung, silent (its lease has ended),
-    fenced (it is being taken over from) or gone; of several lanes the worst.  `takes` is how many
-    jobs it takes at once, None while its loop hangs.  `lease_s` is negative once that has ended.
+    `standing` is live, closed (it takes no jobs now), cordoned, draining, hung, silent (its lease
+    has ended), fenced (it is being taken over from) or gone; of several lanes the worst.  `takes` is
+    how many jobs it takes at once, None while its loop hangs.  `lease_s` is negative once that has
+    ended.
     """
 
     id: str

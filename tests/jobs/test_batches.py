@@ -16,6 +16,7 @@ from pool.errors import (
     BatchFailed,
     BatchSealed,
     BatchTooLarge,
+    DeadlockRisk,
     InvalidKey,
     InvalidOption,
     JobExists,
@@ -333,6 +334,48 @@ async def test_who_enters_again_goes_on(fleet: Fleet, handlers: Handlers, lanes:
         await batch.seal()
 
 
+async def test_who_adds_another_call_in_the_place_of_one_is_told(
+    fleet: Fleet, handlers: Handlers, gate: Gate, diary: Diary, lanes: int
+) -> None:
+    """Another handler, or other arguments; also of one that has ended, or was refused."""
+    node = await fleet.node(handlers, lanes=lanes)
+    batch = await node.batch("b").__aenter__()
+    await batch.add("stand", ["k0"])
+    await batch.add("report", [Call("k1", 1)])
+    assert await batch.add("nobody", ["k2"]), "it was refused"
+    await fleet.until(lambda: _ended(batch, 2))
+    again = await node.batch("b").__aenter__()
+    others: list[tuple[str, Call]] = [
+        ("report", Call("k0", 1)),
+        ("report", Call("k1", 2)),
+        ("stand", Call("k2")),
+    ]
+    firsts: list[tuple[str, Call]] = [
+        ("stand", Call("k0")),
+        ("report", Call("k1", 1)),
+        ("nobody", Call("k2")),
+    ]
+    for index, (other, first) in enumerate(zip(others, firsts, strict=True)):
+        with pytest.raises(BatchDiffers) as differs:
+            await again.add(other[0], [other[1]])
+        error = differs.value
+        assert (error.index, error.differs, again.added) == (index, "call", index)
+        assert error.known != error.asked
+        assert await again.add(first[0], [first[1]]) == []
+    with pytest.raises(BatchDiffers) as differs:
+        await (await node.batch("b").__aenter__()).add("stand", ["k1"])
+    error = differs.value
+    assert (error.index, error.differs, error.known, error.asked) == (0, "key", "k0", "k1")
+    gate.event.set()
+    await again.seal()
+    assert counts(await again.ref.wait(PATIENCE_S)) == (3, 0, 0, 2, 0, 0, 1)
+    assert [entry for entry in diary.entries if entry[0] != "stands"] == []
+
+
+async def _ended(batch: Batch, number: int) -> bool:
+    return (await batch.ref.status()).ended == number
+
+
 async def test_one_that_is_entered_once_more_begins_with_the_first_member(
     fleet: Fleet, handlers: Handlers, lanes: int
 ) -> None:
@@ -378,6 +421,134 @@ async def test_batches_within_a_batch(fleet: Fleet, handlers: Handlers, lanes: i
     assert (counts(status), status.state) == ((9, 0, 0, 8, 1, 0, 0), "failed")
     inner_ends = {m.key: m.end async for m in outer.ref.members() if m.is_batch}
     assert inner_ends == {f"inner{n}": "failed" if n == 3 else "succeeded" for n in range(4)}
+
+
+@pytest.mark.parametrize(("number", "end"), [(0, "succeeded"), (3, "failed"), (None, "cancelled")])
+async def test_one_that_has_ended_counts_at_once_in_another(
+    fleet: Fleet, handlers: Handlers, lanes: int, number: int | None, end: str
+) -> None:
+    """Nobody looks after the outer one: that would be a minute later."""
+    node = await fleet.node(handlers, lanes=lanes)
+    calls = [] if number is None else [Call("k", number)]
+    async with node.batch("kid") as kid:
+        await kid.add("report", calls)
+        if number is None:
+            await kid.ref.cancel()
+    settled = await kid.ref.wait(PATIENCE_S)
+    for outer_id in ("outer", "outer", "further"):  # again as after a crash, and in yet another
+        async with node.batch(outer_id) as outer:
+            async with node.batch("kid", within=outer) as kid:
+                await kid.add("report", calls)
+            assert outer.added == 1
+        status = await outer.ref.wait(PATIENCE_S)
+        assert getattr(status, end) == status.expected == 1
+    [member] = [each async for each in node.batches.get("further").members()]
+    assert (member.key, member.end, settled.within) == ("kid", end, "")
+    if end == "succeeded":
+        assert member.result() is None
+    else:
+        with pytest.raises(BatchFailed) as failed:
+            member.result()
+        assert (failed.value.batch, failed.value.state) == ("kid", settled.state)
+
+
+async def test_one_within_another_that_was_forgotten_counts_in_the_next_of_that_id(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    """A nested program runs again after `keep_s` of the outer one."""
+    node = await fleet.node(handlers, lanes=lanes)
+    for turn in range(2):
+        outer = node.batch("outer", keep_s=1.0)
+        async with outer, node.batch("kid", within=outer) as kid:
+            await kid.add("report", [Call("k", 0)])
+        assert counts(await outer.ref.result(PATIENCE_S)) == (1, 0, 0, 1, 0, 0, 0), turn
+        assert (await kid.ref.status()).within == "outer"
+        await fleet.until(lambda: _is_gone(node.batches.get("outer")))
+
+
+async def _is_gone(ref: BatchRef) -> bool:
+    try:
+        await ref.status()
+    except NoSuchBatch:
+        return True
+    return False
+
+
+async def test_one_is_within_one_other_and_never_within_itself(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    """Refused before anything is noted; what is there stays what it is, and settles."""
+    node = await fleet.node(handlers, lanes=lanes)
+
+    async def refused(batch_id: str, within: Batch, known: str) -> None:
+        before = (await within.ref.status()).expected
+        with pytest.raises(BatchDiffers) as differs:
+            await node.batch(batch_id, within=within).__aenter__()
+        error = differs.value
+        assert (error.differs, error.batch, error.known) == ("within", batch_id, known)
+        assert (error.asked, error.index) == (within.id, within.added)
+        assert (await within.ref.status()).expected == before
+
+    async with node.batch("a") as a, node.batch("b", within=a) as b, node.batch("c", within=b) as c:
+        await refused("a", b, "")
+        await refused("a", c, "")
+        await refused("b", c, "a")
+        async with node.batch("other") as other:
+            await refused("c", other, "b")
+            await refused("a", other, "")
+        async with node.batch("b", within=await node.batch("a").__aenter__()) as again:
+            assert again.added == 0, "it is its own"
+            async with node.batch("c", within=again):
+                pass
+    for each in ("other", "c", "b", "a"):
+        assert (await node.batches.get(each).result(PATIENCE_S)).state == "done"
+
+
+async def test_one_that_another_has_opened_meanwhile_is_missing(
+    fleet: Fleet, handlers: Handlers, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking at it and opening it: it was noted, and is told of as what is refused."""
+    node = await fleet.node(handlers, lanes=lanes)
+
+    async def late(client: JobClient, state: LaneState, call: ScriptCall) -> Any:
+        if call.script is BATCH_OPEN:
+            monkeypatch.undo()
+            await node.batch("kid").__aenter__()
+        return await ask(client, state, call)
+
+    async with node.batch("outer") as outer:
+        monkeypatch.setattr("pool.jobs.client.batch.ask", late)
+        with pytest.raises(BatchDiffers):
+            await node.batch("kid", within=outer).__aenter__()
+        await outer.add("report", [Call("k", 0)])
+    assert counts(await outer.ref.wait(PATIENCE_S)) == (2, 0, 0, 1, 0, 0, 1)
+    async with node.batch("kid"):
+        pass
+
+
+async def test_a_member_that_waits_for_its_own_batch_is_told(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """Or for one around that; for another one, or without waiting, it may."""
+
+    @handlers.job("wait", attempts_max=1)
+    async def wait(job: Job) -> None:
+        for batch_id in ("inner", "outer"):
+            with pytest.raises(DeadlockRisk) as risk:
+                await job.node.batches.get(batch_id).result()
+            assert (risk.value.batch, risk.value.key) == (batch_id, job.key)
+            with pytest.raises(TimeoutError):
+                await job.node.batches.get(batch_id).wait(0)
+        await job.node.batches.get("other").result(PATIENCE_S)
+        diary.note("waited")
+
+    node = await fleet.node(handlers, lanes=lanes)
+    async with node.batch("other"):
+        pass
+    async with node.batch("outer") as outer, node.batch("inner", within=outer) as inner:
+        await inner.add("wait", ["k"])
+    await outer.ref.result(PATIENCE_S)
+    await diary.has("waited")
 
 
 async def test_one_that_could_not_be_opened_within_another_is_one_member(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import date
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 
 from pool import Cancel, Follower, Handlers, Job, JobRef, Node, Park
 from pool.core.followers import name_of
+from pool.core.ids import derived_id
 from pool.core.record import Outcome, pack_more
 from pool.errors import (
     ConfigError,
@@ -20,16 +22,22 @@ from pool.errors import (
     JobCancelled,
     JobExists,
     JobParked,
+    NoSuchJob,
+    NotStarted,
+    OutcomeExpired,
     PayloadEncodingError,
     PayloadTooLarge,
+    StoreUnavailable,
     WrongArguments,
 )
 from pool.events import ChannelApart
+from pool.jobs.client.job_client import JobClient
+from pool.jobs.fleet.carrier import Carrier
 from pool.jobs.followers import CHAIN_MAX, FOLLOWERS_MAX
 from pool.listing import Stage
 from pool.names import Names, lane_of, out
 from pool.testing import make_job
-from tests.nodes import LANES
+from tests.nodes import LANES, PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -476,3 +484,99 @@ async def test_a_follower_has_the_types_and_the_version_of_its_handler(
     await node.options(then=[told, plain]).dispatch(day, "k")
     await diary.has("after", date(2026, 11, 25), 3)
     await diary.has("after", date(2026, 1, 1), 4)
+
+
+# --- on its way ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what lets messages to lanes through once there is something in it."""
+    opened, carry = list[str](), Carrier.carry
+
+    def held(self: Carrier, lane: int, to: int) -> None:
+        if opened:
+            carry(self, lane, to)
+
+    monkeypatch.setattr(Carrier, "carry", held)
+    return opened
+
+
+async def test_what_was_released_is_waited_for_while_it_is_on_its_way(
+    fleet: Fleet,
+    handlers: Handlers,
+    diary: Diary,
+    lanes: int,
+    door: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is named in the step that ends its predecessor, and comes to its lane after that."""
+    node, looked = await fleet.node(handlers, lanes=lanes), list[str]()
+    under_way = JobClient._under_way
+
+    async def counted(self: JobClient, lane: int, to: int) -> tuple[int, int]:
+        looked.append("")
+        return await under_way(self, lane, to)
+
+    then = [Follower("note", "n"), Follower("for-ever", "f")]
+    ref = await node.options(then=then).dispatch("charge", "o", 7)
+    await ref.result(PATIENCE_S)
+    noted, goes_on = [
+        await node.job(each.key, each.job_id) for each in (await ref.stages()) if each.depth
+    ]
+    with pytest.raises(TimeoutError):
+        await noted.result(0.05)
+    with pytest.raises(NotStarted):
+        await goes_on.started(0.05)
+    monkeypatch.setattr(JobClient, "_under_way", counted)
+    async with anyio.create_task_group() as tasks:
+
+        async def told(what: str, call: Callable[[], Awaitable[object]]) -> None:
+            await call()
+            diary.note(what)
+
+        tasks.start_soon(told, "result", noted.result)
+        tasks.start_soon(told, "status", noted.status)
+        tasks.start_soon(told, "stop", goes_on.stop)
+        await fleet.until(lambda: len(looked) > 3 * lanes)
+        door.append("open")
+    for what in ("result", "status", "stop"):
+        await diary.has(what)
+    with pytest.raises(JobCancelled):
+        await goes_on.result(PATIENCE_S)
+
+
+async def test_what_has_long_ended_is_not_waited_for_however_busy_the_way_is(
+    fleet: Fleet, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what was on its way when it was asked for is waited for."""
+    node, first = await fleet.node(handlers, lanes=1), [0]
+
+    async def busy(self: JobClient, lane: int, to: int) -> tuple[int, int]:
+        first[0] += 3
+        return first[0], first[0] + 5
+
+    monkeypatch.setattr(JobClient, "_under_way", busy)
+    gone = await node.job("k", derived_id("of long ago"))
+    with pytest.raises(OutcomeExpired):
+        await gone.result(PATIENCE_S)
+    assert first == [9], "twice behind what there was"
+    with pytest.raises(NoSuchJob):
+        await gone.status()
+    with pytest.raises(NoSuchJob):
+        await gone.stop()
+
+
+async def test_whoever_is_not_told_in_time_is_told_so(
+    fleet: Fleet, handlers: Handlers, door: list[str]
+) -> None:
+    """Nobody carries it over: it cannot be said how it is, and not that it has ended."""
+    node = await fleet.node(handlers, lanes=1, op_timeout_s=1.0)
+    ref = await node.options(then=Follower("note", "n")).dispatch("charge", "o", 7)
+    await ref.result(PATIENCE_S)
+    told = (await ref.stages())[1]
+    assert told.state == "released"
+    with pytest.raises(StoreUnavailable, match="has not taken in"):
+        await (await node.job(told.key, told.job_id)).status()
+    door.append("open")
+    assert await (await node.job(told.key, told.job_id)).result(PATIENCE_S) is None

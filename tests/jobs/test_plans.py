@@ -10,14 +10,15 @@ import anyio
 import attrs
 import pytest
 
-from pool import Call, Handlers, Job, JobRef, Node, Park
+from pool import Call, Follower, Handlers, Job, JobRef, Node, Park
 from pool.core.plans import ANYTHING, after, own_id, plan_key, plan_of, planned_id
-from pool.errors import ConfigError, InvalidOption, NoSuchPlan, PlanRefused
+from pool.errors import ConfigError, InvalidKey, InvalidOption, NoSuchPlan, PlanRefused
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
 from pool.jobs.client import plans
 from pool.jobs.client.job_client import DispatchOptions, JobClient
 from pool.jobs.client.plans import Comparing, PlanKeeper
 from pool.plans import Planned, PlanStatus, StopAll
+from pool.schedules import Every
 from tests.ops.facts import record
 
 if TYPE_CHECKING:
@@ -285,11 +286,11 @@ UNUSABLE = (
     (too_large, "POOLTOOLARGE"),
     (no_key, "7 is neither a key nor"),
     (bad_key, "POOLKEY"),
-    (text, "POOLOPTION"),
+    (text, "it returned abc, and not an iterable of keys"),
     (raises, "RuntimeError: the list is on fire"),
     (fails_late, "RuntimeError: the rest is missing"),
     (both, "StopAll() stands alone"),
-    (own, "it is the plan's own"),
+    (own, "'plan:feeds': [POOLKEY]"),
     (wrong, "POOLARGUMENTS"),
 )
 
@@ -333,27 +334,27 @@ FORMS: list[Any] = []
 
 @FORMS.append
 def plain(job: Job) -> list[str]:
-    return [job.key + "/x"]
+    return ["x-" + job.key]
 
 
 @FORMS.append
 def plain_generator(job: Job) -> Iterator[str]:
-    yield from (job.key + "/x" for _ in range(1))
+    yield from ("x-" + job.key for _ in range(1))
 
 
 @FORMS.append
 async def coroutine(job: Job) -> set[str]:
-    return {job.key + "/x"}
+    return {"x-" + job.key}
 
 
 @FORMS.append
 async def async_generator(job: Job) -> AsyncIterator[str]:
-    yield job.key + "/x"
+    yield "x-" + job.key
 
 
 @FORMS.append
 def lazy(job: Job) -> Iterator[str]:
-    return map(str, [job.key + "/x"])
+    return map(str, ["x-" + job.key])
 
 
 async def test_a_producer_may_have_any_form(fleet: Fleet) -> None:
@@ -362,7 +363,7 @@ async def test_a_producer_may_have_any_form(fleet: Fleet) -> None:
     for form in FORMS:
         assert handlers.plan(form.__name__, "follow", every_s=LONG_S)(form) is form
     await fleet.node(handlers, **PATIENT)
-    wanted = {f"plan:{form.__name__}/x" for form in FORMS}
+    wanted = {f"x-plan:{form.__name__}" for form in FORMS}
     await until(lambda: set(world.running) == wanted)
 
 
@@ -554,6 +555,55 @@ async def test_no_job_of_a_callers_is_taken_for_a_plans(fleet: Fleet) -> None:
     for name in ("plan:feeds:0123456789abcdef", "plan:feeds:x"):
         for job_id in (f"{name}@2026-03-29T01:00:00Z", f"{name}@trigger-0123"):
             assert own_id("feeds", record("running", id=job_id)) == ""
+
+
+async def test_the_key_of_a_plans_own_job_is_nobody_elses(fleet: Fleet) -> None:
+    """What waited behind it would follow it, and the plan would end without a word."""
+    handlers = house(World())
+    node, key = await fleet.node(handlers, **PATIENT), plan_key("feeds")
+    status = await kept(node)
+    waits = node.options(if_exists="queue")
+
+    places: list[Callable[[], Any]] = [
+        lambda: waits.dispatch("follow", key),
+        lambda: node.options(if_exists="replace").dispatch("feeds:plan", key),
+        lambda: node.dispatch("feeds:diff", key + ":diff:mine"),
+        lambda: waits.schedule("s", Every(60), "follow", key),
+        lambda: node.options(then=[Follower("follow", key)]).dispatch("follow", "first"),
+    ]
+    for place in places:
+        with pytest.raises(InvalidKey, match="'plan:' are of the jobs that keep plans"):
+            await place()
+    with pytest.raises(InvalidKey):
+        handlers.schedule(Every(60), key=key)
+    with pytest.raises(InvalidKey):
+        Planned("follow", key)
+    [refused, accepted] = await waits.dispatch_many("follow", [key, "k"])
+    assert isinstance(refused, InvalidKey)
+    assert isinstance(accepted, JobRef)
+    async with node.batch("b") as batch:
+        with pytest.raises(InvalidKey):
+            await batch.add("follow", [key])
+    assert (await node.job(key)).key == key  # to be looked at, and stopped, it may
+    assert (await node.plan("feeds").status()).last.epoch == status.last.epoch
+
+
+async def test_where_only_an_earlier_version_is_left_it_is_said(fleet: Fleet) -> None:
+    new = await fleet.node(house(World(), version=2), **PATIENT)
+    await kept(new)
+    await fleet.leave(new)
+    old = await fleet.node(house(World()), **PATIENT)
+    await fleet.knows(old, 1)
+    said = r"no worker has version 2 of its producer.*only version 1.*stop the job 'plan:feeds'"
+    with pytest.raises(PlanRefused, match=said):
+        await old.plan("feeds").diff(ASK_S)
+    with pytest.raises(TimeoutError, match="took no turn within 0.2 s.*" + said):
+        await old.plan("feeds").apply(0.2)
+    client = await fleet.node(observers=(), **PATIENT)
+    await fleet.leave(old)
+    await fleet.knows(client, 0)
+    with pytest.raises(TimeoutError, match=r"no worker has version 2.*none is there: deploy"):
+        await client.plan("feeds").apply(0.2)
 
 
 async def test_there_may_be_no_such_plan(fleet: Fleet) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from pool.core.batches import CHUNK, IS_BATCH, Head, member_id, member_of
+from pool.core.batches import CHUNK, IS_BATCH, Head, member_id, member_of, noted
 from pool.core.followers import Follows
 from pool.core.record import Outcome, pack_more
 from pool.redis.commands.batches import (
@@ -50,7 +50,7 @@ def there(bench: Bench) -> Iterator[Bench]:
 def make(bench: Bench, *keys: str, nonce: str = "b1", **options: Any) -> None:
     given = {"least": None, "keep_s": 100.0, "open_s": 100.0} | options
     said = opened(bench.run(bench.lane.batch_open(ID, nonce, **given)))
-    assert said == Opened(nonce, True, True, 0)
+    assert said == Opened(nonce, True, "open", 0)
     if keys:
         assert add(bench, 0, *keys, nonce=nonce) == Added("." * len(keys))
 
@@ -155,7 +155,7 @@ def test_a_late_end_of_a_batch_of_before_counts_nothing(bench: Bench, there: Ben
     member(bench, 0, "a")
     end(bench, "a", "d", x=b"1")
     there.do("DEL", there.names.batch(ID))
-    assert opened(there.run(open_call(there, "b2"))) == Opened("b2", True, True, 0)
+    assert opened(there.run(open_call(there, "b2"))) == Opened("b2", True, "open", 0)
     assert add(there, 0, "a", nonce="b2") == Added(".")
     carry(bench, there)
     assert counts(there) == (0, 0, 0, 0)
@@ -181,11 +181,11 @@ def test_where_the_batch_is_something_else_the_channel_goes_on(bench: Bench, the
 
 def test_who_comes_again_adds_the_same_and_nothing_twice(bench: Bench) -> None:
     make(bench, "a", "b")
-    assert opened(bench.run(open_call(bench, "b2"))) == Opened("b1", False, True, 2)
+    assert opened(bench.run(open_call(bench, "b2"))) == Opened("b1", False, "open", 2)
     assert ends(bench, (0, "s")) == Stirred()
     assert add(bench, 0, "a", "b", "c") == Added("s..")
-    assert add(bench, 1, "x") == OtherMember(1)
-    assert add(bench, 9, "x") == OtherMember(3), "those between have not come"
+    assert add(bench, 1, "x") == OtherMember(1, "b")
+    assert add(bench, 9, "x") == OtherMember(3, ""), "those between have not come"
     assert add(bench, 0, "a", nonce="b2") == BatchGone()
     assert seal(bench, 3) == Stirred()
     assert seal(bench, 3) == Stirred(), "a repeat"
@@ -193,6 +193,39 @@ def test_who_comes_again_adds_the_same_and_nothing_twice(bench: Bench) -> None:
     assert add(bench, 3, "d") == BatchSealedAt(3)
     assert seal(bench, 4) == BatchSealedAt(3)
     assert bench.audit() == []
+
+
+def test_members_are_known_by_their_calls(bench: Bench) -> None:
+    """Key, handler and payload: whichever differs, nothing is noted; and keys are told without."""
+    words = [noted(f"k {n}", "charge", b"[%d]" % n) for n in range(3)]
+    make(bench, *words)
+    others = (
+        noted("k", "charge", b"[1]"),
+        noted("k 1", "refund", b"[1]"),
+        noted("k 1", "charge", b"[7]"),
+        IS_BATCH + "k 1",
+    )
+    for other in others:
+        assert add(bench, 0, words[0], other, "new") == OtherMember(1, words[1])
+    ends(bench, (2, "f"))
+    assert add(bench, 2, noted("k 2", "charge", b"[]")) == OtherMember(2, words[2]), "it has ended"
+    assert add(bench, 0, *words) == Added("..f")
+    assert [each.key for each in look(bench).ended] == ["k 2"]
+    assert look(bench, what="open").open == [(0, "k 0"), (1, "k 1")]
+    assert (head(bench).members, bench.audit()) == (3, [])
+
+
+def test_who_opens_one_that_is_there_is_told_what_it_is_within(bench: Bench) -> None:
+    """And what was said first stands."""
+    make(bench, parent=member_of("outer", "b0", 0, 3))
+    given: dict[str, Any] = {"least": None, "keep_s": 100.0, "open_s": 100.0}
+    for parent in ("", member_of("other", "b0", 0, 3)):
+        call = bench.lane.batch_open(ID, "b2", parent=parent, **given)
+        assert opened(bench.run(call)) == Opened("b1", False, "open", 0, "3/0/b0/outer")
+    assert look(bench).parent == "3/0/b0/outer"
+    seal(bench, 0)
+    said = opened(bench.run(open_call(bench, "b2")))
+    assert said == Opened("b1", False, "done", 0, "3/0/b0/outer")
 
 
 def test_members_stand_in_chunks(bench: Bench) -> None:

@@ -10,7 +10,8 @@ from pool.core.batches import member_id
 from tests.verify.invariants import Finding, invariant
 from tests.verify.view import Bounds, View
 
-_LETTERS = {"done": "s", "parked": "f", "cancelled": "c"}
+# The last one is of batches.
+_LETTERS = {"done": "s", "parked": "f", "cancelled": "c", "failed": "f"}
 SETTLED: Final = {"done", "failed", "cancelled"}
 
 
@@ -38,6 +39,8 @@ def batches_settle(view: View, _: Bounds, found: Finding) -> None:
             continue
         for index, letter in enumerate(batch["letters"]):
             word = words.get(member_id(event.nonce, index))
+            if (kid := batch.get("kids", {}).get(index)) is not None:
+                word = final[kid]["state"] if kid in final else None
             if letter != _LETTERS.get(word or "", "m") and not is_excused:
                 found.say(f"member {index} of {name} counts as {letter}: it is {word}", event)
         then, least = asked[name].extra["then"], asked[name].extra["least"]
@@ -47,5 +50,5 @@ def batches_settle(view: View, _: Bounds, found: Finding) -> None:
         is_done = succeeded >= least
         if is_done != (batch["state"] == "done"):
             found.say(f"batch {name} is {batch['state']}, and {succeeded} succeeded", event)
-        if tokens[then] != is_done and not (is_excused and tokens[then] <= 1):
+        if then and tokens[then] != is_done and not (is_excused and tokens[then] <= 1):
             found.say(f"batch {name}: what follows it was accepted {tokens[then]} times", event)

@@ -16,7 +16,8 @@ from operator import attrgetter
 from typing import Final
 
 from pool.core.lapse import NOT_IN_TIME
-from pool.core.plans import OF_PLANS, plan_of
+from pool.core.plans import plan_of
+from pool.names import OF_PLANS
 from tests.verify.history import MOVED_S, Event
 from tests.verify.invariants import AT_ONCE_S, Finding, due_by, invariant
 from tests.verify.view import DISTURBS, LOOP_HANGS, Bounds, Commit, Run, View

@@ -33,6 +33,7 @@ from xml.etree import ElementTree
 
 import attrs
 
+from tests.verify.batch_mutants import BATCH_MUTANTS
 from tests.verify.cli_mutants import CLI_MUTANTS
 from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
@@ -73,8 +74,11 @@ class Mutant:
 
 
 MUTANTS: Final = (
-    *(Mutant(**each) for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *SCHEDULE_MUTANTS)),
-    *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *PAUSE_MUTANTS)),
+    *(
+        Mutant(**each)
+        for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *SCHEDULE_MUTANTS, *PAUSE_MUTANTS)
+    ),
+    *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,
@@ -269,8 +273,8 @@ MUTANTS: Final = (
         name="a stranger's cancellation is taken for ours",
         breaks="a handler that cancels itself ends its slot, and its worker with it",
         path="pool/jobs/run.py",
-        old="        if is_cancellation(error) and is_asked_for():",
-        new="        if is_cancellation(error):",
+        old="open within it.\n        if is_cancellation(error) and is_asked_for():",
+        new="open within it.\n        if is_cancellation(error):",
     ),
     Mutant(
         name="only errors are failed attempts",
@@ -2594,7 +2598,7 @@ MUTANTS: Final = (
         name="displaced for ever",
         breaks="whose place another one took is in no index, and nobody ends it",
         path="pool/redis/lua/lib/queue.lua",
-        old="    later('ZADD', due, text_of(now), 'k:' .. name)",
+        old="    later('ZADD', due, text_of(at_once), 'k:' .. name)",
         new="",
         by=("tests/jobs/test_policies.py::test_the_newest_takes_the_place_of_all_that_wait",),
     ),
@@ -3015,8 +3019,8 @@ MUTANTS: Final = (
         name="another error than the lifespan's",
         breaks="a lifespan that ends the program at its start raises something else",
         path="pool/jobs/lifespans.py",
-        old="                held.error = error\n",
-        new="                held.error = RuntimeError(told(error))\n",
+        old="held.error = RuntimeError(told(error)) if is_strangers else error\n",
+        new="held.error = RuntimeError(told(error))\n",
         by=("tests/jobs/test_closing.py",),
     ),
     Mutant(
@@ -3031,8 +3035,8 @@ MUTANTS: Final = (
         name="a hook that harms",
         breaks="what a hook raises ends its worker",
         path="pool/jobs/around.py",
-        old="            if is_cancellation(error):\n                raise\n            emit(",
-        new="            raise\n            emit(",
+        old=" and is_asked_for():\n                raise\n            emit(",
+        new=":\n                raise\n            raise\n            emit(",
         by=("tests/jobs/test_composition.py",),
     ),
     Mutant(
@@ -3295,7 +3299,7 @@ MUTANTS: Final = (
         name="members in whatever order",
         breaks="who adds other members in the place of those that are there gets these",
         path="pool/redis/lua/batch_add.lua",
-        old="      if key ~= ARGV[a] then",
+        old="      if word ~= ARGV[a] then",
         new="      if false then",
         by=(_BATCHES + "test_who_comes_again_adds_the_same_and_nothing_twice",),
     ),
@@ -3724,8 +3728,8 @@ MUTANTS: Final = (
         name="stopped because it is unknown",
         breaks="of a job that was lost, or never was, it is said that it has ended",
         path="pool/jobs/client/ref.py",
-        old="            await self._client.look(self.key, self.job_id, self._seen)  # raises",
-        new="            pass  # raises",
+        old="            found, _ = await self._client.look(self.key, self.job_id, self._seen)\n",
+        new="            found = None\n",
         by=("tests/jobs/test_listing.py::test_who_stops_what_never_was_is_told",),
     ),
     Mutant(

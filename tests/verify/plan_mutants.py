@@ -9,6 +9,12 @@ _KEPT: Final = "pool/jobs/client/plans.py"
 _TESTS: Final = "tests/jobs/test_plans.py::"
 _HELD: Final = _TESTS + "test_an_answer_that_would_stop_too_much_is_held_until_confirmed"
 _OTHERS: Final = _TESTS + "test_jobs_of_others_are_never_touched"
+_USER_CODE: Final = "tests/jobs/test_user_code.py::"
+_ENDS: Final = _USER_CODE + "test_however_user_code_ends_only_it_has_failed"
+_RUN: Final = "pool/jobs/run.py"
+_ATTEMPTED: Final = """        raise  # our own coroutine is being closed
+    except BaseException as error:
+"""
 _UNUSABLE: Final = _TESTS + "test_what_cannot_be_changes_nothing"
 
 PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
@@ -104,9 +110,97 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a part of an answer counts for the whole",
         "breaks": "a producer that fails half way has the rest stopped",
         "path": _KEPT,
-        "old": "if error is not None or not answer.is_whole:",
+        "old": "if raised is not None or not answer.is_whole:",
         "new": "if False:",
         "by": (_UNUSABLE,),
+    },
+    {
+        "name": "a producer is called as it is",
+        "breaks": "sys.exit() out of a producer ends the node, and then the next one's",
+        "path": _KEPT,
+        "old": "        ended = await attempted(asking, scope)\n",
+        "new": "        with scope:\n            await asking()\n        ended = None\n",
+        "by": (_ENDS,),
+    },
+    {
+        "name": "a dry run calls the producer by itself",
+        "breaks": "sys.exit() out of a producer parks the dry run's job",
+        "path": _KEPT,
+        "old": "            await comparing.ask(answer, anyio.CancelScope())\n",
+        "new": "            await comparing._ask(answer)\n",
+        "by": (_ENDS,),
+    },
+    {
+        "name": "a producer's own cancellation is taken for ours",
+        "breaks": "a task of its own that was cancelled ends the plan, as if it were stopped",
+        "path": _RUN,
+        "old": _ATTEMPTED + "        if is_cancellation(error) and is_asked_for():",
+        "new": _ATTEMPTED + "        if is_cancellation(error):",
+        "by": (_USER_CODE + "test_a_cancellation_of_a_producers_own_is_a_failed_turn",),
+    },
+    {
+        "name": "what cancelled a producer's task stays with it",
+        "breaks": "a producer that cancels its own task ends the plan's job with it",
+        "path": _RUN,
+        "old": "    if cancels.has_any():\n        await cancels.absorb()\n    if not isinstance",
+        "new": "    if not isinstance",
+        "by": (_USER_CODE + "test_a_cancellation_of_a_producers_own_is_a_failed_turn",),
+    },
+    {
+        "name": "a producer's Ctrl-C ends one node after another",
+        "breaks": "a producer that raises KeyboardInterrupt each time ends the whole fleet",
+        "path": _KEPT,
+        "old": "if interrupt is not None and KeyboardInterrupt.__name__ not in before.problem:",
+        "new": "if interrupt is not None:",
+        "by": (_USER_CODE + "test_ctrl_c_out_of_a_producer_is_for_one_node_and_no_other",),
+    },
+    {
+        "name": "a hook's own cancellation is taken for ours",
+        "breaks": "the hooks of that job are called again and again",
+        "path": "pool/jobs/around.py",
+        "old": "if is_cancellation(error) and is_asked_for():",
+        "new": "if is_cancellation(error):",
+        "by": (_ENDS,),
+    },
+    {
+        "name": "a hook's thread hands every error on",
+        "breaks": "GeneratorExit out of a plain hook ends the worker's actor",
+        "path": "pool/jobs/around.py",
+        "old": "await in_thread(partial(hook, happened), None)",
+        "new": "await __import__('anyio.to_thread').to_thread.run_sync(hook, happened)",
+        "by": (_ENDS,),
+    },
+    {
+        "name": "a lifespan's own cancellation is taken for ours",
+        "breaks": "a lifespan whose end was cancelled by itself is entered again",
+        "path": "pool/jobs/lifespans.py",
+        "old": "if is_strangers and is_asked_for():",
+        "new": "if is_strangers:",
+        "by": (_USER_CODE + "test_a_lifespan_that_ends_so_is_told",),
+    },
+    {
+        "name": "a plan's own key is anybody's",
+        "breaks": "a job that waits behind the one that keeps a plan follows it: the plan ends",
+        "path": "pool/jobs/client/job_client.py",
+        "old": "if key[:5] == OF_PLANS and not is_plans:",
+        "new": "if False:",
+        "by": (_TESTS + "test_the_key_of_a_plans_own_job_is_nobody_elses",),
+    },
+    {
+        "name": "a plan's own key is a follower's",
+        "breaks": "likewise, of what follows another job",
+        "path": "pool/jobs/followers.py",
+        "old": "        check_new_key(key)",
+        "new": "",
+        "by": (_TESTS + "test_the_key_of_a_plans_own_job_is_nobody_elses",),
+    },
+    {
+        "name": "any version of a producer compares",
+        "breaks": "diff tells what an earlier version would do, which is never asked",
+        "path": "pool/jobs/client/plan_ref.py",
+        "old": "    if found and found[-1] >= of:\n",
+        "new": "    if found:\n",
+        "by": (_TESTS + "test_where_only_an_earlier_version_is_left_it_is_said",),
     },
     {
         "name": "a plan believes every answer",

@@ -4259,7 +4259,8 @@ def _batch(s: Story, *words: str, state: str = "done", then: int = 1, **changed:
     letters = "".join({"done": "s", "parked": "f"}[word] for word in words)
     told = {"nonce": "n1", "state": state, "letters": letters, **changed}
     told.setdefault("counts", [told["letters"].count(letter) for letter in "sfcm"])
-    s.final(batches={"b1": told})
+    inner = {"nonce": "n2", "state": "done", "letters": "s", "counts": [1, 0, 0, 0]}
+    s.final(batches={"b1": told, "inner": inner})
 
 
 @good("I62")
@@ -4270,6 +4271,16 @@ def a_batch_is_done(s: Story) -> None:
 @good("I62")
 def a_batch_has_failed_and_one_was_never_accepted(s: Story) -> None:
     _batch(s, "parked", state="failed", then=0, letters="fm")
+
+
+@good("I62")
+def a_batch_within_another_counts_as_it_ended(s: Story) -> None:
+    _batch(s, "done", letters="ssm", kids={1: "inner", 2: "never"})
+
+
+@bad("I62")
+def a_batch_within_another_counts_otherwise(s: Story) -> None:
+    _batch(s, "done", letters="sf", kids={1: "inner"})
 
 
 @good("I62")

@@ -21,7 +21,17 @@ import anyio.lowlevel
 import attrs
 
 from pool import checks
-from pool.core.batches import CHECK_S, IS_BATCH, MEMBERS_MAX, NOT_ENDED, member_id, member_of
+from pool.core.batches import (
+    CHECK_S,
+    IS_BATCH,
+    MEMBERS_MAX,
+    NOT_ENDED,
+    SETTLED_ENDS,
+    member_id,
+    member_of,
+    noted,
+    outer_of,
+)
 from pool.core.record import MORE
 from pool.errors import (
     BatchDiffers,
@@ -49,6 +59,7 @@ from pool.redis.commands.batches import (
     Added,
     BatchGone,
     BatchHas,
+    BatchLooked,
     BatchSealedAt,
     Opened,
     OtherMember,
@@ -129,11 +140,48 @@ class Batch:
             await self._open("")
             return self
         async with outer._lock:
-            await self._open(await outer._note_batch(self.id))
+            await self._open_within(outer)
             outer._added += 1  # only now: who is not answered, and comes again, is the same member
         return self
 
-    async def _open(self, parent: str) -> None:
+    async def _open_within(self, outer: Batch) -> None:
+        """Open it as the next member of another one: noted there, then opened here.
+
+        Who dies between leaves a member that is looked after, and that whoever comes again finds.
+        One that is there stays what it is: its end goes to the batch within which it was opened.
+        One that has ended tells it to nobody any more, so we do; who dies before leaves that, too,
+        to whoever looks after the outer one.
+        """
+        outer._check_open()
+        index, lane = outer._added, outer._lane
+        parent = member_of(outer.id, outer._nonce, lane.number, index)
+        found: BatchLooked | None = await ask(
+            self._client, self._lane, self._lane.lane.batch_look(self.id, members_max=0)
+        )
+        if found is not None and not found.head.is_settled:
+            self._check_within(parent, found.parent)  # before it is noted
+        words = await outer._note([IS_BATCH + self.id])
+        opened = await self._open(parent)
+        letter = SETTLED_ENDS.get(opened.state, "")
+        if not (letter or opened.is_new) and opened.parent != parent:
+            letter = "m"  # somebody else has opened it meanwhile
+        if letter and words == NOT_ENDED:
+            await outer._tell_ends([(index, letter)])
+        if letter == "m":
+            outer._added += 1
+            self._check_within(parent, opened.parent)
+
+    def _check_within(self, asked: str, known: str) -> None:
+        if known != asked:
+            raise BatchDiffers(
+                batch=self.id,
+                index=int(asked.partition("/")[0]),
+                differs="within",
+                known=outer_of(known),
+                asked=outer_of(asked),
+            )
+
+    async def _open(self, parent: str) -> Opened:
         client, options = self._client, self._options
         nonce = client.context.ids.next("b")
         packed = b""
@@ -156,6 +204,7 @@ class Batch:
             problem = f"{self.id!r} is the name of something else"
             raise StoreFault(problem=problem, maybe_done=False)
         self._nonce = opened.nonce
+        return opened
 
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
         if kind is None and not self._is_sealed:
@@ -182,7 +231,8 @@ class Batch:
 
         Raises:
             BatchSealed: It has been sealed, or cancelled.
-            BatchDiffers: It was entered again, and had another member there.
+            BatchDiffers: It was entered again, and had another member there: another key, handler
+                or other arguments.
             BatchTooLarge: It would have over 1,000,000 members.
             NoSuchBatch: It is gone.
             InvalidKey, InvalidOption, ConfigError: Of these, nothing was added, nor of some before
@@ -232,28 +282,31 @@ class Batch:
                 raise BatchSealed(batch=self.id, members=members)
             case BatchHas(members):
                 raise BatchTooLarge(batch=self.id, members=members, members_max=MEMBERS_MAX)
-            case OtherMember(index):
-                raise BatchDiffers(batch=self.id, index=index)
 
-    async def _note(self, keys: Sequence[str]) -> str:
+    async def _note(self, words: Sequence[str]) -> str:
         """Note the next members; return how each has ended, if it has."""
-        state = self._lane
-        call = state.lane.batch_add(self.id, self._nonce, self._added, keys)
+        state, first = self._lane, self._added
+        call = state.lane.batch_add(self.id, self._nonce, first, words)
         said = await ask(self._client, state, call)
+        if isinstance(said, OtherMember):
+            # That of a gap is before the first.
+            asked = words[said.index - first] if said.index >= first else ""
+            raise self._differs(said.index, said.there.split("\t"), asked.split("\t"))
         self._check(said)
         assert isinstance(said, Added), "all others were refused"
         return said.words
 
-    async def _note_batch(self, batch_id: str) -> str:
-        """Note a batch as the next member; return what that carries."""
-        self._check_open()
-        await self._note([IS_BATCH + batch_id])
-        return member_of(self.id, self._nonce, self._lane.number, self._added)
+    def _differs(self, index: int, known: Sequence[str], asked: Sequence[str]) -> BatchDiffers:
+        differs, at = ("key", 0) if known[0] != asked[0] else ("call", -1)
+        known_as, asked_as = known[at].lstrip(IS_BATCH), asked[at].lstrip(IS_BATCH)
+        return BatchDiffers(
+            batch=self.id, index=index, differs=differs, known=known_as, asked=asked_as
+        )
 
     async def _add(self, admitting: Admitting, calls: Sequence[Call]) -> list[Refused]:
         first = self._added
         items = [self._item(admitting, n, call) for n, call in enumerate(calls, first)]
-        words = await self._note([each.key for each in items])
+        words = await self._note([noted(each.key, each.handler, each.payload) for each in items])
         left = [n for n, word in enumerate(words) if word == NOT_ENDED]
         answers = dict[int, Accepted | PoolError]()
         if admitting.around:
@@ -273,7 +326,7 @@ class Batch:
             if isinstance(error, (StoreError, NotRunning)):
                 raise again(error)
         if errors:
-            await self._tell_missing([first + n for n in errors])
+            await self._tell_ends([(first + n, "m") for n in errors])
         self._added += len(calls)
         return [Refused(index=first + n, key=calls[n].key, error=e) for n, e in errors.items()]
 
@@ -345,9 +398,10 @@ class Batch:
             failed.__cause__ = error.with_traceback(None)
         return answers.get(0, failed)
 
-    async def _tell_missing(self, indexes: Sequence[int]) -> None:
+    async def _tell_ends(self, items: Sequence[tuple[int, str]]) -> None:
+        """Have members counted, by a letter each; see `core/batches.py`."""
         state = self._lane
-        call = state.lane.batch_ends(self.id, self._nonce, [(index, "m") for index in indexes])
+        call = state.lane.batch_ends(self.id, self._nonce, items)
         said = await ask(self._client, state, call)
         self._check(said)
         if isinstance(said, Stirred):

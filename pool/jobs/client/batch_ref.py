@@ -16,12 +16,22 @@ import anyio
 import attrs
 
 from pool import checks
-from pool.core.batches import CHECK_S, IS_BATCH, MEMBERS_MAX, BatchState, End, member_id
+from pool.core.batches import (
+    CHECK_S,
+    IS_BATCH,
+    MEMBERS_MAX,
+    BatchState,
+    End,
+    is_member,
+    member_id,
+    outer_of,
+)
 from pool.core.codec import decode_value
 from pool.core.followers import released
-from pool.core.record import MORE, Outcome, Record
+from pool.core.record import MORE, Outcome, Record, more_of
 from pool.errors import (
     BatchFailed,
+    DeadlockRisk,
     NoSuchBatch,
     NoSuchJob,
     OutcomeExpired,
@@ -32,7 +42,8 @@ from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.ref import JobRef
 from pool.jobs.client.waiters import ASK_AGAIN_S
 from pool.jobs.handlers import Handler
-from pool.names import check_batch, lane_of
+from pool.jobs.job import RUNNING
+from pool.names import check_batch, lane_of, split_pair
 from pool.redis.commands.batches import BatchGone, BatchLooked, Ended, Stirred
 from pool.redis.commands.talk import Missing, More
 from pool.redis.scripts import ScriptCall
@@ -56,7 +67,8 @@ class BatchStatus:
     the first 10,000 that have not ended, which begin first; `Batches.list()` and what
     `BatchRef.wait()` tells leave it 0.  `success_min` members must succeed, None: all.  `cause` is
     why it was cancelled, or that its maker has left it open.  `released` are the jobs (key, id)
-    that followed.  Times are pool time in milliseconds; 0 is what has not been.
+    that followed.  `within` is the batch whose member it is, or nothing.  Times are pool time in
+    milliseconds; 0 is what has not been.
     """
 
     id: str
@@ -74,6 +86,7 @@ class BatchStatus:
     sealed_ms: int = 0
     settled_ms: int = 0
     released: tuple[tuple[str, str], ...] = ()
+    within: str = ""
 
     @property
     def ended(self) -> int:
@@ -104,6 +117,20 @@ def _status(batch_id: str, found: BatchLooked, running: int = 0) -> BatchStatus:
         sealed_ms=0 if head.state == "open" else head.sealed_ms,
         settled_ms=head.settled_ms,
         released=tuple(released(f"{MORE['followers']}{found.released}")),
+        within=outer_of(found.parent),
+    )
+
+
+def _failed(status: BatchStatus) -> BatchFailed:
+    return BatchFailed(
+        batch=status.id,
+        state=status.state,
+        expected=status.expected,
+        succeeded=status.succeeded,
+        failed=status.failed,
+        cancelled=status.cancelled,
+        missing=status.missing,
+        cause=status.cause,
     )
 
 
@@ -119,6 +146,7 @@ class Member(Generic[R]):
     job_id: str
     end: End
     _outcome: Outcome | None = attrs.field(repr=False, default=None)
+    _batch: BatchStatus | None = attrs.field(repr=False, default=None)
     _client: JobClient = attrs.field(repr=False)
     _handler: Handler[..., R] | None = attrs.field(repr=False, default=None)
 
@@ -132,12 +160,16 @@ class Member(Generic[R]):
 
         Raises:
             JobParked, JobCancelled: That became of it.
-            NoSuchJob: It is missing; or it is a batch that did not succeed.
+            BatchFailed: Likewise, of a batch.
+            NoSuchJob: It is missing.
+            NoSuchBatch: It is a batch that is missing, or did not succeed and is forgotten.
             OutcomeExpired: It ended longer ago than its outcome is kept.
             CodecMissing, PayloadEncodingError: As for `JobRef.result()`.
         """
         value: Any = None
-        if self.end == "missing" or (self.is_batch and self.end != "succeeded"):
+        if self.is_batch and self.end != "succeeded":
+            raise NoSuchBatch(batch=self.key) if self._batch is None else _failed(self._batch)
+        if self.end == "missing":
             raise NoSuchJob(key=self.key, job_id=self.job_id)
         if not self.is_batch:
             if self._outcome is None:
@@ -225,11 +257,15 @@ class BatchRef:
         Raises:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
             TimeoutError: It has not settled within `timeout_s`.
+            DeadlockRisk: A member's handler waits for the batch that it is in, or one that this one
+                is within.  With a `timeout_s` of 0 nobody waits.
             NoSuchBatch, StoreLost, NotRunning: As for `status()`.
         """
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         if on_progress is not None:
             checks.plain_function("on_progress", on_progress)
+        if timeout_s != 0 and (origin := RUNNING.get()):
+            await self._check_waits(*split_pair(origin))
         last: BatchStatus | None = None
         with anyio.move_on_after(timeout_s or None):
             while True:
@@ -255,21 +291,12 @@ class BatchRef:
 
         Raises:
             BatchFailed: It has settled, and they have not; or it was cancelled.
-            InvalidOption, TimeoutError: As for `wait()`.
+            InvalidOption, TimeoutError, DeadlockRisk: As for `wait()`.
             NoSuchBatch, StoreLost, NotRunning: As for `status()`.
         """
         status = await self.wait(timeout_s)
         if status.state != "done":
-            raise BatchFailed(
-                batch=self.id,
-                state=status.state,
-                expected=status.expected,
-                succeeded=status.succeeded,
-                failed=status.failed,
-                cancelled=status.cancelled,
-                missing=status.missing,
-                cause=status.cause,
-            )
+            raise _failed(status)
         return status
 
     async def cancel(self, cause: str = "stopped") -> None:
@@ -339,6 +366,21 @@ class BatchRef:
         self._nonce = found.head.nonce
         return found
 
+    async def _check_waits(self, key: str, job_id: str) -> None:
+        """Refuse that a member's handler waits for its batch, or for one around that."""
+        if not is_member(job_id):
+            return
+        try:
+            found, _ = await self._client.look(key, job_id)
+            outer = outer_of(more_of(found.more, "batch"))
+            while outer and outer != self.id:
+                around = await BatchRef(outer, self._client)._look()
+                outer = outer_of(around.parent)
+        except (NoSuchJob, NoSuchBatch, StoreUnavailable):
+            return  # whatever it is a member of, that is not to be found out now
+        if outer:
+            raise DeadlockRisk(key=key, job_id=job_id, batch=outer)
+
     async def _running(self, page: BatchLooked) -> int:
         """Count those of a page that run."""
         context = self._client.context
@@ -378,6 +420,14 @@ class BatchRef:
                     else:
                         assert isinstance(answer, (Missing, Record)), "no other answer"
                 share = more
+        batches = dict[int, BatchStatus]()
+        for each in found.ended:
+            if each.key[:1] == IS_BATCH and each.end in ("failed", "cancelled"):
+                ref = BatchRef(each.key.removeprefix(IS_BATCH), self._client)
+                with suppress(NoSuchBatch):
+                    status = _status(ref.id, await ref._look())
+                    if status.is_settled:  # else it is another one
+                        batches[each.index] = status
         return [
             Member(
                 index=each.index,
@@ -385,6 +435,7 @@ class BatchRef:
                 job_id="" if each.key[:1] == IS_BATCH else member_id(nonce, each.index),
                 end=each.end,
                 outcome=outcomes.get(each.index),
+                batch=batches.get(each.index),
                 client=self._client,
                 handler=handler,
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, get_args
@@ -12,17 +14,19 @@ import attrs
 
 from pool import checks
 from pool.core.codec import check_size, decode_call, encode_call, head, head_of
-from pool.core.ids import id_of
+from pool.core.ids import id_of, is_derived
 from pool.core.lapse import begin_limits
 from pool.core.options import LINE_MAX, IfExists, Options, policy_of
-from pool.core.plans import OF_PLANS
 from pool.core.record import MORE, Attempt, Kind, Outcome, Record, attempts, digest_of, pack_more
 from pool.errors import (
     CodecMissing,
     JobLost,
     NoSuchJob,
+    OutcomeExpired,
     PoolError,
+    StoreError,
     StoreLost,
+    StoreUnavailable,
     UnknownHandler,
     UnknownVersion,
     UsageError,
@@ -39,15 +43,20 @@ from pool.jobs.handlers import QUEUE_MAX, Handler, Handlers
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.typed.contract import ValueCodec, ours
 from pool.names import (
+    OF_PLANS,
     check_handler,
     check_idempotency_key,
     check_job_id,
     check_key,
     followers,
+    out,
+    plans_own,
 )
 from pool.redis.commands.admission import AS_REGISTERED, Admission
 from pool.redis.commands.talk import Missing
 
+_OUT: Final = re.compile(rb"(\d{1,16}) (\d{1,16}) ", re.ASCII)  # see `lua/lib/out.lua`
+ARRIVE_S: Final = 0.02  # before it is looked again at what is on its way
 WINDOW_S: Final = 3600.0  # for so long the id that a job was given is known once it has ended
 
 
@@ -273,6 +282,10 @@ class JobClient:
         # Not `fail_after()`: two generators around the same scope.
         with anyio.move_on_after(op_timeout_s if limit_s == 0 else limit_s) as scope:
             await self.waiters.wait(waiting, limit_s)
+            if isinstance(waiting.answer, OutcomeExpired) and is_derived(waiting.job_id):
+                waiting.answer = None
+                await self.arrived(waiting.key)
+                await self.waiters.wait(waiting, limit_s)
         if scope.cancelled_caught:
             raise TimeoutError
 
@@ -339,29 +352,68 @@ class JobClient:
         return told or b""
 
     async def look(
-        self, key: str, job_id: str, seen: Seen | None = None
+        self, key: str, job_id: str, seen: Seen | None = None, *, arrives: bool = True
     ) -> tuple[Record | Outcome, Seen | None]:
         """Fetch a job's record or outcome; and when it was seen alive, by that or before.
 
+        With `arrives` one that was released, and is on its way, is waited for.
+
         Raises:
             NoSuchJob, JobLost: Neither is there.
+            StoreUnavailable: Also where nobody has carried that over in time.
         """
         self.check_open()
         context = self.context
         state = context.lane_of(key)
         call, asked_s = state.lane.look([(key, job_id)]), context.io.clock()
+        told: Record | Outcome | Missing
         try:
-            [found] = await context.pipeline.call(call, repeatable=True)
+            [told] = await context.pipeline.call(call, repeatable=True)
+            if isinstance(told, Missing) and arrives and is_derived(job_id):
+                with anyio.fail_after(context.settings.op_timeout_s):
+                    await self.arrived(key)
+                asked_s = context.io.clock()
+                [told] = await context.pipeline.call(call, repeatable=True)
         except StoreLost:
             context.on_data_lost(state.number)
             raise StoreLost(pool=self.pool) from None
-        told: Record | Outcome | Missing = found
+        except TimeoutError:
+            problem = f"lane {state.number} has not taken in what others have for it"
+            raise StoreUnavailable(problem=problem, maybe_done=False) from None
         if isinstance(told, Missing):
             missing = self.waiters.missing(key, job_id, seen, told)
             if isinstance(missing, JobLost):
                 raise again(missing)
             raise NoSuchJob(key=key, job_id=job_id)
         return told, state.seen(asked_s, told.accepted) if isinstance(told, Record) else None
+
+    async def arrived(self, key: str) -> None:
+        """Return once the lane of a key has taken in what other lanes have for it at this moment.
+
+        The step that ends a job writes what follows it to its own lane (`lua/lib/channel.lua`), and
+        names it from then on.  So who asks for that, and finds nothing, asks again after this: if
+        it is not there then either, it has ended, or was lost.  A lane that does not answer, or
+        has lost its data meanwhile, has nothing more to be waited for.
+        """
+        to = self.context.lane_of(key).number
+        left = dict.fromkeys(range(len(self.context.lanes)), math.inf)  # behind which message
+        while True:
+            for lane, upto in list(left.items()):
+                first, behind = await self._under_way(lane, to)
+                left[lane] = min(upto, behind)
+                if first >= left[lane]:
+                    del left[lane]
+            if not left:
+                return
+            await anyio.sleep(ARRIVE_S)
+
+    async def _under_way(self, lane: int, to: int) -> tuple[int, int]:
+        """Return which messages a lane has for another: the first, and the one behind the last."""
+        payloads, told = self.context.lanes[lane].lane.names.payloads, None
+        with suppress(StoreError):
+            told = await self.context.pipeline.execute("HGET", payloads, out(to))
+        head = _OUT.match(told or b"")
+        return (int(head[1]), int(head[2])) if head else (0, 0)
 
     async def request_stop(self, key: str, job_id: str, cause: str) -> str:
         """Ask for a stop; return the job's id.  See `JobRef.stop`."""
@@ -416,10 +468,16 @@ class Admitting:
         known: str = "",
         *,
         job_id: str = "",
+        is_plans: bool = False,
     ) -> Admission:
-        """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents."""
+        """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents.
+
+        `is_plans`: it is that of a job which keeps a plan, or compares one.
+        """
         context, handler, options = self.client.context, self.handler, self.options
         check_key(key)
+        if key[:5] == OF_PLANS and not is_plans:
+            raise plans_own(key)
         if handler is None:
             payload = encode_call(args, kwargs)
         else:

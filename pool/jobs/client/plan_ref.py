@@ -20,7 +20,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import encode_message
-from pool.core.plans import ANYTHING, PlanTurn, plan_and_version, plan_key, stored_turn
+from pool.core.plans import ANYTHING, PlanTurn, handler_of, plan_and_version, plan_key, stored_turn
 from pool.core.record import Record
 from pool.errors import (
     NoSuchJob,
@@ -121,7 +121,8 @@ class PlanRef:
         Raises:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
             NoSuchPlan: No worker has a producer of this name.
-            PlanRefused: What it answered cannot be used.
+            PlanRefused: What it answered cannot be used, or the workers that are there have only
+                earlier versions of it than the one that keeps the plan.
             TimeoutError: There was no answer within `timeout_s`.
             StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
@@ -130,14 +131,16 @@ class PlanRef:
         handler = await _compares(client, self.name)
         asked = client.context.ids.next()
         key = f"{plan_key(self.name)}:diff:{asked}"
-        admission = client.admitting(handler, DispatchOptions()).admission(key, (), {})
+        admission = client.admitting(handler, DispatchOptions()).admission(
+            key, (), {}, is_plans=True
+        )
         [pending] = client.dispatcher.admit([admission])
         told = await pending.wait()
         if isinstance(told, PoolError):
             raise again(told)
         facts = await JobRef[Any](key, told.job_id, told.handler, client).result(timeout_s)
         if "problem" in facts:
-            raise PlanRefused(plan=self.name, key="", problem=facts["problem"])
+            raise PlanRefused(plan=self.name, key=facts["key"], problem=facts["problem"])
         counts = dict(zip(("starts", "stops", "replaces", "taken"), facts["counts"], strict=True))
         return PlanDiff(
             wanted=facts["wanted"],
@@ -157,7 +160,8 @@ class PlanRef:
         Raises:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
             NoSuchPlan: No job keeps one of this name.
-            TimeoutError: That turn has not ended within `timeout_s`; it stays asked for.
+            TimeoutError: That turn has not ended within `timeout_s`; it stays asked for.  The text
+                says what it waits for.
             StoreUnavailable, StoreLost, NotRunning: As for `notify()`.
         """
         return await self._ask("", timeout_s)
@@ -187,6 +191,7 @@ class PlanRef:
             await client.requests.notify(plan_key(self.name), message)
         except NoSuchJob:
             raise NoSuchPlan(plan=self.name) from None
+        status: PlanStatus | None = None
         failures = 0  # in a row: a store that is busy with that turn may answer late
         with anyio.move_on_after(timeout_s):
             while True:
@@ -200,7 +205,40 @@ class PlanRef:
                     if failures == LATE_MAX:
                         raise unsure(error) from None
                 await anyio.sleep(ASK_AGAIN_S)
-        raise TimeoutError(f"plan {self.name!r} took no turn within {timeout_s:g} s")
+        late = f"plan {self.name!r} took no turn within {timeout_s:g} s, which stays asked for"
+        raise TimeoutError(f"{late}: {_what_waits(client, status)}")
+
+
+def _versions(client: JobClient, name: str) -> list[int]:
+    """Return the versions of a plan's producer that workers have, the latest last."""
+    known = {each for who in client.context.roster.workers for each in who.handlers}
+    told = map(plan_and_version, known)
+    return sorted({version for plan, version in told if plan == name})
+
+
+def _only_earlier(client: JobClient, name: str, of: int) -> str:
+    """Say what is the matter where no worker has the version of a plan that keeps it, nor a later.
+
+    Empty: one does.
+    """
+    found = _versions(client, name)
+    if found and found[-1] >= of:
+        return ""
+    has = f"only version {found[-1]} is there" if found else "none is there"
+    mend = f"deploy version {of} or a later one, or stop the job {plan_key(name)!r}"
+    then = ", and a worker that is there begins it anew" if found else ""
+    problem = f"no worker has version {of} of its producer, which keeps the plan, and {has}"
+    return f"{problem}: {mend}{then}"
+
+
+def _what_waits(client: JobClient, status: PlanStatus | None) -> str:
+    """Say why a plan takes no turn."""
+    if status is None:
+        return "its store has not answered"
+    if status.state == "running":
+        return f"{status.owner} keeps it, and the turn that it is at, its producer, goes on"
+    missing = _only_earlier(client, status.plan, status.version)
+    return missing or f"the job that keeps it is {status.state}: {status.why}"
 
 
 async def _compares(client: JobClient, name: str) -> str:
@@ -208,15 +246,15 @@ async def _compares(client: JobClient, name: str) -> str:
 
     Raises:
         NoSuchPlan: No worker has it.
+        PlanRefused: Those that have it will never be asked by the plan.
     """
     record, _ = await _look(client, name)
     of = plan_and_version(record.handler)[1] if record is not None else 0
-    known = {each for who in client.context.roster.workers for each in who.handlers}
-    found = [each for each in known if plan_and_version(each)[0] == name and ":diff" in each]
-    found.sort(key=lambda each: (plan_and_version(each)[1] == of, plan_and_version(each)[1]))
-    if not found:
+    if not (found := _versions(client, name)):
         raise NoSuchPlan(plan=name)
-    return found[-1]
+    if problem := _only_earlier(client, name, of):
+        raise PlanRefused(plan=name, key="", problem=problem)
+    return handler_of(name, "diff", of if of in found else found[-1])
 
 
 async def _look(client: JobClient, name: str) -> tuple[Record | None, PlanTurn]:
@@ -266,6 +304,6 @@ async def _see_to(
         if not is_late or "n" in record.flags:  # one stands behind it already
             return
     policy = DispatchOptions(if_exists="reject" if record is None else "replace")
-    admission = client.admitting(handler, policy).admission(plan_key(name), (), {})
+    admission = client.admitting(handler, policy).admission(plan_key(name), (), {}, is_plans=True)
     [pending] = client.dispatcher.admit([admission])
     await pending.wait()  # who was refused: another node was first, or the next time comes

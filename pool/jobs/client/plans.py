@@ -68,7 +68,7 @@ from pool.errors import (
     PlanRefused,
     PoolError,
     again,
-    name_of,
+    sentence,
     shown,
 )
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
@@ -80,7 +80,9 @@ from pool.jobs.client.ref import JobRef
 from pool.jobs.client.shelves import PAGE_MAX, JobFilter
 from pool.jobs.job import Job
 from pool.jobs.planned import Planned
-from pool.jobs.producing import Producer, StopAll, ask
+from pool.jobs.producing import NoAnswer, Producer, StopAll, ask
+from pool.jobs.raised import Raised
+from pool.jobs.run import attempted
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.reply import read
 
@@ -103,7 +105,8 @@ class Answer:
     wanted: dict[str, Admission] = attrs.field(factory=dict)
     stops_all: bool = False
     is_whole: bool = False
-    error: BaseException | None = None
+    error: PoolError | None = None  # what the pool says of it
+    raised: Raised | None = None  # what the producer raised
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -122,13 +125,42 @@ class Comparing:
         brief_s = self.client.context.settings.known_s
         return DispatchOptions(if_exists="reject", window_s=brief_s, retention_s=brief_s)
 
-    async def ask(self, answer: Answer) -> None:
-        """Have the producer answer.
+    async def ask(self, answer: Answer, scope: anyio.CancelScope) -> None:
+        """Have the producer answer, by the rule of handlers; whatever it does, this returns."""
+
+        async def asking() -> None:
+            try:
+                await self._ask(answer)
+            except PoolError as error:
+                answer.error = error.with_traceback(None)
+            except NoAnswer as error:
+                answer.error = self.refused("", str(error))
+
+        ended = await attempted(asking, scope)
+        if isinstance(ended, Raised):
+            answer.raised = ended
+
+    def check(self, answer: Answer) -> None:
+        """Raise what speaks against an answer.
 
         Raises:
-            PlanRefused: What it answered cannot be.
-            Exception: What it raised.
+            PlanRefused: It cannot be, or its producer failed.
+            PoolError: What became of a call that the producer made.
         """
+        error, raised, answer.error = answer.error, answer.raised, None
+        if error is not None:
+            raise again(error)
+        if raised is not None or not answer.is_whole:
+            said = raised.text if raised is not None else "it was cancelled"
+            problem = f"its producer failed: {one_line(said, PROBLEM_CHARS_MAX)}"
+            raise self.refused("", problem)
+
+    def late(self) -> PlanRefused:
+        """Say that the producer did not answer in time."""
+        limit_s = self.producer.timeout_s
+        return self.refused("", f"its producer has not answered within {limit_s:g} s (timeout_s)")
+
+    async def _ask(self, answer: Answer) -> None:
         known = set(self.client.handlers or ())
         unknown = dict[str, str]()
         take = partial(self._take, answer, known, unknown)
@@ -136,7 +168,7 @@ class Comparing:
         if unknown:
             await self._check_known(unknown)
         if answer.stops_all and answer.wanted:
-            raise self._refused("", "StopAll() stands alone, and there are keys beside it")
+            raise self.refused("", "StopAll() stands alone, and there are keys beside it")
         answer.is_whole = True
 
     def _take(self, answer: Answer, known: set[str], unknown: dict[str, str], each: Any) -> None:
@@ -155,21 +187,19 @@ class Comparing:
                 handler, key, args, kwargs = each.handler, each.key, each.args, each.kwargs
             case _:
                 problem = f"{shown(each)} is neither a key nor Call(...), Planned(...), StopAll()"
-                raise self._refused("", problem)
+                raise self.refused("", problem)
         if handler is None:
-            raise self._refused(key, "it says no handler, and the plan has none: use Planned(...)")
+            raise self.refused(key, "it says no handler, and the plan has none: use Planned(...)")
         try:
             admission = self.client.admitting(handler, self.options).admission(
                 key, args, kwargs, "plan"
             )
         except PoolError as error:
-            raise self._refused(shown(key), str(error)) from error
+            raise self.refused(shown(key), sentence(error)) from error
         if key in answer.wanted:
-            raise self._refused(key, "it is there twice")
+            raise self.refused(key, "it is there twice")
         if len(answer.wanted) == KEYS_MAX:
-            raise self._refused(key, f"there are over {KEYS_MAX:,} keys")
-        if key == self.job.key:
-            raise self._refused(key, "it is the plan's own")
+            raise self.refused(key, f"there are over {KEYS_MAX:,} keys")
         digest = digest_of(admission.handler, admission.payload)
         admission.id = planned_id(self.name, digest)
         answer.wanted[key] = admission
@@ -182,9 +212,9 @@ class Comparing:
         names = context.lanes[0].lane.names.handlers
         told = await context.pipeline.execute("HKEYS", names)
         for handler in unknown.keys() - {name.decode(errors="replace") for name in told}:
-            raise self._refused(unknown[handler], f"no node has registered {handler!r}")
+            raise self.refused(unknown[handler], f"no node has registered {handler!r}")
 
-    def _refused(self, key: str, problem: str) -> PlanRefused:
+    def refused(self, key: str, problem: str) -> PlanRefused:
         return PlanRefused(plan=self.name, key=key, problem=problem)
 
     async def walk(self) -> set[str]:
@@ -251,6 +281,7 @@ class PlanKeeper:
     _asked: list[_Asked] = attrs.field(factory=list)
     _bell: anyio.Event = attrs.field(factory=anyio.Event)
     _hanging: anyio.Event | None = None  # set once a producer that was too late has returned
+    _interrupt: KeyboardInterrupt | None = None  # that the producer raised
     _told: dict[str, None] = attrs.field(factory=dict)  # keys that others have, and it was said
 
     async def run(self) -> None:
@@ -270,6 +301,7 @@ class PlanKeeper:
                 await job.save(pack_turn(self._turn))
                 for each in asked:
                     each.done.set()
+                self._tell_node(before)
                 is_whole = not (self._turn.stopping or self._is_troubled)
                 with anyio.move_on_after(every_s if is_whole else min(every_s, SOON_S)):
                     if not self._asked:
@@ -279,6 +311,15 @@ class PlanKeeper:
     @property
     def _context(self) -> Any:
         return self.comparing.client.context
+
+    def _tell_node(self, before: PlanTurn) -> None:
+        """Tell the node of Ctrl-C, for all that can be seen, as out of a handler.
+
+        But once: a producer that raises it each time would end one node after another for ever.
+        """
+        interrupt, self._interrupt = self._interrupt, None
+        if interrupt is not None and KeyboardInterrupt.__name__ not in before.problem:
+            self._context.on_interrupt(interrupt)
 
     async def _listen(self) -> None:
         """Take requests: a message is handled once its turn is saved, else it comes again."""
@@ -306,7 +347,7 @@ class PlanKeeper:
             self._is_troubled = not isinstance(error, PlanRefused)
             if self._is_troubled:
                 self._had = None  # what was done of it is not known
-            turn = attrs.evolve(base, problem=one_line(str(error), PROBLEM_CHARS_MAX))
+            turn = attrs.evolve(base, problem=_problem_of(error))
         state, now_s = context.lane_of(self.comparing.job.key), context.io.clock()
         at_ms = round(state.server_ms + 1000 * (now_s - state.server_at_s))
         return attrs.evolve(turn, at_ms=at_ms, took_ms=round(1000 * (now_s - began_s)))
@@ -320,15 +361,14 @@ class PlanKeeper:
         comparing, limit_s = self.comparing, self.comparing.producer.timeout_s
         if self._hanging is not None and not self._hanging.is_set():
             problem = f"its producer, called before, has not returned within {limit_s:g} s"
-            raise PlanRefused(plan=comparing.name, key="", problem=problem)
+            raise comparing.refused(
+                "", f"{problem} (timeout_s), and is not called again until then"
+            )
         answer, over, scope = Answer(), anyio.Event(), anyio.CancelScope()
 
         async def answered() -> None:
             try:
-                with scope:
-                    await comparing.ask(answer)
-            except Exception as error:  # noqa: BLE001 - of the user's own code: it is told
-                answer.error = error
+                await comparing.ask(answer, scope)
             finally:
                 over.set()
 
@@ -338,15 +378,9 @@ class PlanKeeper:
         if not over.is_set():
             scope.cancel()
             self._hanging = over
-            problem = f"its producer has not answered within {limit_s:g} s"
-            raise PlanRefused(plan=comparing.name, key="", problem=problem)
-        error, answer.error = answer.error, None
-        if isinstance(error, PoolError):
-            raise again(error)
-        if error is not None or not answer.is_whole:
-            said = f"{name_of(type(error))}: {error}" if error is not None else "it was cancelled"
-            problem = f"its producer failed: {one_line(said, PROBLEM_CHARS_MAX)}"
-            raise PlanRefused(plan=comparing.name, key="", problem=problem)
+            raise comparing.late()
+        self._interrupt = None if answer.raised is None else answer.raised.interrupt
+        comparing.check(answer)
         return answer
 
     async def _converge(self, turn: PlanTurn, answer: Answer, confirmed: Sequence[str]) -> PlanTurn:
@@ -493,6 +527,14 @@ class PlanKeeper:
             )
 
 
+def _problem_of(error: PoolError) -> str:
+    """Return in a sentence what speaks against a turn."""
+    said = sentence(error)
+    if isinstance(error, PlanRefused):
+        said = f"{error.key!r}: {error.problem}" if error.key else error.problem
+    return one_line(said, PROBLEM_CHARS_MAX)
+
+
 async def keep_plan(client: JobClient, job: Job, producer: Producer, name: str) -> None:
     """Be the job that keeps a plan."""
     comparing = Comparing(client=client, job=job, producer=producer, name=name)
@@ -503,10 +545,15 @@ async def compared(client: JobClient, job: Job, producer: Producer, name: str) -
     """Return what a plan's next turn would do, in terms of JSON; nothing is changed."""
     comparing, answer = Comparing(client=client, job=job, producer=producer, name=name), Answer()
     try:
-        with anyio.fail_after(producer.timeout_s):
-            await comparing.ask(answer)
+        with anyio.move_on_after(producer.timeout_s) as limit:
+            await comparing.ask(answer, anyio.CancelScope())
+        if limit.cancelled_caught:
+            raise comparing.late()
+        comparing.check(answer)
         diff = await comparing.compare(answer.wanted, await comparing.walk())
-    except Exception as error:  # noqa: BLE001 - of the user's own code: it is told
-        return {"problem": one_line(f"{name_of(type(error))}: {error}", PROBLEM_CHARS_MAX)}
+    except PlanRefused as error:
+        return {"key": error.key, "problem": one_line(error.problem, PROBLEM_CHARS_MAX)}
+    except PoolError as error:
+        return {"key": "", "problem": _problem_of(error)}
     is_held = not answer.stops_all and diff.is_held(producer.stop_max)
     return facts_of(diff, is_held=is_held, wanted=len(answer.wanted))

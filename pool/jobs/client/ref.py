@@ -314,7 +314,7 @@ class JobRef(Generic[R]):
                     return stages
                 key, job_id, when, depth = asked.pop()
                 try:
-                    found, _ = await client.look(key, job_id)
+                    found, _ = await client.look(key, job_id, arrives=False)
                     break
                 except NoSuchJob:
                     stages.append(Stage(key, job_id, "", when, depth, "released"))
@@ -339,8 +339,9 @@ class JobRef(Generic[R]):
         try:
             await stopped(self, cause, timeout_s)
         except NoSuchJob:
-            await self._client.look(self.key, self.job_id, self._seen)  # raises if it has not ended
-            return
+            found, _ = await self._client.look(self.key, self.job_id, self._seen)
+            if isinstance(found, Record):  # it was on its way
+                await self.stop(cause, timeout_s)
 
     async def _wait(self, waiting: Waiting, timeout_s: float | None) -> None:
         self._client.check_open()  # before a timer is made, which needs a loop

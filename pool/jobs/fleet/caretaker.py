@@ -24,7 +24,7 @@ from typing import Any, Final
 import anyio
 import attrs
 
-from pool.core.batches import CHECK_S, ENDS, IS_BATCH, check_s, member_id
+from pool.core.batches import CHECK_S, ENDS, IS_BATCH, SETTLED_ENDS, check_s, member_id
 from pool.errors import NoSuchJob, PoolError, StoreLost
 from pool.events import BatchMissing
 from pool.jobs.context import Context, LaneState
@@ -131,8 +131,7 @@ class Caretaker:
         if found is None:
             ends.append((index, "m"))
         elif found.head.is_settled:
-            word = {"done": "s", "failed": "f"}.get(found.head.state, "c")
-            ends.append((index, word))
+            ends.append((index, SETTLED_ENDS[found.head.state]))
         elif told.is_cancelling:
             cancel = there.lane.batch_seal(batch_id, "", -1, cause=told.cause, check_s=CHECK_S)
             if isinstance(done := await self._ask(there, cancel), Stirred):

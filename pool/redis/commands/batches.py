@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from pool.core.batches import ENDS, MEMBERS_MAX, NOT_ENDED, STATES, End, Head
+from pool.core.batches import ENDS, MEMBERS_MAX, NOT_ENDED, STATES, BatchState, End, Head
 from pool.core.digits import number
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.plain import texts
@@ -17,12 +17,13 @@ from pool.redis.scripts import Script, ScriptCall, Word
 
 @attrs.frozen
 class Opened:
-    """The batch is there; `is_new`: it was opened by this call."""
+    """The batch is there; `is_new`: it was opened by this call.  `parent` as `member_of()`."""
 
     nonce: str
     is_new: bool
-    is_open: bool
+    state: BatchState
     members: int
+    parent: str = ""
 
 
 @attrs.frozen
@@ -46,9 +47,10 @@ class BatchSealedAt:
 
 @attrs.frozen
 class OtherMember:
-    """Another member was noted there."""
+    """Another member was noted there: that one, as `noted()` makes it."""
 
     index: int
+    there: str
 
 
 @attrs.frozen
@@ -97,10 +99,14 @@ class Ended:
 
 @attrs.frozen(kw_only=True)
 class BatchLooked:
-    """How a batch is; its members as asked for, and who was released when it settled."""
+    """How a batch is; its members as asked for, and who was released when it settled.
+
+    `parent` is as `member_of()`: the batch whose member it is; empty if it is none's.
+    """
 
     head: Head
     released: str
+    parent: str
     follows: int | None
     ended: Sequence[Ended]
     open: Sequence[tuple[int, str]]
@@ -125,9 +131,9 @@ def opened(reply: Reply) -> Opened | None:
     """Read the reply of `batch_open`; None: something else stands there."""
     match reply.decode().split(" "):
         case ["OK", nonce]:
-            return Opened(nonce, True, True, 0)
-        case ["THERE", nonce, state, members]:
-            return Opened(nonce, False, STATES[state] == "open", number(members))
+            return Opened(nonce, True, "open", 0)
+        case ["THERE", nonce, state, members, *parent] if len(parent) <= 1:
+            return Opened(nonce, False, STATES[state], number(members), "".join(parent))
         case ["MALFORMED"]:
             return None
     raise ValueError("no status of this script")
@@ -135,15 +141,15 @@ def opened(reply: Reply) -> Opened | None:
 
 def added(reply: Reply) -> AddSaid:
     """Read the reply of `batch_add`."""
-    match reply.decode().split(" "):
+    match reply.decode().split(" ", 2):
         case ["OK", words] if {*words} <= {NOT_ENDED, *ENDS}:
             return Added(words)
         case ["GONE"]:
             return BatchGone()
         case ["SEALED", members]:
             return BatchSealedAt(number(members))
-        case ["OTHER", index]:
-            return OtherMember(number(index))
+        case ["OTHER", index, there]:
+            return OtherMember(number(index), there)
         case ["FULL", members]:
             return BatchHas(number(members))
     raise ValueError("no status of this script")
@@ -186,7 +192,7 @@ def batch_looked(reply: Reply) -> BatchLooked | None:
     """Read the reply of `batch_look`; None: there is no such batch."""
     if not reply:
         return None
-    what, head, released, follows, *found = texts(reply)
+    what, head, released, follows, parent, *found = texts(reply)
     ended: Sequence[Ended] = ()
     if what == b"ended":
         thirds = zip(found[::3], found[1::3], found[2::3], strict=True)
@@ -195,6 +201,7 @@ def batch_looked(reply: Reply) -> BatchLooked | None:
         head=Head.parse(head),
         released=released.decode(),
         follows=_place(follows),
+        parent=parent.decode(),
         ended=ended,
         open=_members(found) if what == b"open" else (),
     )
@@ -279,9 +286,9 @@ class BatchCalls(Calls):
         args += (as_ms(keep_s), as_ms(open_s), parent, followers)
         return BATCH_OPEN((n.lane, n.batches, n.batch(batch_id), n.due), args)
 
-    def batch_add(self, batch_id: str, nonce: str, first: int, keys: Sequence[str]) -> ScriptCall:
-        """Note the next members."""
-        args: list[Word] = [self.generation, nonce, first, MEMBERS_MAX, *keys]
+    def batch_add(self, batch_id: str, nonce: str, first: int, words: Sequence[str]) -> ScriptCall:
+        """Note the next members, by the words that `noted()` makes of them."""
+        args: list[Word] = [self.generation, nonce, first, MEMBERS_MAX, *words]
         return BATCH_ADD((self.names.lane, self.names.batch(batch_id)), args)
 
     def batch_seal(

@@ -7,11 +7,12 @@ ARGV[1] generation  str
 ARGV[2] nonce       str   of the batch
 ARGV[3] first       int   index of the first of these
 ARGV[4] members_max int   > 0; how many a batch may have
-ARGV[...] items           key each, or "\b" and the id of a batch
+ARGV[...] items           key, a tab, and a digest of handler and payload each; or "\b" and the id of a batch
 
 Uses     lane, members
 Returns  OK <a letter for each: . has not ended, else how it did> (they may have been noted before) | GONE (it is forgotten, or is another
-         one) | SEALED <members> (and these are not among them) | OTHER <index> (there another one was noted) | FULL <members>
+         one) | SEALED <members> (and these are not among them) | FULL <members> |
+         OTHER <index> <item> (there that one was noted)
 Errors   POOLDATALOST <lane>
 Cost     O(items); 5 commands, 4 for each 512 members
 Why Lua  two that add would note their members under the same indexes.
@@ -22,7 +23,7 @@ if not b or b.nonce ~= nonce then
 end
 local last, ended = first + #ARGV - 4, {}
 if first > b.members then
-  return 'OTHER ' .. text_of(b.members) -- those between are of a call that has not come
+  return 'OTHER ' .. text_of(b.members) .. ' ' -- those between are of a call that has not come
 elseif last > b.members and b.state ~= 'o' then
   return 'SEALED ' .. text_of(b.members)
 elseif last > members_max then
@@ -32,10 +33,10 @@ local a, writes = 5, {}
 for k = math.floor(first / CHUNK), math.floor((last - 1) / CHUNK) do
   local had, words = part_of(b, 'n', k), part_of(b, 'w', k)
   local n, keys = k * CHUNK, {}
-  for key in string.gmatch(had, '[^\n]+') do
+  for word in string.gmatch(had, '[^\n]+') do
     if n >= first and n < last then
-      if key ~= ARGV[a] then
-        return 'OTHER ' .. text_of(n)
+      if word ~= ARGV[a] then
+        return 'OTHER ' .. text_of(n) .. ' ' .. word
       end
       ended[#ended + 1] = string.sub(words, n - k * CHUNK + 1, n - k * CHUNK + 1)
       a = a + 1

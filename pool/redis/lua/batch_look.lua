@@ -12,8 +12,8 @@ ARGV[5] from        int   ended: how many of them to pass over; open: index of t
 ARGV[6] members_max int   of how many it tells at most
 
 Uses     lane, members
-Returns  empty: there is none; else `what`, its head, released followers, where to go on (of `open`; -1: that was the end), then ended: index, letter, key each,
-         open: index, key each
+Returns  empty: there is none; else `what`, its head, released followers, where to go on (of `open`; -1: that was the end),
+         the parent, then ended: index, letter, key each, open: index, key each
 Errors   POOLDATALOST <lane>
 Cost     O(members_max + members / 512 + 16 * 512); 5 commands, 3 for each 512 members
 Why Lua  what ends between looking and registering would never be told.
@@ -37,7 +37,7 @@ if node ~= '' and not is_settled(b) and not string.find(',' .. b.waiters .. ',',
     redis.call('HSET', batch, 'waiters', text)
   end
 end
-local answers = { what, head_of(b), is_settled(b) and b.followers or '', '-1' }
+local answers = { what, head_of(b), is_settled(b) and b.followers or '', '-1', b.parent or '' }
 if what == 'open' then
   answers[4] = text_of(open_members(b, from, members_max, answers))
   return answers
@@ -54,7 +54,7 @@ for e = math.floor(from / CHUNK), math.floor((to - 1) / CHUNK) do
           return answers
         end
         keys_of[k], chunks = {}, chunks + 1
-        for key in string.gmatch(part_of(b, 'n', k), '[^\n]+') do
+        for key in string.gmatch(part_of(b, 'n', k), MEMBER_KEY) do
           table.insert(keys_of[k], key)
         end
       end

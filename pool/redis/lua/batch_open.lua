@@ -15,10 +15,14 @@ ARGV[7] parent      str   INDEX/LANE/NONCE/ID of the batch whose member it is, o
 ARGV[8] followers   bytes of it, packed
 
 Uses     lane
-Returns  OK <nonce> (it was opened; a repeat: is open) | THERE <nonce> <state> <members> | MALFORMED (batch:ID is something else)
+Returns  OK <nonce> (it was opened; a repeat: is open) | THERE <nonce> <state> <members>[ <parent>] |
+         MALFORMED (batch:ID is something else)
 Errors   POOLDATALOST <lane>
 Cost     O(1); 9 commands
 Why Lua  two that open the same batch would each take it for theirs; and one that nobody comes for is never sealed.
+
+What it is a member of is said when it is opened, and stands.  Whoever opens it within another one notes it there first, and
+that one was there before it: so no batch is within itself, over whichever others.
 ]]
 if not fits(batch, 'hash') then
   return 'MALFORMED'
@@ -27,7 +31,8 @@ redis.call('ZCARD', batches)
 redis.call('ZCARD', due)
 local its, state, members = string.match(redis.call('HGET', batch, 'head') or '', '^([^|]+)|(%l)|(%d+)|')
 if its then
-  return its == nonce and 'OK ' .. its or 'THERE ' .. its .. ' ' .. state .. ' ' .. members
+  local had = redis.call('HGET', batch, 'parent')
+  return its == nonce and 'OK ' .. its or 'THERE ' .. its .. ' ' .. state .. ' ' .. members .. (had and ' ' .. had or '')
 end
 local at = text_of(now)
 local head = table.concat({ nonce, 'o', '0', '0', '0', '0', '0', least, at, text_of(now + open_ms), '', text_of(keep_ms),

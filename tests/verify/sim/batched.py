@@ -62,6 +62,18 @@ class Members:
                 facts["extra"] = _extra(its_plan)
                 boot.record("dispatch", word, key=its_key, idem=its, **facts)
 
+    async def put_within(self, boot: Boot, node: Node, outer: str) -> None:
+        """Enter it within another one, when it has settled, say; or go on with that."""
+        boot.record("batch", "invoke", key=outer, extra={"then": "", "least": 0})
+        try:
+            around = node.batch(outer, success_min=0, open_s=self.open_s)
+            async with around, node.batch(self.name, within=around) as batch:
+                boot.record("batch", key=outer, nonce=around._nonce)
+                for chunk in self.chunks:
+                    await self._add(batch, chunk, {})
+        except PoolError as error:
+            boot.record("event", extra={"event": "refused", "error": error.code})
+
     async def _add(
         self,
         batch: Batch,

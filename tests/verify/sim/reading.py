@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from pool.core.batches import Head
+from pool.core.batches import IS_BATCH, Head
 from pool.core.options import Options
 from pool.core.record import Outcome, Record
 from pool.names import Control, Names, lane_of
@@ -141,14 +141,21 @@ def batches(keyspace: Keyspace) -> dict[str, dict[str, Any]]:
         _, is_batch, batch_id = key.partition(b":batch:")
         if is_batch and isinstance(fields, dict) and b"head" in fields:
             head = Head.parse(fields[b"head"])
-            parts = sorted((int(n[2:]), text) for n, text in fields.items() if n[:2] == b"w:")
+            words = _parts(fields, b"n:", b"\n").decode().split("\n")
+            kids = {n: word[1:] for n, word in enumerate(words) if word[:1] == IS_BATCH}
             found[batch_id.decode()] = {
                 "nonce": head.nonce,
                 "state": head.state,
-                "letters": b"".join(text for _, text in parts).decode(),
+                "letters": _parts(fields, b"w:", b"").decode(),
+                "kids": kids,  # members that are batches
                 "counts": [head.succeeded, head.failed, head.cancelled, head.missing],
             }
     return found
+
+
+def _parts(fields: dict[bytes, bytes], letter: bytes, between: bytes) -> bytes:
+    parts = sorted((int(n[2:]), text) for n, text in fields.items() if n[:2] == letter)
+    return between.join(text for _, text in parts)
 
 
 def lane_in(name: bytes) -> str:

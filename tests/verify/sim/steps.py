@@ -417,8 +417,19 @@ def _then(on_set: Any, end: Callable[[], None]) -> Any:
     return stored
 
 
-def _batch(stage: Stage, by: str, to: str, *, goes_on: bool = False, open_s: float = 5.0) -> None:
-    """Have a node make a batch whose members others run, and maybe another one go on with it."""
+def _batch(
+    stage: Stage,
+    by: str,
+    to: str,
+    *,
+    goes_on: bool = False,
+    is_put: bool = False,
+    open_s: float = 5.0,
+) -> None:
+    """Have a node make a batch whose members others run, and maybe another one go on with it.
+
+    Or have the actor put it within another one, and that node go on with this.
+    """
     load = stage.simulation.load
 
     def begin() -> None:
@@ -435,6 +446,10 @@ def _batch(stage: Stage, by: str, to: str, *, goes_on: bool = False, open_s: flo
         if goes_on:
             other = partial(members.make, nonces=load._nonces, is_first=False)
             stage.simulation.world.after(2.0, stage.do, OTHER, other)
+        if is_put:
+            put = partial(members.put_within, outer="outer9")
+            stage.simulation.world.after(1.5, stage.do, ACTOR, put)
+            stage.simulation.world.after(3.0, stage.do, OTHER, put)
 
     stage.at(0.0, begin)
 
@@ -445,6 +460,10 @@ def _make_a_batch(stage: Stage) -> None:
 
 def _go_on_with_a_batch(stage: Stage) -> None:
     _batch(stage, ACTOR, OTHER, goes_on=True)
+
+
+def _put_a_batch_within(stage: Stage) -> None:
+    _batch(stage, OTHER, OTHER, is_put=True)
 
 
 def _be_members(stage: Stage) -> None:
@@ -526,6 +545,7 @@ OPERATORS: Final[dict[str, Scene]] = {
 BATCHES: Final[dict[str, Scene]] = {
     "make a batch": _make_a_batch,
     "go on with a batch": _go_on_with_a_batch,
+    "put a batch within another": _put_a_batch_within,
     "be members": _be_members,
     "tend a batch": _tend,
 }

@@ -9,7 +9,8 @@ A batch is one hash, `batch:ID`, in the lane of its id:
 
     head      NONCE|STATE|members|succeeded|failed|cancelled|missing|MIN|created|sealed|settled|KEEP|OPEN|CAUSE, times in ms;
               sealed: while it is open, when it is to be sealed at the latest; MIN: how many must succeed, empty: all
-    n:K       keys of the members from 512 K on, line ends between; of a member that is a batch its id, behind a "\b"
+    n:K       the members from 512 K on, line ends between: its key, a tab, and a digest of handler and payload each; of one
+              that is a batch its id, behind a "\b"
     w:K       a letter for each: . it has not ended; s succeeded, f failed, c cancelled, m missing
     e:K       members in the order in which they ended, from the 512 K-th on: spaces between
     then      its followers, see channel; when it has settled, the names of those that were released
@@ -26,6 +27,7 @@ from a later batch of that id.  See settle for what comes of the last one.
 ]]
 local CHUNK = 512
 local CHUNKS_MAX = 16 -- of those whose keys one call reads: as a whole, for members that end in any order
+local MEMBER_KEY = '([^\t\n]+)[^\n]*' -- of a member in `n:K`
 local HEAD = '^([^|]+)|(%l)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d*)|(%d+)|(%d+)|(%d*)|(%d+)|(%d+)|(.*)$'
 local held = {} -- name -> batch
 
@@ -70,7 +72,7 @@ local function part_of(b, letter, k)
   return b.texts[field], field
 end
 
--- Index, letter and key of members that have not ended, at most so many; where to go on, or -1.
+-- Index and key of members that have not ended, at most so many; where to go on, or -1.
 local function open_members(b, from, most, answers)
   local index, found, chunks = from, 0, 0
   while index < b.members do
@@ -81,7 +83,7 @@ local function open_members(b, from, most, answers)
         return index
       end
       keys, chunks = part_of(b, 'n', k), chunks + 1
-      for key in string.gmatch(keys, '[^\n]+') do
+      for key in string.gmatch(keys, MEMBER_KEY) do
         if n >= index and string.sub(words, n - k * CHUNK + 1, n - k * CHUNK + 1) == '.' then
           if found >= most then
             return n
