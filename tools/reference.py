@@ -230,7 +230,11 @@ def shapes() -> str:
         (f"`pool {verb}`", f"[`{kind.__name__}`](#{kind.__name__.lower()})")
         for verb, kind in SHAPES.items()
     )
-    parts = [table(("verb", "prints"), verbs)]
+    failed = (
+        "A call that fails prints an object too, beside its line on standard error: `ok` is false, "
+        "and `error` has the `code` of the error and what is `told` of it."
+    )
+    parts = [table(("verb", "prints"), verbs), failed]
     for kind in classes():
         rows = ((f"`{name}`", word_of(each)) for name, each in fields_of(kind).items())
         parts += [f"### {kind.__name__}", said(kind), table(("field", "is"), rows)]

@@ -51,14 +51,28 @@ def plain_lines(text: str) -> str:
     return "\n".join(map(plain, text.split("\n")))
 
 
+class Unwritable(Exception):
+    """What was to be told cannot be written: the disk is full, say."""
+
+
 def write(lines: Iterable[str], stream: TextIO | None = None) -> None:
-    """Write lines, to standard output as a rule; what its encoding has not is written in ASCII."""
+    """Write lines, to standard output as a rule; what its encoding has not is written in ASCII.
+
+    Raises:
+        BrokenPipeError: Nobody reads it any more.
+        Unwritable: It cannot be written.
+    """
     stream = stream or sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     safe = (line if isinstance(line, Safe) else plain(line) for line in lines)
     text = "".join(f"{line}\n" for line in safe)
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    stream.flush()
+    try:
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unwritable(error.strerror or str(error)) from None
 
 
 def by_lines(stream: TextIO) -> None:

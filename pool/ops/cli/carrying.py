@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -19,13 +20,15 @@ from pool.errors import (
 )
 from pool.ops.cli.child import Leash
 from pool.ops.cli.codes import FINDING, OK, UNREACHABLE, USAGE
-from pool.ops.terminal import write
+from pool.ops.terminal import Unwritable, write
 
 _INTERRUPTED = 128 + 2  # as a shell says of a program that SIGINT ended
 
 
 def carry_out(args: argparse.Namespace) -> int:
     """Run a verb, and return its exit code; what a user can cause is said in one line."""
+    if sys.stdout is None:  # it is closed; else the next thing that is opened would be in its place
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         _complete(args)
         if getattr(args, "child", None) is not None:
@@ -34,8 +37,11 @@ def carry_out(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:  # who read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return OK
+    except Unwritable as error:
+        _drop_output()
+        return _say(f"its output cannot be written: {error}", FINDING)
     except (PoolError, BaseExceptionGroup) as error:
         if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
             return _INTERRUPTED
@@ -46,8 +52,16 @@ def carry_out(args: argparse.Namespace) -> int:
             write(sys.modules["pool.ops.cli.loading"].told(cause), sys.stderr)
         if (leash := getattr(args, "leash", None)) is not None:
             leash.tell("failed", child=leash.number, problem=str(cause))
+        if args.json and "handlers" not in args:  # of those it is the form of the log
+            failed = {"v": 1, "ok": False, "error": {"code": cause.code, "told": str(cause)}}
+            write([json.dumps(failed)])
         return _say(str(cause), _code(cause))
     return code
+
+
+def _drop_output() -> None:
+    """Have Python not try again, at its end, what could not be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complete(args: argparse.Namespace) -> None:
