@@ -15,6 +15,7 @@ import anyio.to_thread
 import attrs
 import pytest
 
+from pool.core.pauses import Cordon, Pause
 from pool.errors import JobParked
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
@@ -150,6 +151,7 @@ def test_each_field_of_a_status_is_safe(capsys: pytest.CaptureFixture[str]) -> N
     given: dict[str, Any] = {f.name: evil(str(f.type)) for f in attrs.fields(PoolStatus)}
     given |= {"nodes": [of(NodeRow)], "workers": [of(WorkerRow)], "oldest": of(Oldest)}
     given["findings"] = [attrs.evolve(of(Finding), severity=EVIL, fix=EVIL)]
+    given |= {"paused": [of(Pause)], "cordons": [of(Cordon)]}
     write(status_lines(PoolStatus(**given)))
     said = capsys.readouterr().out
     assert said.count(r"\x1b[31mred") > 8

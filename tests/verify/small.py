@@ -83,9 +83,6 @@ EXCUSED: Final[Mapping[str, str]] = {
     "free = (self._executor.left() + self._coming())": (
         "a pull brings no more than `says` names, and that has what comes taken off"
     ),
-    "pool/jobs/client/ref.py: return -> pass": (
-        "whoever waits for a job that is not there is told at once"
-    ),
     "pool/jobs/worker/executor.py: if is_asked_for(): / raise -> pass": (
         "its worker's tasks are being cancelled: what comes next is cancelled, too"
     ),
