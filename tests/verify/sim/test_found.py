@@ -204,7 +204,10 @@ def test_a_crash_beside_a_line_loses_nothing_where_there_are_more_lanes(name: st
 
 @pytest.mark.parametrize(
     ("name", "stride"),
-    [("steps", 5), ("save", 5), ("save soon", 5), ("fire", 23), ("be members", 23)],
+    [
+        *(("save", 5), ("fire", 23), ("be members", 23)),
+        *(pytest.param(name, 5, marks=pytest.mark.long) for name in ("steps", "save soon")),
+    ],
 )
 def test_so_it_is_with_four_lanes(name: str, stride: int) -> None:
     """What a job stores while it goes on is of its own lane; what it tells goes to others'."""

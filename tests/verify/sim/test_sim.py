@@ -66,7 +66,10 @@ def test_what_is_due_begins_in_time_where_nothing_goes_wrong(seed: int) -> None:
     assert outcome.report.judged["I41"]
 
 
-@pytest.mark.parametrize("loops", get_args(Loops))
+@pytest.mark.parametrize(
+    "loops",
+    ["asyncio", "mixed", pytest.param("trio", marks=pytest.mark.long)],
+)
 def test_a_seed_makes_one_history(loops: Loops) -> None:
     """Without that no failure could be looked at twice: whatever was played before it."""
     faults = ("crash", "late", "pause", "restart")
@@ -190,7 +193,14 @@ def test_a_key_comes_back_to_its_process_before_its_former_handler_has_ended() -
     pytest.fail("no seed saw it")
 
 
-@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize(
+    # Every second one stands for the others here: the mixed seeds draw them all.
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.long) if n % 2 else kind
+        for n, kind in enumerate(FAULTS)
+    ],
+)
 def test_each_fault_alone_is_survived(kind: str) -> None:
     config = attrs.evolve(Config.of(3, "mixed"), faults=(kind,), pace_s=4.0, ttl_s=2.0)
     if kind in OF_DATA:

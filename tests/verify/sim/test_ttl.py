@@ -10,11 +10,12 @@ from tests.verify.sim.run import play
 
 FAULTS = (
     (),
-    ("partition",),
-    ("lossy-replies", "lossy-requests"),
     ("pause", "crash"),
-    ("late", "slow"),
     ("stall", "leave"),
+    *(
+        pytest.param(faults, marks=pytest.mark.long)
+        for faults in (("partition",), ("lossy-replies", "lossy-requests"), ("late", "slow"))
+    ),
 )
 
 
