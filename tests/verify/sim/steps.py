@@ -32,7 +32,7 @@ from tests.verify.sim.fleet import Boot
 from tests.verify.sim.load import stop
 from tests.verify.sim.run import Outcome, Simulation
 from tests.verify.sim.scenes import ACTOR, OTHER, PLANS, TIMED
-from tests.verify.sim.world import Process
+from tests.verify.sim.world import Process, sweep
 
 TTL_S: Final = 2.0
 _BEGIN_S: Final = 1.0  # when the scene begins; nodes have joined by then
@@ -653,6 +653,15 @@ def play(
     scene: Scene, loops: Any, calls: int, *, is_applied: bool, lanes: int = 1
 ) -> tuple[Outcome, int]:
     """Play a scene; the actor dies at that command, 0: it lives.  Return what it sent, too."""
+    try:
+        return _play(scene, loops, calls, is_applied, lanes)
+    finally:
+        sweep()  # what the scene held until now
+
+
+def _play(
+    scene: Scene, loops: Any, calls: int, is_applied: bool, lanes: int
+) -> tuple[Outcome, int]:
     shapes = ("plans",) if scene in PLANS.values() else ()
     simulation = Simulation(_config(loops, lanes, shapes))
     actor = _Actor(simulation, calls, is_applied=is_applied)
