@@ -624,22 +624,29 @@ async def test_a_full_pool_is_not_asked_for_all_members_again_and_again(
     fleet: Fleet, handlers: Handlers, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where some have found no room, those behind them are not sent."""
-    admit, sent = Dispatcher.admit, list[str]()
+    admit, sleep, sent, full_s = Dispatcher.admit, anyio.sleep, list[str](), 3600.0
+    rests = anyio.Event()
 
     def counted(self: Dispatcher, items: Sequence[Admission], **options: Any) -> list[Pending]:
         sent.extend(item.key for item in items)
         return admit(self, items, **options)
 
+    async def slept(delay_s: float) -> None:
+        if delay_s == full_s:
+            rests.set()
+        await sleep(delay_s)
+
     monkeypatch.setattr(Dispatcher, "admit", counted)
     monkeypatch.setattr("pool.jobs.client.batch.SLICE", 10)
-    monkeypatch.setattr("pool.jobs.client.batch.FULL_S", 3600.0)
+    monkeypatch.setattr("pool.jobs.client.batch.FULL_S", full_s)
+    monkeypatch.setattr("pool.jobs.client.batch.anyio.sleep", slept)
     node = await fleet.node(handlers, lanes=1, capacity=4, queued_jobs_max=10)
     keys = [f"k{n}" for n in range(100)]
     async with node.batch("b") as batch:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(batch.add, "stand", keys)
-            await fleet.until(lambda: len(sent) >= 20)
-            await anyio.sleep(0.5)  # by then all others would have been sent
+            with anyio.fail_after(PATIENCE_S):
+                await rests.wait()
             tasks.cancel_scope.cancel()
         assert len(sent) <= 40
         gate.event.set()

@@ -107,11 +107,12 @@ def make(ledger: Ledger, node: str) -> Handlers:
         return told(job)
 
     @handlers.job("blocking", timeout_s=LIMIT_S, attempts_max=2, backoff_s=0.05)
-    async def blocking(job: Job, seconds: float) -> dict[str, Any]:
+    async def blocking(job: Job, gate: str) -> dict[str, Any]:
         with ledger.running(job):
             if job.attempt == 1:
                 await anyio.sleep(LIMIT_S * 0.8)  # long enough for the limit to stand in Redis
-                threading.Event().wait(seconds)
+                while not Path(gate).exists():  # noqa: ASYNC240 - that it blocks is the point
+                    threading.Event().wait(LOOK_S)
         return told(job)
 
     @handlers.job("stuck")

@@ -210,8 +210,7 @@ def test_a_run_time_limit_holds_though_the_owner_does_not_enforce_it(
     gate = fleet.directory / "gate"
     client = fleet.start("client", is_client=True)[0]
     owner = fleet.start("a", on_overrun="report")[0]
-    argument = str(gate) if handler == "stubborn" else 4.0  # time for who is starved meanwhile
-    jobs = fleet.dispatch(client, handler, ["key"], argument)
+    jobs = fleet.dispatch(client, handler, ["key"], str(gate))
     fleet.are_running(jobs)
     fleet.until(
         lambda: (record := fleet.record("key")) is not None and record.intent == "t",
@@ -226,8 +225,9 @@ def test_a_run_time_limit_holds_though_the_owner_does_not_enforce_it(
         assert run.how == ""
     else:
         # It blocks its loop and returns in the end, but that counts no more.
+        fleet.until(lambda: fleet.events("loop.hung", node=owner.name), what="its loop is hung")
+        gate.touch()
         result = fleet.results(client, jobs)["key"]
         assert result["attempt"] == 2
         assert [run.how for run in fleet.runs(jobs)] == ["returned", "returned"]
-        assert fleet.events("loop.hung", node=owner.name)
     fleet.is_sound()
