@@ -15,6 +15,7 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
@@ -493,18 +494,22 @@ def _late_starts(standings: tuple[str, ...]) -> Callable[[PoolFacts], Iterator[S
 # --- what waits for a time --------------------------------------------------------------------
 
 
-def _due(facts: PoolFacts) -> Iterator[Spot]:
-    for lane in facts.lanes:
-        late: Late = lane.late_due
-        if late.count:
-            yield Spot(
-                says=f"{late.count} delays, retries or limits are over and nobody came for them, "
-                f"by up to {span(late.oldest_ms / 1000)}: nobody sweeps",
-                count=late.count,
-                oldest_s=late.oldest_ms / 1000,
-                keys=tuple(map(key_of, late.keys)),
-                where=_lane(lane),
-            )
+def _late(
+    of: Callable[[LaneFacts], Late], what: str, key: Callable[[str], str] = str
+) -> Callable[[PoolFacts], Iterator[Spot]]:
+    def find(facts: PoolFacts) -> Iterator[Spot]:
+        for lane in facts.lanes:
+            late = of(lane)
+            if late.count:
+                yield Spot(
+                    says=f"{late.count} {what}, by up to {span(late.oldest_ms / 1000)}",
+                    count=late.count,
+                    oldest_s=late.oldest_ms / 1000,
+                    keys=tuple(map(key, late.keys)),
+                    where=_lane(lane),
+                )
+
+    return find
 
 
 def _channel(facts: PoolFacts) -> Iterator[Spot]:
@@ -517,34 +522,6 @@ def _channel(facts: PoolFacts) -> Iterator[Spot]:
                 f"lanes {to}",
                 count=count,
                 oldest_s=max(lane.late_out.values()) / 1000,
-                where=_lane(lane),
-            )
-
-
-def _batches(facts: PoolFacts) -> Iterator[Spot]:
-    for lane in facts.lanes:
-        late = lane.late_batches
-        if late.count:
-            yield Spot(
-                says=f"{late.count} batches wait for somebody to seal them, to look for members "
-                f"that were lost, or to forget them, by up to {span(late.oldest_ms / 1000)}",
-                count=late.count,
-                oldest_s=late.oldest_ms / 1000,
-                keys=late.keys,
-                where=_lane(lane),
-            )
-
-
-def _schedules(facts: PoolFacts) -> Iterator[Spot]:
-    for lane in facts.lanes:
-        late = lane.late_schedules
-        if late.count:
-            yield Spot(
-                says=f"{late.count} schedules are due and nobody fired them, by up to "
-                f"{span(late.oldest_ms / 1000)}",
-                count=late.count,
-                oldest_s=late.oldest_ms / 1000,
-                keys=late.keys,
                 where=_lane(lane),
             )
 
@@ -997,7 +974,11 @@ RULES: Final = (
         "deadlines: delays, retries, limits",
         "late by more than a TTL",
         "Nobody sweeps: a node that joins does.",
-        _due,
+        _late(
+            attrgetter("late_due"),
+            "delays, retries or limits are over and nobody swept for them",
+            key_of,
+        ),
         "recover",
     ),
     Rule(
@@ -1015,7 +996,11 @@ RULES: Final = (
         "deadlines of batches",
         "late by more than a TTL",
         "Nobody sweeps: a node that joins does. `pool batches` shows how far each is.",
-        _batches,
+        _late(
+            attrgetter("late_batches"),
+            "batches wait for somebody to seal them, to look for members that were lost, or to "
+            "forget them",
+        ),
         "recover",
     ),
     Rule(
@@ -1025,7 +1010,7 @@ RULES: Final = (
         "due for longer than a TTL and two seconds",
         "Nobody sweeps, or no node can read them (a cron expression needs the extra `schedules`): "
         "a node that joins with it fires them.",
-        _schedules,
+        _late(attrgetter("late_schedules"), "schedules are due and nobody fired them"),
         "recover",
     ),
     Rule(
