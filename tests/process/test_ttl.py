@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.process.conftest import Fleet, MakeFleet, Member
 
 TAKEN_S = 3.0  # beyond the TTL: 1 s by G-06, and the rest for a machine that does more than this
-KEYS = [f"clock-{n}" for n in range(12)]
+KEYS = [f"clock-{n}" for n in range(36)]  # of three nodes none is left without any
 
 
 def change(fleet: Fleet, ttl_s: float, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
