@@ -1,0 +1,152 @@
+// A worker of a pool over HTTP, for Node 20 or later and nothing else: see main.mjs.
+//
+// So that no job runs in two places at a time:
+//   - Who has no answer for `expires_in_s`, counted from when it asked, stops its handlers: their
+//     `job.signal` aborts.  Somebody else may have their jobs soon.
+//   - A job is held, and said to be, until what became of it has been answered.
+//   - A job that is handed out again, because an answer was lost, is known by its token.
+
+import { hostname } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+const POLL_S = 20
+const ANSWER_S = 5 // longer than any gateway takes, beside what a poll waits
+const NEVER = new AbortController().signal
+
+/** Work until the signal aborts: then end what runs within the grace, give back the rest, leave. */
+export async function work({
+  gateways, // addresses; whichever answers is as good as another
+  secret, // a token of the role `worker`
+  handlers, // { name: async (job, ...args) => result }
+  capacity = 1, // jobs at a time
+  label = '',
+  graceS = 30,
+  signal = NEVER,
+  log = (line) => console.log(JSON.stringify(line)),
+}) {
+  const held = new Map() // token -> { job, item, abort, ended }
+  let gateway = 0
+  let deadlineMs = 0 // of our own clock: from then on our lease may be over
+  let timer
+
+  // Ask one gateway after the other until one answers: [status, its answer, when we asked it].
+  async function ask(path, body, waitS = 0, until = NEVER) {
+    for (let pauseMs = 50; ; pauseMs = Math.min(2 * pauseMs, 1000)) {
+      until.throwIfAborted()
+      const url = `${gateways[gateway % gateways.length]}/v1/workers${path}`
+      const sentMs = performance.now()
+      try {
+        const answer = await fetch(url, {
+          method: 'POST',
+          headers: { authorization: `Bearer ${secret}`, 'content-type': 'application/json' },
+          body: JSON.stringify(body()),
+          signal: AbortSignal.any([until, AbortSignal.timeout(1000 * (waitS + ANSWER_S))]),
+        })
+        const told = await answer.json()
+        if (answer.status < 500 && answer.status !== 429) return [answer.status, told, sentMs]
+      } catch {
+        until.throwIfAborted() // anything else is no answer
+      }
+      gateway += 1
+      await sleep(pauseMs)
+    }
+  }
+
+  function stop(run, why) {
+    run?.abort.abort(new Error(why))
+  }
+
+  function stopAll(why) {
+    for (const run of held.values()) stop(run, why)
+  }
+
+  function renewed(sentMs, expiresInS) {
+    deadlineMs = sentMs + 1000 * expiresInS
+    clearTimeout(timer)
+    timer = setTimeout(stopAll, deadlineMs - performance.now(), 'no gateway answers in time')
+  }
+
+  function begin(worker_token, job) {
+    const run = { job, item: { token: job.token }, abort: new AbortController() }
+    job.signal = run.abort.signal
+    job.progress = (done, total, note = '') => void (run.item.progress = { done, total, note })
+    job.save = async (state) => {
+      const [status, told] = await ask('/save', () => ({ worker_token, token: job.token, state }))
+      if (status !== 200) throw new Error(told.detail)
+    }
+    held.set(job.token, run)
+    run.ended = settle(worker_token, run)
+  }
+
+  // Run a job, and say what became of it until that is answered.
+  async function settle(worker_token, { job, abort }) {
+    const { token, key, id, attempt, epoch } = job
+    let path = '/complete'
+    let said
+    try {
+      said = { token, result: (await handlers[job.handler](job, ...job.args)) ?? null }
+    } catch (error) {
+      path = abort.signal.aborted ? '/release' : '/fail'
+      const { name: type = 'Error', message = String(error), stack: traceback = '' } = error ?? {}
+      said = { token, error: { type, message, traceback }, retry: error?.retry ?? true }
+      if (path === '/release') said = { token }
+    }
+    const [, answer] = await ask(path, () => ({ worker_token, jobs: [said] }))
+    const { outcome = 'refused', problem = answer } = answer.jobs?.[0] ?? {}
+    log({ outcome, key, id, attempt, epoch, ...(outcome === 'refused' && { code: problem.code }) })
+    held.delete(token)
+  }
+
+  function heed(told) {
+    for (const { token, reason } of [...told.stop, ...told.lost]) stop(held.get(token), reason)
+    for (const { token, id, value } of told.messages) {
+      const run = held.get(token)
+      if (!run?.job.onMessage || run.item.seen === id) continue
+      run.job.onMessage(value)
+      run.item.seen = id // until the next request says so, it is told again
+    }
+  }
+
+  // Poll where there is room, else beat; says whether to register again.
+  async function serve({ token: worker_token, heartbeat_s, poll_max_s }) {
+    let isDrained = false
+    while (held.size || !(isDrained || signal.aborted)) {
+      const room = isDrained || signal.aborted ? 0 : capacity - held.size
+      const wait_s = held.size ? heartbeat_s : Math.min(POLL_S, poll_max_s)
+      const beat = () => ({ worker_token, held: [...held.values()].map((run) => run.item) })
+      const poll = () => ({ ...beat(), jobs_max: room, wait_s })
+      const asking = room ? ask('/poll', poll, wait_s, signal) : ask('/heartbeat', beat)
+      const answered = await asking.catch((error) => {
+        if (!signal.aborted) throw error // else `leave` gives back what this poll would have brought
+      })
+      if (!answered) continue
+      const [status, told, sentMs] = answered
+      if (status === 410 || told.register_again) return true
+      if (status !== 200) throw new Error(`${told.title}: ${told.detail}`)
+      renewed(sentMs, told.expires_in_s)
+      heed(told)
+      isDrained ||= told.drain
+      const isLate = performance.now() >= deadlineMs // what comes too late is handed out again
+      for (const job of isLate ? [] : told.jobs) if (!held.has(job.token)) begin(worker_token, job)
+      if (!room || held.size >= capacity) {
+        const ends = [...held.values()].map((run) => run.ended)
+        await Promise.race([sleep(1000 * heartbeat_s), ...ends])
+      }
+    }
+    await ask('/leave', () => ({ worker_token }))
+    return false
+  }
+
+  signal.addEventListener('abort', () => setTimeout(stopAll, 1000 * graceS, 'leaving').unref())
+  const me = { handlers: Object.keys(handlers), capacity, label, host: hostname(), pid: process.pid }
+  for (let isAgain = true; isAgain && !signal.aborted; ) {
+    const [status, told, sentMs] = await ask('', () => me, 0, signal)
+    if (status !== 201) throw new Error(`${told.title}: ${told.detail}`)
+    renewed(sentMs, told.expires_in_s)
+    log({ worker: told.worker })
+    isAgain = await serve(told)
+    stopAll('registering again') // what is left is not ours any more
+    await Promise.all([...held.values()].map((run) => run.ended))
+  }
+  clearTimeout(timer)
+}
