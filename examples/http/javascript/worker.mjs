@@ -52,9 +52,7 @@ export async function work({
     }
   }
 
-  function stop(run, why) {
-    run?.abort.abort(new Error(why))
-  }
+  const stop = (run, why) => run?.abort.abort(new Error(why))
 
   function stopAll(why) {
     for (const run of held.values()) stop(run, why)
@@ -117,7 +115,7 @@ export async function work({
       const poll = () => ({ ...beat(), jobs_max: room, wait_s })
       const asking = room ? ask('/poll', poll, wait_s, signal) : ask('/heartbeat', beat)
       const answered = await asking.catch((error) => {
-        if (!signal.aborted) throw error // else `leave` gives back what this poll would have brought
+        if (!signal.aborted) throw error // `leave` gives back what this poll would have brought
       })
       if (!answered) continue
       const [status, told, sentMs] = answered
@@ -138,9 +136,10 @@ export async function work({
   }
 
   signal.addEventListener('abort', () => setTimeout(stopAll, 1000 * graceS, 'leaving').unref())
-  const me = { handlers: Object.keys(handlers), capacity, label, host: hostname(), pid: process.pid }
+  const [host, pid] = [hostname(), process.pid]
+  const me = () => ({ handlers: Object.keys(handlers), capacity, label, host, pid })
   for (let isAgain = true; isAgain && !signal.aborted; ) {
-    const [status, told, sentMs] = await ask('', () => me, 0, signal)
+    const [status, told, sentMs] = await ask('', me, 0, signal)
     if (status !== 201) throw new Error(`${told.title}: ${told.detail}`)
     renewed(sentMs, told.expires_in_s)
     log({ worker: told.worker })
