@@ -10,8 +10,6 @@ import (
 	"time"
 )
 
-const answerS = 5.0 // longer than any gateway takes, beside what a poll waits
-
 type object = map[string]any
 
 // Gateways are as good as each other: whichever answers will do.
@@ -19,7 +17,8 @@ type Gateways struct {
 	Addresses []string
 	Secret    string // a token of the role `worker`
 
-	at atomic.Int64
+	answerS float64 // longer than any takes, beside what a poll waits
+	at      atomic.Int64
 }
 
 // Answer is what any of them says.
@@ -38,6 +37,7 @@ type Answer struct {
 	Jobs          []struct {
 		Job
 		Outcome string
+		Problem struct{ Detail string }
 	}
 }
 
@@ -50,7 +50,7 @@ func (g *Gateways) Ask(ctx context.Context, path string, waitS float64, body obj
 		panic(err) // results are encoded before
 	}
 	for pause := 50 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
-		within, cancel := context.WithTimeout(ctx, seconds(waitS+answerS))
+		within, cancel := context.WithTimeout(ctx, seconds(waitS+g.answerS))
 		answer, err := g.post(within, path, text)
 		cancel()
 		if err == nil && answer.status < 500 && answer.status != 429 {

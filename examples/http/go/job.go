@@ -25,25 +25,30 @@ type Handler func(ctx context.Context, job *Job) (any, error)
 
 // Run a job, and say what became of it until that is answered.
 func (w *Worker) run(ctx context.Context, workerToken string, job Job) {
-	path, told := "/complete", object{"token": job.Token}
+	tell := func(path string, said object) (string, error) {
+		said["token"] = job.Token
+		body := object{"worker_token": workerToken, "jobs": []object{said}}
+		answer := w.Ask(context.Background(), path, 0, body)
+		if len(answer.Jobs) == 1 && answer.Jobs[0].Outcome != "" {
+			return answer.Jobs[0].Outcome, nil
+		} else if len(answer.Jobs) == 1 {
+			return "refused", fmt.Errorf("%w: %s", ErrForGood, answer.Jobs[0].Problem.Detail)
+		}
+		return "refused", fmt.Errorf("%w: %s", ErrForGood, answer.Detail)
+	}
+	var outcome string
 	result, err := w.Handlers[job.Handler](ctx, &job)
 	if err == nil {
 		var text []byte
-		text, err = json.Marshal(result)
-		told["result"] = json.RawMessage(text)
+		if text, err = json.Marshal(result); err == nil {
+			outcome, err = tell("/complete", object{"result": json.RawMessage(text)})
+		}
 	}
 	if err != nil && ctx.Err() != nil {
-		path, told = "/release", object{"token": job.Token}
-	} else if err != nil {
+		outcome, _ = tell("/release", object{})
+	} else if err != nil { // a result may be refused, too
 		why := object{"type": fmt.Sprintf("%T", err), "message": err.Error()}
-		retry := !errors.Is(err, ErrForGood)
-		path, told = "/fail", object{"token": job.Token, "error": why, "retry": retry}
-	}
-	body := object{"worker_token": workerToken, "jobs": []object{told}}
-	outcome := "refused"
-	answer := w.Ask(context.Background(), path, 0, body)
-	if len(answer.Jobs) == 1 && answer.Jobs[0].Outcome != "" {
-		outcome = answer.Jobs[0].Outcome
+		outcome, _ = tell("/fail", object{"error": why, "retry": !errors.Is(err, ErrForGood)})
 	}
 	say(object{
 		"outcome": outcome, "key": job.Key, "id": job.ID, "attempt": job.Attempt, "epoch": job.Epoch,

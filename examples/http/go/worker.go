@@ -40,6 +40,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	host, _ := os.Hostname()
 	about := object{"handlers": names, "capacity": w.Capacity, "host": host, "pid": os.Getpid()}
 	for isAgain := true; isAgain; {
+		w.answerS = 5.0
 		me := w.Ask(ctx, "", 0, about)
 		if me == nil {
 			return nil // told to leave before anybody has answered
@@ -47,6 +48,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			return fmt.Errorf("%s: %s", me.Title, me.Detail)
 		}
 		say(object{"worker": me.Worker})
+		w.answerS = 2 * me.HeartbeatS // so that one that hangs does not cost the lease
 		w.held, w.ended = map[string]context.CancelFunc{}, make(chan string, w.Capacity)
 		w.lease, w.expire = context.WithCancel(context.Background())
 		w.expiry = time.AfterFunc(seconds(me.ExpiresInS), w.expire)

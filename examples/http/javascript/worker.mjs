@@ -1,25 +1,21 @@
 // A worker of a pool over HTTP, for Node 20 or later and nothing else: see main.mjs.
 //
 // So that no job runs in two places at a time:
-//   - Who has no answer for `expires_in_s`, counted from when it asked, stops its handlers: their
-//     `job.signal` aborts.  Somebody else may have their jobs soon.
+//   - Who has no answer for `expires_in_s`, counted from when it asked, stops its handlers
+//     (`job.signal` aborts): somebody else may have their jobs soon.
 //   - A job is held, and said to be, until what became of it has been answered.
 //   - A job that is handed out again, because an answer was lost, is known by its token.
 
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 
-const POLL_S = 20
-const ANSWER_S = 5 // longer than any gateway takes, beside what a poll waits
 const NEVER = new AbortController().signal
 
 /** Work until the signal aborts: then end what runs within the grace, give back the rest, leave. */
 export async function work({
-  gateways, // addresses; whichever answers is as good as another
-  secret, // a token of the role `worker`
+  gateways, secret, // addresses, of which any will do; a token of the role `worker`
   handlers, // { name: async (job, ...args) => result }
   capacity = 1, // jobs at a time
-  label = '',
   graceS = 30,
   signal = NEVER,
   log = (line) => console.log(JSON.stringify(line)),
@@ -27,10 +23,11 @@ export async function work({
   const held = new Map() // token -> { job, item, abort, ended }
   let gateway = 0
   let deadlineMs = 0 // of our own clock: from then on our lease may be over
-  let timer
+  let timer, answerS = 5 // longer than a gateway takes, beside what a poll waits
 
   // Ask one gateway after the other until one answers: [status, its answer, when we asked it].
   async function ask(path, body, waitS = 0, until = NEVER) {
+    const text = JSON.stringify(body)
     for (let pauseMs = 50; ; pauseMs = Math.min(2 * pauseMs, 1000)) {
       until.throwIfAborted()
       const url = `${gateways[gateway % gateways.length]}/v1/workers${path}`
@@ -39,8 +36,8 @@ export async function work({
         const answer = await fetch(url, {
           method: 'POST',
           headers: { authorization: `Bearer ${secret}`, 'content-type': 'application/json' },
-          body: JSON.stringify(body()),
-          signal: AbortSignal.any([until, AbortSignal.timeout(1000 * (waitS + ANSWER_S))]),
+          body: text,
+          signal: AbortSignal.any([until, AbortSignal.timeout(1000 * (waitS + answerS))]),
         })
         const told = await answer.json()
         if (answer.status < 500 && answer.status !== 429) return [answer.status, told, sentMs]
@@ -53,13 +50,10 @@ export async function work({
   }
 
   const stop = (run, why) => run?.abort.abort(new Error(why))
+  const stopAll = (why) => held.forEach((run) => stop(run, why))
 
-  function stopAll(why) {
-    for (const run of held.values()) stop(run, why)
-  }
-
-  function renewed(sentMs, expiresInS) {
-    deadlineMs = sentMs + 1000 * expiresInS
+  const renewed = (sentMs, told) => {
+    deadlineMs = sentMs + 1000 * told.expires_in_s
     clearTimeout(timer)
     timer = setTimeout(stopAll, deadlineMs - performance.now(), 'no gateway answers in time')
   }
@@ -69,7 +63,7 @@ export async function work({
     job.signal = run.abort.signal
     job.progress = (done, total, note = '') => void (run.item.progress = { done, total, note })
     job.save = async (state) => {
-      const [status, told] = await ask('/save', () => ({ worker_token, token: job.token, state }))
+      const [status, told] = await ask('/save', { worker_token, token: job.token, state })
       if (status !== 200) throw new Error(told.detail)
     }
     held.set(job.token, run)
@@ -79,19 +73,23 @@ export async function work({
   // Run a job, and say what became of it until that is answered.
   async function settle(worker_token, { job, abort }) {
     const { token, key, id, attempt, epoch } = job
-    let path = '/complete'
-    let said
-    try {
-      said = { token, result: (await handlers[job.handler](job, ...job.args)) ?? null }
-    } catch (error) {
-      path = abort.signal.aborted ? '/release' : '/fail'
-      const { name: type = 'Error', message = String(error), stack: traceback = '' } = error ?? {}
-      said = { token, error: { type, message, traceback }, retry: error?.retry ?? true }
-      if (path === '/release') said = { token }
+    const tell = async (path, said) => {
+      const [, answer] = await ask(path, { worker_token, jobs: [{ token, ...said }] })
+      const { outcome, problem = answer } = answer.jobs?.[0] ?? {}
+      if (outcome) return outcome
+      throw Object.assign(new Error(problem.detail), { name: problem.code, retry: false })
     }
-    const [, answer] = await ask(path, () => ({ worker_token, jobs: [said] }))
-    const { outcome = 'refused', problem = answer } = answer.jobs?.[0] ?? {}
-    log({ outcome, key, id, attempt, epoch, ...(outcome === 'refused' && { code: problem.code }) })
+    let outcome
+    try {
+      const result = (await handlers[job.handler](job, ...job.args)) ?? null
+      outcome = await tell('/complete', { result })
+    } catch (error) { // a result may be refused, too
+      const { name: type = 'Error', message = String(error), stack: traceback = '' } = error ?? {}
+      const said = { error: { type, message, traceback }, retry: error?.retry ?? true }
+      const telling = abort.signal.aborted ? tell('/release') : tell('/fail', said)
+      outcome = await telling.catch(() => 'refused') // it is somebody else's, or has ended
+    }
+    log({ outcome, key, id, attempt, epoch })
     held.delete(token)
   }
 
@@ -99,9 +97,9 @@ export async function work({
     for (const { token, reason } of [...told.stop, ...told.lost]) stop(held.get(token), reason)
     for (const { token, id, value } of told.messages) {
       const run = held.get(token)
-      if (!run?.job.onMessage || run.item.seen === id) continue
+      if (!run?.job.onMessage || id <= run.item.seen) continue // told again until we say `seen`
       run.job.onMessage(value)
-      run.item.seen = id // until the next request says so, it is told again
+      run.item.seen = id
     }
   }
 
@@ -110,9 +108,9 @@ export async function work({
     let isDrained = false
     while (held.size || !(isDrained || signal.aborted)) {
       const room = isDrained || signal.aborted ? 0 : capacity - held.size
-      const wait_s = held.size ? heartbeat_s : Math.min(POLL_S, poll_max_s)
-      const beat = () => ({ worker_token, held: [...held.values()].map((run) => run.item) })
-      const poll = () => ({ ...beat(), jobs_max: room, wait_s })
+      const wait_s = held.size ? heartbeat_s : Math.min(20, poll_max_s)
+      const beat = { worker_token, held: [...held.values()].map((run) => run.item) }
+      const poll = { ...beat, jobs_max: room, wait_s }
       const asking = room ? ask('/poll', poll, wait_s, signal) : ask('/heartbeat', beat)
       const answered = await asking.catch((error) => {
         if (!signal.aborted) throw error // `leave` gives back what this poll would have brought
@@ -121,27 +119,27 @@ export async function work({
       const [status, told, sentMs] = answered
       if (status === 410 || told.register_again) return true
       if (status !== 200) throw new Error(`${told.title}: ${told.detail}`)
-      renewed(sentMs, told.expires_in_s)
+      renewed(sentMs, told)
       heed(told)
       isDrained ||= told.drain
-      const isLate = performance.now() >= deadlineMs // what comes too late is handed out again
-      for (const job of isLate ? [] : told.jobs) if (!held.has(job.token)) begin(worker_token, job)
+      for (const job of told.jobs) { // what comes too late is handed out again
+        if (!held.has(job.token) && performance.now() < deadlineMs) begin(worker_token, job)
+      }
       if (!room || held.size >= capacity) {
-        const ends = [...held.values()].map((run) => run.ended)
-        await Promise.race([sleep(1000 * heartbeat_s), ...ends])
+        await Promise.race([sleep(1000 * heartbeat_s), ...[...held.values()].map((run) => run.ended)])
       }
     }
-    await ask('/leave', () => ({ worker_token }))
+    await ask('/leave', { worker_token })
     return false
   }
 
   signal.addEventListener('abort', () => setTimeout(stopAll, 1000 * graceS, 'leaving').unref())
-  const [host, pid] = [hostname(), process.pid]
-  const me = () => ({ handlers: Object.keys(handlers), capacity, label, host, pid })
+  const me = { handlers: Object.keys(handlers), capacity, host: hostname(), pid: process.pid }
   for (let isAgain = true; isAgain && !signal.aborted; ) {
     const [status, told, sentMs] = await ask('', me, 0, signal)
     if (status !== 201) throw new Error(`${told.title}: ${told.detail}`)
-    renewed(sentMs, told.expires_in_s)
+    renewed(sentMs, told)
+    answerS = 2 * told.heartbeat_s // so that one that hangs does not cost the lease
     log({ worker: told.worker })
     isAgain = await serve(told)
     stopAll('registering again') // what is left is not ours any more

@@ -106,21 +106,28 @@ run() {
   beat & beat=$!
   until [ -s exit ]; do wait "$child"; done
   kill "$guard" "$beat" 2>>kill.log
-  code=$(cat exit) path=/fail
+  code=$(cat exit) outcome=
   if [ "$code" = 0 ] && jq -cs '{result: .[0]}' result >said 2>>errors; then
-    path=/complete
-  elif [ -e stopped ]; then
-    path=/release
+    tell /complete
+    jq -r '.jobs[0].problem.detail // .detail // empty' end.answer >>errors
+    code=65 # where it was refused: another attempt would not mend that
+  fi
+  if [ -z "$outcome" ] && [ -e stopped ]; then
     echo '{}' >said
-  else
+    tell /release
+  elif [ -z "$outcome" ]; then
     tail -c 2000 errors | jq -Rsc --arg code "$code" \
       '{error: {type: "exit \($code)", message: .}, retry: ($code != "65")}' >said
+    tell /fail
   fi
+  jq -c --arg outcome "${outcome:-refused}" '{$outcome, key, id, attempt, epoch}' job
+}
+
+tell() { # what is `said` of the job, until it is answered
   jq -c --arg w "$worker" --arg t "$token" '{worker_token: $w, jobs: [{token: $t} + .]}' \
     said >end.body
-  until ask $path 5 end; do sleep 0.2; done
-  jq -c --slurpfile job job '(.jobs[0].outcome // "refused") as $outcome
-    | $job[0] | {$outcome, key, id, attempt, epoch}' end.answer
+  until ask "$1" 5 end; do sleep 0.2; done
+  outcome=$(jq -r '.jobs[0].outcome // empty' end.answer)
 }
 
 register
