@@ -15,7 +15,7 @@ type object = map[string]any
 // Gateways are as good as each other: whichever answers will do.
 type Gateways struct {
 	Addresses []string
-	Secret    string // a token of the role `worker`
+	Secret    string // a secret of the role `worker`
 
 	answerS float64 // longer than any takes, beside what a poll waits
 	at      atomic.Int64

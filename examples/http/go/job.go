@@ -14,10 +14,10 @@ var ErrForGood = errors.New("for good")
 
 // Job is what a handler is given.
 type Job struct {
-	Token, Key, ID, Handler string
-	Attempt, Epoch          int64
-	Args                    []json.RawMessage
-	State                   json.RawMessage
+	Token, Key, ID, Handler, Worker string
+	Attempt, Epoch                  int64
+	Args                            []json.RawMessage
+	State                           json.RawMessage
 }
 
 // Handler does a job.  It returns soon after its context has ended.

@@ -1,5 +1,5 @@
 // The handlers of a worker in Go: `go run .`, with the gateways' addresses in POOL_GATEWAYS (one or
-// more, with spaces between them) and its token in POOL_TOKEN.
+// more, with spaces between them) and its secret in POOL_WEB_WORKER.
 package main
 
 import (
@@ -45,7 +45,7 @@ func main() {
 	defer stop()
 	gateways := Gateways{
 		Addresses: strings.Fields(os.Getenv("POOL_GATEWAYS")),
-		Secret:    os.Getenv("POOL_TOKEN"),
+		Secret:    os.Getenv("POOL_WEB_WORKER"),
 	}
 	worker := Worker{
 		Gateways: &gateways,

@@ -1,5 +1,5 @@
 // The handlers of a worker in JavaScript: `node main.mjs`, with the gateways' addresses in
-// POOL_GATEWAYS (one or more, with spaces between them) and its token in POOL_TOKEN.
+// POOL_GATEWAYS (one or more, with spaces between them) and its secret in POOL_WEB_WORKER.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { work } from './worker.mjs'
@@ -23,7 +23,7 @@ for (const name of ['SIGTERM', 'SIGINT']) process.once(name, () => leaving.abort
 
 await work({
   gateways: process.env.POOL_GATEWAYS.split(' '),
-  secret: process.env.POOL_TOKEN,
+  secret: process.env.POOL_WEB_WORKER,
   handlers,
   capacity: 4,
   signal: leaving.signal,

@@ -13,7 +13,7 @@ const NEVER = new AbortController().signal
 
 /** Work until the signal aborts: then end what runs within the grace, give back the rest, leave. */
 export async function work({
-  gateways, secret, // addresses, of which any will do; a token of the role `worker`
+  gateways, secret, // addresses, of which any will do; a secret of the role `worker`
   handlers, // { name: async (job, ...args) => result }
   capacity = 1, // jobs at a time
   graceS = 30,
@@ -67,10 +67,9 @@ export async function work({
       if (status !== 200) throw new Error(told.detail)
     }
     held.set(job.token, run)
-    run.ended = settle(worker_token, run)
+    run.ended = settle(worker_token, run) // until what became of it is answered
   }
 
-  // Run a job, and say what became of it until that is answered.
   async function settle(worker_token, { job, abort }) {
     const { token, key, id, attempt, epoch } = job
     const tell = async (path, said) => {
@@ -109,7 +108,7 @@ export async function work({
     while (held.size || !(isDrained || signal.aborted)) {
       const room = isDrained || signal.aborted ? 0 : capacity - held.size
       const wait_s = held.size ? heartbeat_s : Math.min(20, poll_max_s)
-      const beat = { worker_token, held: [...held.values()].map((run) => run.item) }
+      const beat = { worker_token, held: Array.from(held.values(), (run) => run.item) }
       const poll = { ...beat, jobs_max: room, wait_s }
       const asking = room ? ask('/poll', poll, wait_s, signal) : ask('/heartbeat', beat)
       const answered = await asking.catch((error) => {
@@ -126,7 +125,8 @@ export async function work({
         if (!held.has(job.token) && performance.now() < deadlineMs) begin(worker_token, job)
       }
       if (!room || held.size >= capacity) {
-        await Promise.race([sleep(1000 * heartbeat_s), ...[...held.values()].map((run) => run.ended)])
+        const ends = Array.from(held.values(), (run) => run.ended)
+        await Promise.race([sleep(1000 * heartbeat_s), ...ends])
       }
     }
     await ask('/leave', { worker_token })

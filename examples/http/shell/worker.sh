@@ -5,8 +5,8 @@
 # input and prints the result as JSON.  If it exits with 65 the job is not tried again; with any
 # other code but 0 it is, and what it wrote to standard error says why.  One job at a time.
 #
-#     POOL_GATEWAYS  their addresses, with spaces between them
-#     POOL_TOKEN     a token of the role `worker`
+#     POOL_GATEWAYS    their addresses, with spaces between them
+#     POOL_WEB_WORKER  a secret of the role `worker`
 #
 # So that no job runs in two places at a time:
 #   - Who has no answer for `expires_in_s`, counted from when it asked, kills its handler with all
@@ -17,7 +17,7 @@ set -u
 handlers=$(cd "${1:?which directory?}" && pwd) || exit 2
 tmp=$(mktemp -d) || exit 2
 cd "$tmp" || exit 2
-printf 'Authorization: Bearer %s\nContent-Type: application/json\n' "$POOL_TOKEN" >headers
+printf 'Authorization: Bearer %s\nContent-Type: application/json\n' "$POOL_WEB_WORKER" >headers
 gateway=${POOL_GATEWAYS%% *} leaving='' curl=''
 trap 'rm -rf "$tmp"' EXIT
 trap 'leaving=yes; [ -z "$curl" ] || kill "$curl"' TERM INT
@@ -43,9 +43,9 @@ next_gateway() {
   gateway=${2:-${POOL_GATEWAYS%% *}}
 }
 
-# Write down until when the answer NAME lets us go on: both clocks count whole seconds.
+# Write down until when the answer NAME lets us go on: a second less, for what stopping takes.
 renewed() {
-  echo $((sent + $(jq '.expires_in_s | floor' "$1.answer"))) >deadline.new
+  echo $((sent + $(jq '.expires_in_s | floor' "$1.answer") - 1)) >deadline.new
   mv deadline.new deadline
 }
 
@@ -65,26 +65,25 @@ register() {
   jq -c '{worker}' me.answer
 }
 
-stop() { # the handler: by this SIGNAL
+stop() { # the handler; the second time it is not asked
   touch stopped
-  kill "-$1" -- "-$(cat pid)" 2>>kill.log
+  kill "-${signal:-TERM}" -- "-$(cat pid)" 2>>kill.log
+  signal=KILL
 }
 
-# Beside the handler: end it at once where our lease may be over, or the worker is no more.
+# Beside the handler: end it where our lease may be over soon, or the worker is no more.
 guard() {
   while sleep 0.2 && [ ! -s exit ]; do
-    if is_late || ! kill -0 $$ 2>>kill.log; then stop KILL; fi
+    if is_late || ! kill -0 $$ 2>>kill.log; then stop; fi
   done
 }
 
-# Beside the handler: renew; tell it to stop, and the second time do not ask.
+# Beside the handler: renew, and end it where we are told to.
 beat() {
-  signal=TERM
   while sleep "$heartbeat_s" && [ ! -s exit ]; do
     ask /heartbeat 2 beat || continue
     if [ "$status" != 200 ] || jq -e '.register_again or .stop + .lost != []' beat.answer; then
-      stop $signal
-      signal=KILL
+      stop
     else
       renewed beat
     fi
