@@ -262,7 +262,7 @@ class Fleet:
         env = {"POOL_WEB_ADMIN": ADMIN, "POOL_WEB_WORKER": WORKER, "POOL_WEB_SIGNING": SIGNING}
         return Gateway(
             name=name,
-            words=[*words, "--port", str(port)],
+            words=[*words, "--port", str(port), "--requests-per-s", "1000000"],
             env=env,
             directory=self.directory,
             record=self.record,

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 )
 
 // ErrForGood, wrapped, is a failure that another attempt would not mend.
@@ -54,6 +55,16 @@ func (w *Worker) run(ctx context.Context, workerToken string, job Job) {
 		"outcome": outcome, "key": job.Key, "id": job.ID, "attempt": job.Attempt, "epoch": job.Epoch,
 	})
 	w.ended <- job.Token
+}
+
+// Forget what has ended; wait so long for the first.
+func (w *Worker) reap(within time.Duration) {
+	select {
+	case token := <-w.ended:
+		delete(w.held, token)
+		w.reap(0)
+	case <-time.After(within):
+	}
 }
 
 func say(line object) { json.NewEncoder(os.Stdout).Encode(line) }

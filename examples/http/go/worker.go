@@ -23,12 +23,13 @@ type Worker struct {
 	Capacity int           // jobs at a time
 	Grace    time.Duration // for what runs when it is to leave
 
-	held    map[string]context.CancelFunc // by token: ends what runs
-	ended   chan string                   // tokens of what has ended
-	lease   context.Context               // of what runs
-	expire  context.CancelFunc
-	expiry  *time.Timer // when the lease is over by our own clock
-	leaving time.Time   // since then
+	held     map[string]context.CancelFunc // by token: ends what runs
+	ended    chan string                   // tokens of what has ended
+	lease    context.Context               // of what runs
+	expire   context.CancelFunc
+	expiry   *time.Timer // expires the lease at
+	deadline time.Time   // of our own clock
+	leaving  time.Time   // since then
 }
 
 // Run works until the context ends, gives back what does not end within the grace, and leaves.
@@ -96,7 +97,9 @@ func (w *Worker) serve(ctx context.Context, me *Answer) (bool, error) {
 		}
 		w.reap(wait)
 	}
-	w.Ask(context.Background(), "/leave", 0, object{"worker_token": me.Token})
+	ctx, cancel := context.WithDeadline(context.Background(), w.deadline)
+	defer cancel()
+	w.Ask(ctx, "/leave", 0, object{"worker_token": me.Token}) // beyond that we have left anyway
 	return false, nil
 }
 
@@ -113,7 +116,8 @@ func (w *Worker) isBusy(ctx context.Context) bool {
 
 // Do what an answer says.
 func (w *Worker) heed(workerToken string, answer *Answer) {
-	left := time.Until(answer.sent.Add(seconds(answer.ExpiresInS)))
+	w.deadline = answer.sent.Add(seconds(answer.ExpiresInS))
+	left := time.Until(w.deadline)
 	w.expiry.Stop()
 	if w.lease.Err() != nil { // what began under that one ends
 		w.lease, w.expire = context.WithCancel(context.Background())
@@ -133,15 +137,5 @@ func (w *Worker) heed(workerToken string, answer *Answer) {
 	}
 	if answer.Drain && w.leaving.IsZero() {
 		w.leaving = time.Now()
-	}
-}
-
-// Forget what has ended; wait so long for the first.
-func (w *Worker) reap(within time.Duration) {
-	select {
-	case token := <-w.ended:
-		delete(w.held, token)
-		w.reap(0)
-	case <-time.After(within):
 	}
 }

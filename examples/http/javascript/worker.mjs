@@ -37,7 +37,7 @@ export async function work({
           method: 'POST',
           headers: { authorization: `Bearer ${secret}`, 'content-type': 'application/json' },
           body: text,
-          signal: AbortSignal.any([until, AbortSignal.timeout(1000 * (waitS + answerS))]),
+          signal: AbortSignal.any([until, AbortSignal.timeout(Math.ceil(1000 * (waitS + answerS)))]),
         })
         const told = await answer.json()
         if (answer.status < 500 && answer.status !== 429) return [answer.status, told, sentMs]
@@ -51,7 +51,6 @@ export async function work({
 
   const stop = (run, why) => run?.abort.abort(new Error(why))
   const stopAll = (why) => held.forEach((run) => stop(run, why))
-
   const renewed = (sentMs, told) => {
     deadlineMs = sentMs + 1000 * told.expires_in_s
     clearTimeout(timer)
@@ -96,9 +95,9 @@ export async function work({
     for (const { token, reason } of [...told.stop, ...told.lost]) stop(held.get(token), reason)
     for (const { token, id, value } of told.messages) {
       const run = held.get(token)
-      if (!run?.job.onMessage || id <= run.item.seen) continue // told again until we say `seen`
+      if (!run?.job.onMessage || Number(id) <= Number(run.item.seen)) continue
+      run.item.seen = id // it is told again until a request says so
       run.job.onMessage(value)
-      run.item.seen = id
     }
   }
 
@@ -129,7 +128,8 @@ export async function work({
         await Promise.race([sleep(1000 * heartbeat_s), ...ends])
       }
     }
-    await ask('/leave', { worker_token })
+    const leftMs = Math.ceil(Math.max(0, deadlineMs - performance.now())) // beyond that we have left anyway
+    await ask('/leave', { worker_token }, 0, AbortSignal.timeout(leftMs)).catch(() => {})
     return false
   }
 

@@ -67,7 +67,7 @@ register() {
 
 stop() { # the handler; the second time it is not asked
   touch stopped
-  kill "-${signal:-TERM}" -- "-$(cat pid)" 2>>kill.log
+  kill -s "${signal:-TERM}" -- "-$(cat pid)" 2>>kill.log
   signal=KILL
 }
 
@@ -145,4 +145,4 @@ while [ -z "$leaving" ]; do
   fi
 done
 jq -nc --arg w "$worker" '{worker_token: $w}' >leave.body
-until ask /leave 5 leave; do sleep 0.5; done
+until ask /leave 5 leave || is_late; do sleep 0.5; done
