@@ -12,10 +12,10 @@ whether it began in time.  The exit code is the verdict.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
+import shutil
 import sys
 import tempfile
 import threading
@@ -155,12 +155,8 @@ class Campaign:
             key, job = f"k{self.dice.randrange(int(self.jobs * KEYS_SHARE))}", f"j{number}"
             self.keys[job] = key
             text = json.dumps(spec, sort_keys=True)
-            bodies.append(
-                {
-                    **{"handler": "work", "key": key, "args": [job, text], "job_id": job},
-                    **{"if_exists": "queue", "queue_max": 100},
-                }
-            )
+            body = {"handler": "work", "key": key, "args": [job, text], "job_id": job}
+            bodies.append({**body, "if_exists": "queue", "queue_max": 100})
             extra = {"digest": digest_of(spec), "kind": "job", "policy": "queue"}
             about.append({"key": key, "idem": job, "extra": extra})
         at_s = time.monotonic()
@@ -229,7 +225,7 @@ class Campaign:
                 pass
 
     def _watch_leases(self, client: redis.Redis) -> float:
-        """Write down the server's account of each renewal: one may hide another, none is invented."""
+        """Write down the server's account of renewals: one may hide another, none is invented."""
         asked_s = time.monotonic()  # the server reads its clock later: every lease ends later
         now_s, ends = dump.leases(client, POOL)
         if time.monotonic() - asked_s <= LOOK_S:
@@ -311,13 +307,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="the histories and logs, also if good")
     given = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        directory = Path(tempfile.mkdtemp(prefix="pool-languages-"))
-        (directory / "toolchain").mkdir()
-        toolchain = Toolchain.found(directory / "toolchain")
+    directory = Path(tempfile.mkdtemp(prefix="pool-languages-"))
+    with tempfile.TemporaryDirectory() as built:
+        toolchain = Toolchain.found(Path(built))
         verdict = campaign(find_server("wheel"), directory, toolchain, given.jobs, given.seed)
-        sys.stdout.write(f"{verdict.text()}\n{'ok' if verdict.ok else 'BAD'}: {directory}\n")
-        stack.callback(lambda: None)
+    sys.stdout.write(f"{verdict.text()}\n")
+    if given.keep or not verdict.ok:
+        sys.stdout.write(f"histories and logs: {directory}\n")
+    else:
+        shutil.rmtree(directory)
     return 0 if verdict.ok else 1
 
 

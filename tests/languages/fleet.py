@@ -1,8 +1,8 @@
 """A pool over HTTP in processes: a server, gateways, and workers in several languages.
 
-Gateways are `pool web`; workers are the clients of examples/http with handlers that write down what
-they do (`members/`), in the form of tests/verify/history.py.  What a client itself prints, a line of
-JSON for each job, says what became of it.
+Gateways are `pool web`; workers are the clients of examples/http with handlers that write down
+what they do (`members/`), in the form of tests/verify/history.py.  What a client itself prints, a
+line of JSON for each job, says what became of it.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ class Fleet:
     # --- what is asked of the control plane ---
 
     def ask(self, method: str, path: str, body: Any = None, *, wait_s: float = 0.0) -> Any:
-        """Ask the gateways in turn until one answers; returns what it says.  It must be no refusal."""
+        """Ask the gateways in turn until one answers; returns what it says, which is no refusal."""
         for turn in range(1_000):
             gateway = self.gateways[turn % len(self.gateways)]
             with contextlib.suppress(httpx.TransportError):

@@ -24,7 +24,7 @@ TAKES_S: Final = 60.0
 
 @attrs.define(eq=False)
 class Between:
-    """A proxy before one gateway, for the calls of workers; `poll` and `complete` name such calls."""
+    """A proxy before one gateway, for the calls of workers, as `poll` and `complete`."""
 
     upstream: str
     url: str = ""

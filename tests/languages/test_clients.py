@@ -1,4 +1,4 @@
-"""The clients of examples/http keep what Python workers keep, whatever dies or is lost on the way."""
+"""The clients of examples/http keep what Python workers keep, whatever dies or is lost."""
 
 from __future__ import annotations
 
@@ -165,7 +165,9 @@ def test_what_is_completed_too_late_is_refused(
     between.held["complete"].set()
     assert await_outcomes(alone, key) == ["refused"]
     assert await_outcomes(heir, key) == ["done"]
-    until(lambda: ("complete", 409) in between.answered or ("complete", 410) in between.answered, "")
+    until(
+        lambda: ("complete", 409) in between.answered or ("complete", 410) in between.answered, ""
+    )
     assert ("complete", 200) not in between.answered
 
 

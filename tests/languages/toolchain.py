@@ -42,7 +42,12 @@ class Toolchain:
 
 
 def _run(go: str, *words: str, cwd: Path) -> None:
-    env = {**os.environ, "GOTOOLCHAIN": "local", "GOPROXY": "off", "GOROOT": str(Path(go).parents[1])}
+    env = {
+        **os.environ,
+        "GOTOOLCHAIN": "local",
+        "GOPROXY": "off",
+        "GOROOT": str(Path(go).parents[1]),
+    }
     done = subprocess.run(
         [go, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False
     )

@@ -4,12 +4,13 @@
 //   - Who has no answer for `expires_in_s`, counted from when it asked, stops its handlers
 //     (`job.signal` aborts): somebody else may have their jobs soon.
 //   - A job is held, and said to be, until what became of it has been answered.
-//   - A job that is handed out again, because an answer was lost, is known by its token.
+//   - One that is handed out again, because an answer was lost, is known by its token.
 
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 const NEVER = new AbortController().signal
+const after = (ms) => AbortSignal.timeout(Math.max(0, Math.ceil(ms)))
 
 /** Work until the signal aborts: then end what runs within the grace, give back the rest, leave. */
 export async function work({
@@ -21,9 +22,8 @@ export async function work({
   log = (line) => console.log(JSON.stringify(line)),
 }) {
   const held = new Map() // token -> { job, item, abort, ended }
-  let gateway = 0
-  let deadlineMs = 0 // of our own clock: from then on our lease may be over
-  let timer, answerS = 5 // longer than a gateway takes, beside what a poll waits
+  let gateway = 0, answerS = 5 // longer than a gateway takes, beside what a poll waits
+  let deadlineMs = 0, timer // of our own clock: from then on our lease may be over
 
   // Ask one gateway after the other until one answers: [status, its answer, when we asked it].
   async function ask(path, body, waitS = 0, until = NEVER) {
@@ -37,7 +37,7 @@ export async function work({
           method: 'POST',
           headers: { authorization: `Bearer ${secret}`, 'content-type': 'application/json' },
           body: text,
-          signal: AbortSignal.any([until, AbortSignal.timeout(Math.ceil(1000 * (waitS + answerS)))]),
+          signal: AbortSignal.any([until, after(1000 * (waitS + answerS))]),
         })
         const told = await answer.json()
         if (answer.status < 500 && answer.status !== 429) return [answer.status, told, sentMs]
@@ -128,8 +128,8 @@ export async function work({
         await Promise.race([sleep(1000 * heartbeat_s), ...ends])
       }
     }
-    const leftMs = Math.ceil(Math.max(0, deadlineMs - performance.now())) // beyond that we have left anyway
-    await ask('/leave', { worker_token }, 0, AbortSignal.timeout(leftMs)).catch(() => {})
+    const left = after(deadlineMs - performance.now()) // then we have left anyway
+    await ask('/leave', { worker_token }, 0, left).catch(() => {})
     return false
   }
 
