@@ -49,15 +49,12 @@ def fleet(whole_fleet: Fleet) -> Iterator[Fleet]:
         if gateway.process.poll() is not None:
             gateway.up()
     yield whole_fleet
-    for worker in whole_fleet.workers.values():
-        assert worker.process is not None
-        if worker.process.poll() is None:
-            worker.leave()
-    whole_fleet.workers.clear()
+    whole_fleet.leave()
 
 
 @pytest.fixture
 def between(fleet: Fleet) -> Iterator[Between]:
-    """Yield a proxy before the first gateway."""
+    """Yield a proxy before the first gateway; who asks through it leaves first."""
     with Between(fleet.gateways[0].url).open() as proxy:
         yield proxy
+        fleet.leave()

@@ -310,6 +310,14 @@ class Fleet:
 
         return str(until(who, lambda: f"{p} is not registered: {process.log()}"))
 
+    def leave(self) -> None:
+        """Have all workers leave."""
+        for worker in self.workers.values():
+            assert worker.process is not None
+            if worker.process.poll() is None:
+                worker.leave()
+        self.workers.clear()
+
     # --- what is asked of the control plane ---
 
     def ask(self, method: str, path: str, body: Any = None, *, wait_s: float = 0.0) -> Any:

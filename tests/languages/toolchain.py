@@ -40,14 +40,18 @@ class Toolchain:
         _run(go, "build", "-o", str(built), ".", cwd=source)
         return cls(_node(), go, built)
 
+    def env(self) -> dict[str, str]:
+        """Return the environment in which they are found, and fetch nothing."""
+        places = [str(Path(program).parent) for program in (self.node, self.go)]
+        return {"PATH": ":".join([*places, os.environ["PATH"]]), **_alone(self.go)}
+
+
+def _alone(go: str) -> dict[str, str]:
+    return {"GOTOOLCHAIN": "local", "GOPROXY": "off", "GOROOT": str(Path(go).parents[1])}
+
 
 def _run(go: str, *words: str, cwd: Path) -> None:
-    env = {
-        **os.environ,
-        "GOTOOLCHAIN": "local",
-        "GOPROXY": "off",
-        "GOROOT": str(Path(go).parents[1]),
-    }
+    env = {**os.environ, **_alone(go)}
     done = subprocess.run(
         [go, *words], cwd=cwd, env=env, capture_output=True, text=True, check=False
     )
