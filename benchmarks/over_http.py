@@ -23,7 +23,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -186,7 +186,7 @@ async def scene(server: EmbeddedServer, client: redis.Redis) -> AsyncIterator[Sc
             yield Scene(server.url, client, json.loads(said)["web"], pid, node)
 
 
-async def _together(count: int, each: Callable[[int], Awaitable[None]]) -> None:
+async def _together(count: int, each: Callable[[int], Coroutine[Any, Any, None]]) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(count):
             tasks.start_soon(each, number)
