@@ -212,7 +212,7 @@ class Fleet:
     server: EmbeddedServer
     directory: Path
     toolchain: Toolchain
-    ttl_s: float = 5.0
+    ttl_s: float = 8.0
     record: Recorder = attrs.field(init=False)
     gateways: list[Gateway] = attrs.field(factory=list)
     workers: dict[str, Process] = attrs.field(factory=dict)
@@ -234,7 +234,7 @@ class Fleet:
         directory: Path,
         toolchain: Toolchain,
         *,
-        ttl_s: float = 5.0,
+        ttl_s: float = 8.0,
         gateways: int = 2,
     ) -> Iterator[Self]:
         """Yield a pool that has gateways, and no workers yet."""

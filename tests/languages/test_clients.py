@@ -130,7 +130,7 @@ def test_who_is_cut_off_stops_before_anybody_else_begins(
     """By `expires_in_s` alone, and it comes back as another worker (G-03)."""
     key = f"cut-{language}"
     alone = fleet.worker(language, gateways=[between.url])
-    job = fleet.dispatch(key, ms=8000)
+    job = fleet.dispatch(key, ms=12_000)
     fleet.await_event("start", key=key)
     heir = fleet.worker(other(language))
     between.is_cut = True
@@ -154,7 +154,7 @@ def test_what_is_completed_too_late_is_refused(
     """The token of a lease that is over does nothing, and the result is the new owner's."""
     key = f"late-{language}"
     alone = fleet.worker(language, gateways=[between.url])
-    job = fleet.dispatch(key, ms=1500)
+    job = fleet.dispatch(key, ms=500)
     first = fleet.await_event("start", key=key)
     heir = fleet.worker(other(language))
     between.held["complete"] = threading.Event()
