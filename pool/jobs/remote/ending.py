@@ -28,7 +28,7 @@ from pool.errors import (
 )
 from pool.events import AttemptFailed, CommitRefused
 from pool.jobs.context import Context, Ranks
-from pool.jobs.remote.claims import EndOutcome, Ended, Failure, JobClaim, WorkerClaim
+from pool.jobs.remote.claims import Ended, EndOutcome, Failure, JobClaim, WorkerClaim
 from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
 from pool.jobs.worker.settlement import outcome_text
 from pool.names import pair
@@ -99,9 +99,9 @@ class Endings:
         job, options = failure.job, claim.handlers.get(failure.job.handler, Options())
         kind = one_line(failure.type, ERROR_CHARS_MAX) or "Error"
         error, attempt = f"{kind}: {failure.message}", job.attempt
-        if options.kind == "service" and record is not None:
-            if now_ms - record.since_ms >= 1000 * options.healthy_s:
-                attempt = 1  # it was well for long enough: this failure is a first one
+        ran_ms = now_ms - record.since_ms if record is not None else 0.0
+        if options.kind == "service" and ran_ms >= 1000 * options.healthy_s:
+            attempt = 1  # it was well for long enough: this failure is a first one
         decision: ParkJob | Wait
         decision = after_failure(
             attempt, options, self.context.io.dice, cause="failed", error=error
@@ -166,9 +166,7 @@ class Endings:
                 found.append(await self._ended(claim, job, edge, changed))
         return found
 
-    async def advance(
-        self, claim: WorkerClaim, lane: int, edges: Sequence[Edge]
-    ) -> list[Changed]:
+    async def advance(self, claim: WorkerClaim, lane: int, edges: Sequence[Edge]) -> list[Changed]:
         """Carry one batch out, and tell who waits.
 
         Raises:

@@ -92,8 +92,7 @@ class Visit:
     @property
     def count(self) -> int:
         """How many jobs were found to be handed out."""
-        found = sum(map(len, self.starts.values())) + sum(map(len, self.forgotten.values()))
-        return found
+        return sum(map(len, (*self.starts.values(), *self.forgotten.values())))
 
     def expires_in_s(self) -> float:
         """Return for how long nobody else can have what it holds, from when the request came."""
@@ -124,7 +123,7 @@ class Visit:
         if failed or len(self.errors) >= len(self.lanes):
             raise again(self.errors[(failed or list(self.errors))[0]])
 
-    async def _renew_in(self, lane: int, wants: int, finds_all: bool) -> None:  # noqa: FBT001 - a task's
+    async def _renew_in(self, lane: int, wants: int, finds_all: bool) -> None:
         mine = self.held(lane)
         takes = len(mine) + wants if wants else self.open_takes(lane)
         self.errors.pop(lane, None)
@@ -163,7 +162,9 @@ class Visit:
             "XRANGE", stream, "-", "+", "COUNT", max(1, self.claim.capacity), repeatable=True
         )
         for entry_id, flat in entries:
-            fields = {n.decode(errors="replace"): v for n, v in zip(flat[::2], flat[1::2], strict=True)}
+            fields = {
+                n.decode(errors="replace"): v for n, v in zip(flat[::2], flat[1::2], strict=True)
+            }
             start = Start.parse(entry_id, fields)
             if start is not None and start.key not in self.running:
                 self.starts[lane][start.key] = start

@@ -1,4 +1,4 @@
-"""Open polls: their workers' streams are read, and their leases renewed, for all of them at once.
+r"""Open polls: their workers' streams are read, and their leases renewed, for all of them at once.
 
     open --> waits --starts, signals: rung--> closing --> gone
                |  \--another poll of the worker; this node closes; its lease is gone: over
@@ -335,7 +335,7 @@ class Waiting(Actor[Message]):
             desk.said[lane] = said
 
     async def _pull(self, lane: int, left: int) -> None:
-        """Have those that wait given what nobody has, in turn; of the same handlers until none is."""
+        """Have those that wait given what nobody has; of the same handlers until none is."""
         alike: dict[frozenset[str], list[Desk]] = defaultdict(list)
         for desk in self._idle(lane):
             alike[frozenset(desk.claim.handlers)].append(desk)
@@ -367,5 +367,3 @@ class Waiting(Actor[Message]):
             return None  # what it says of the worker, or the lane, the next renewal says
         self.context.tell_unassigned(lane, pulled.left if pulled.granted else 0)
         return pulled
-
-

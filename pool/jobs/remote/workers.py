@@ -1,13 +1,13 @@
-r"""Workers that poll, as Python calls: a gateway runs on their behalf the scripts that a worker runs.
+"""Workers that poll, as Python calls: a gateway runs for them the scripts that a worker runs.
 
-A polling worker is a worker of the fleet like any other: an identity `W.1` in each lane, with its
-own lease, `stream:W.1`, `owned:W.1`, `signal:W.1` and an entry in `workers`.  All that is true of it
-stands there, or is brought by each request (`claims.py`), so any gateway serves any of them, and one
-that dies loses nothing.  No script and no kind of state is made for it.
+A polling worker is one of the fleet like any other: an identity `W.1` in each lane, with a lease,
+`stream:W.1`, `owned:W.1`, `signal:W.1` and an entry in `workers`.  All that is true of it stands
+there, or is brought by each request (`claims.py`), so any gateway serves any of them, and one that
+dies loses nothing.  No script and no kind of state is made for it.
 
     register   join.lua in each lane, then `workers`
-    poll       renew.lua says how many keys it takes --> what it was granted is read, or waited for -->
-               renew.lua says 0 --> advance.lua acknowledges --> answer
+    poll       renew.lua says how many keys it takes --> what it was granted is read, or waited for
+               --> renew.lua says 0 --> advance.lua acknowledges --> answer
     heartbeat  renew.lua says 0, or what the poll that is open here said
     complete, fail, release, save    advance.lua
     leave      renew.lua says 0 --> advance.lua gives all back --> leave.lua
@@ -20,19 +20,19 @@ record only whoever names its owner and epoch, once.  A gateway writes of a work
 request of its client asks for; but while a poll of one that holds nothing waits, it renews it.
 
 Gateway, client or server dies after ...
-    join.lua              the lease ends, and the reaper forgets it; an entry is never there without one
-    the entry             likewise; whoever reaps takes the entry out.  Its client registers again
-    it was opened         it stays open until its next request, or its lease's end.  What it is granted
-                          is handed out by the next poll, at any gateway, or given back by a heartbeat
-    it was closed         what was granted before that likewise
-    the acknowledgement   it is the worker's by its record, and the next poll does not name it: handed
-                          out again, under the same claim
-    the answer was sent   its client runs it, and beats; or its lease ends, and it is reaped as of
-                          any worker that died
-    advance.lua ended it  the repeated request is told its own outcome
-    leave.lua, in part    the other lanes' leases end by themselves
-    anything, server      as for every worker: what it lost is lost; a lane that lost its data says so
-                          (`register_again`), its jobs are `lost`, those of other lanes may be ended
+    join.lua             the lease ends, and the reaper forgets it
+    the entry            likewise; whoever reaps takes the entry out.  Its client registers again
+    it was opened        it stays open until its next request, or its lease's end.  What it is
+                         granted the next poll hands out, at any gateway, or a beat gives back
+    it was closed        what was granted before that likewise
+    the acknowledgement  it is the worker's by its record, and the next poll does not name it:
+                         handed out again, under the same claim
+    the answer was sent  its client runs it, and beats; or its lease ends, and it is reaped as of
+                         any worker that died
+    an end               the repeated request is told its own outcome
+    leave.lua, in part   the other lanes' leases end by themselves
+    anything: a server   as for every worker: what it lost is lost.  A lane that lost its data says
+                         so (`register_again`): its jobs are `lost`, those of others may be ended
 
 A late or repeated request: a poll looks at what stands there, so twice the same is the same answer;
 a beat renews once more; an end is refused, or told its own outcome; `leave` again finds nothing.
@@ -42,8 +42,8 @@ the later takes over, and the former is answered at once; at two both may bring 
 what the second acknowledges is acknowledged already.  A poll that holds nothing ends as soon as its
 renewal is told that jobs were handed out elsewhere: from there on the client must beat.
 
-Lease: `expires_in_s` is the end of the shortest granted lease less the margin, from when the request
-came; its client counts from when it sent that, so it stops before anybody else may begin (G-03).
+Lease: `expires_in_s` is the end of the shortest lease granted, less the margin, from when the
+request came; its client counts from when it sent that, so it stops before others may begin (G-03).
 """
 
 from __future__ import annotations
@@ -207,9 +207,7 @@ class RemoteWorkers:
             await self.replica.wait_for(written.at)
         timing = Timing(min(each.ttl.ms for each in joined.values()) / 1000)
         left_s = asked_s + timing.ttl_s - timing.margin_s - self.context.io.clock()
-        return Registered(
-            claim=claim, heartbeat_s=self._heartbeat_s, expires_in_s=max(0.0, left_s)
-        )
+        return Registered(claim=claim, heartbeat_s=self._heartbeat_s, expires_in_s=max(0.0, left_s))
 
     async def _join(self, worker_id: str, options: dict[str, Options]) -> dict[int, Joined]:
         """Join the lanes that answer; at least one."""
@@ -324,12 +322,12 @@ class RemoteWorkers:
         checks.seconds("wait_s", wait_s, 0.0, WAIT_MAX_S)
         self.waiting.check_open()
         visit = self._visit(claim, held)
-        wants = 0 if any(self._standing(claim)) else max(
-            0, min(jobs_max, claim.capacity - len(visit.beats))
+        wants = (
+            0
+            if any(self._standing(claim))
+            else max(0, min(jobs_max, claim.capacity - len(visit.beats)))
         )
-        until_s = visit.arrived_s + (
-            min(wait_s, self._heartbeat_s) if visit.beats else wait_s
-        )
+        until_s = visit.arrived_s + (min(wait_s, self._heartbeat_s) if visit.beats else wait_s)
         desk = self.waiting.open(claim, frozenset(visit.beats), wants)
         try:
             await visit.renew(wants)
@@ -550,9 +548,7 @@ class RemoteWorkers:
         made = ((job, partial(self._endings.released, job, state)) for job, state in items)
         return await self._endings.made(made, claim)
 
-    async def save(
-        self, claim: WorkerClaim, job: JobClaim, state: Any, *, seen: int = 0
-    ) -> Ended:
+    async def save(self, claim: WorkerClaim, job: JobClaim, state: Any, *, seen: int = 0) -> Ended:
         """Store a job's state, and take out the messages up to `seen`, in one step.
 
         Raises:
@@ -649,9 +645,7 @@ class RemoteWorkers:
         if not desk.gone and not any(self._standing(desk.claim)):
             self._announce(desk.claim, (), has_closed=True)
 
-    def _announce(
-        self, claim: WorkerClaim, gone: Iterable[int], *, has_closed: bool
-    ) -> None:
+    def _announce(self, claim: WorkerClaim, gone: Iterable[int], *, has_closed: bool) -> None:
         """Write its entry where it is missing, or is another; of each worker one at a time."""
         entry = self._entry(claim, gone, has_closed=has_closed)
         if self.replica.items.get(claim.id.encode()) == entry or claim.id in self._announcing:
