@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import attrs
 import pytest
+from anyio.streams.text import TextReceiveStream
 
 from pool import Handlers, Node
 from pool.core.record import Progress
@@ -33,6 +36,10 @@ from pool.jobs.remote.claims import (
 )
 from pool.jobs.roster import REMOTE
 from pool.names import Names, lane_of
+from pool.ops import inspect, members
+from pool.ops.cli.doctor import diagnose
+from pool.ops.cli.why import fetch
+from pool.redis.url import Url
 
 if TYPE_CHECKING:
     from pool.jobs.remote.workers import RemoteWorkers
@@ -204,25 +211,49 @@ async def test_a_gateway_that_is_gone_with_its_poll_open_loses_nothing(
     first = await fleet.node(lanes=lanes)
     other = await fleet.node(lanes=lanes)
     mine = await client(first)
-    remote = await door(first)
-    renew = remote.waiting.leases.renew
+    leases = (await door(first)).waiting.leases
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(mine.poll)
         await opened(fleet, mine, lanes)
-
-        async def dead(*_: Any) -> Any:
-            await anyio.sleep_forever()
-
-        remote.waiting.leases.renew = dead  # type: ignore[method-assign]
-        remote.waiting.leases.is_over = lambda: True
+        leases.is_over = lambda: True  # it says nothing more, as one that was killed
         tasks.cancel_scope.cancel()
     assert any(takes(fleet, mine, lane) for lane in range(lanes))  # nobody has closed it
     for n in range(4):
         await other.dispatch("add", f"k{n}", n)
     mine.doors = [await door(other)]
     await mine.until(4)
-    remote.waiting.leases.renew = renew  # type: ignore[method-assign]
     assert [each.outcome for each in await mine.complete(1)] == ["done"] * 4
+
+
+async def test_a_gateway_is_killed_before_and_after_it_handed_a_job_out(
+    fleet: Fleet, anyio_backend_name: str
+) -> None:
+    """By SIGKILL: another one hands the same out, once, and settles it."""
+    node = await fleet.node()
+    for is_late in (False, True):
+        where = [str(Path(__file__).with_name("gateway_member.py")), fleet.pool, fleet.url]
+        gateway = await anyio.open_process([sys.executable, *where, anyio_backend_name])
+        try:
+            assert gateway.stdout is not None
+            lines = TextReceiveStream(gateway.stdout)
+            with anyio.fail_after(WAIT_S):
+                claim = WorkerClaim.parse((await lines.receive()).strip())
+                mine = Client(claim, [await door(node)])
+                await opened(fleet, mine, 1)
+                if is_late:
+                    ref = await node.dispatch("add", "k", 1)
+                    job = JobClaim.parse((await lines.receive()).strip())
+        finally:
+            gateway.kill()
+            await gateway.wait()
+        if not is_late:
+            ref = await node.dispatch("add", "k", 1)
+        told = await mine.poll()
+        assert [out.job.key for out in told.jobs] == ["k"]
+        assert not is_late or told.jobs[0].job == job
+        await mine.complete(7)
+        assert await ref.result(timeout_s=WAIT_S) == 7
+        await mine.door.leave(claim)
 
 
 async def test_a_worker_that_is_not_heard_any_more_loses_its_jobs_to_others(
@@ -327,8 +358,7 @@ async def test_failures_are_retried_and_then_parked(fleet: Fleet) -> None:
     with pytest.raises(JobParked) as told:
         await ref.result(timeout_s=WAIT_S)
     assert told.value.last_error == "Error: again"
-    letters = (await node.parked.list()).letters
-    history = (await node.parked.show(letters[0].key, letters[0].job_id)).history
+    history = (await node.parked.show("k", ref.job_id)).history
     assert [(each.type, each.message) for each in history] == [
         ("ValueError", "no"),
         ("Error", "again"),
@@ -497,16 +527,16 @@ async def test_pauses_cordons_and_drains_are_heard(fleet: Fleet, lanes: int) -> 
 
         tasks.start_soon(poll)
         await opened(fleet, mine, lanes)
-        report = await node.cordon(mine.claim.id, wait_s=WAIT_S)
+        report = await node.cordon(mine.claim.id, timeout_s=WAIT_S)
         assert report.is_complete
     assert told[0].is_cordoned
     assert not told[0].is_draining
     await node.dispatch("add", "m", 1)
     assert not (await mine.poll(wait_s=0.0)).jobs
-    await node.uncordon(mine.claim.id, wait_s=0.0)
+    await node.uncordon(mine.claim.id, timeout_s=0.0)
     await mine.until(1)
     await mine.complete(0)
-    await node.drain_member(REMOTE, wait_s=0.0)
+    await node.drain_member(REMOTE, timeout_s=0.0)
     with anyio.fail_after(WAIT_S):
         while not (await mine.poll(wait_s=0.1)).is_draining:
             pass
@@ -548,6 +578,32 @@ async def test_who_has_no_room_for_what_it_was_granted_gives_it_back(fleet: Flee
             await mine.poll(wait_s=1.0)
             done |= mine.held.keys()
             await mine.complete(0)
+
+
+# --- what operators see ---------------------------------------------------------------------------
+
+
+async def test_it_is_seen_as_a_worker_of_no_node_and_as_nobodys_orphan(
+    fleet: Fleet, lanes: int
+) -> None:
+    node = await fleet.node(lanes=lanes)
+    mine = await client(node, label="js-1", version="7")
+    await node.dispatch("add", "k", 1)
+    await mine.until(1)
+    url = Url.parse(fleet.url)
+    async with inspect.opened(fleet.pool, url) as (pipeline, found):
+        seen = await members.read(pipeline, found)
+    [row] = seen.workers
+    assert (row.id, row.node, row.label, row.version) == (mine.claim.id, REMOTE, "js-1", "7")
+    assert (row.host, row.pid, row.running, row.standing) == ("elsewhere", 17, 1, "closed")
+    remote = next(each for each in seen.nodes if each.id == REMOTE)
+    assert (remote.standing, remote.workers, remote.running) == ("live", 1, 1)
+    told = await diagnose(fleet.pool, url)
+    assert [each.rule for each in told.findings if mine.claim.id in str(each)] == []
+    facts = await fetch(fleet.pool, url, "k")
+    assert facts.owner is not None
+    assert (facts.owner.node, facts.owner.host) == (REMOTE, "elsewhere")
+    await mine.complete(0)
 
 
 # --- what cannot be -------------------------------------------------------------------------------
@@ -594,7 +650,7 @@ async def test_claims_of_others_are_refused(fleet: Fleet) -> None:
 async def test_arguments_that_nobody_here_can_read_are_left_or_parked(fleet: Fleet) -> None:
     codec = Handlers()
 
-    @codec.job("add", version=2)
+    @codec.job("add", version=2, upcast=lambda _, args, kwargs: (args, kwargs))
     async def add(job: Any, n: int) -> None: ...
 
     node = await fleet.node()

@@ -157,7 +157,7 @@ class Endings:
             try:
                 told = await self.advance(claim, lane, [edge for _, edge in some])
             except Gone:
-                found += [await self._of_gone(claim, job) for job, _ in some]
+                found += [await self._of_gone(claim, job, edge) for job, edge in some]
                 continue
             except PoolError as error:
                 found += [Ended(job, error=error) for job, _ in some]
@@ -213,7 +213,7 @@ class Endings:
             self.over(claim, job, edge, changed)
             return Ended(job, outcome, in_s=edge.delay_ms / 1000 if type(edge) is WaitEdge else 0.0)
         match status:
-            case EdgeStatus.REPEAT:
+            case EdgeStatus.REPEAT if changed.facts in _OWN[type(edge)]:
                 return Ended(job, "repeated")
             case EdgeStatus.FULL:
                 return Ended(job, error=StorageFull())
@@ -221,7 +221,7 @@ class Endings:
                 claim, job
             ):
                 return Ended(job, "repeated", in_s=edge.delay_ms / 1000)
-            case EdgeStatus.SETTLED:
+            case EdgeStatus.SETTLED | EdgeStatus.REPEAT:  # in its name, but not as it says now
                 return self._refused(job, "superseded", changed)
             case EdgeStatus.UNREADABLE:
                 return self._refused(job, "unreadable", changed)
@@ -270,11 +270,12 @@ class Endings:
         mine = (claim.name, job.attempt)
         return job_id == job.id and any((a.owner, a.number) == mine for a in attempts(told))
 
-    async def _of_gone(self, claim: WorkerClaim, job: JobClaim) -> Ended:
+    async def _of_gone(self, claim: WorkerClaim, job: JobClaim, edge: Edge) -> Ended:
         """Say what became of a job whose worker is fenced: it may have ended it before."""
         found = await self.look(job)
         if isinstance(found, Outcome) and (found.owner, found.epoch) == (claim.name, job.epoch):
-            return Ended(job, "repeated")
+            if found.word in _OWN[type(edge)]:
+                return Ended(job, "repeated")
         self.context.emit(CommitRefused(key=job.key, epoch=job.epoch, answer="GONE"))
         return Ended.refused(job, "expired")
 
@@ -313,6 +314,15 @@ _OUTCOMES: Final[dict[tuple[type[Edge], EdgeStatus], EndOutcome]] = {
     (GrantEdge, EdgeStatus.UNASSIGNED): "released",
     (GrantEdge, EdgeStatus.DONE): "cancelled",  # somebody had asked it to stop
     (SaveEdge, EdgeStatus.DONE): "saved",
+}
+
+# The outcomes that each makes, if it makes any.
+_OWN: Final[dict[type[Edge], frozenset[str]]] = {
+    DoneEdge: frozenset({"done"}),
+    WaitEdge: frozenset({"parked", "cancelled"}),
+    ParkEdge: frozenset({"parked"}),
+    GrantEdge: frozenset({"cancelled"}),
+    SaveEdge: frozenset(),
 }
 
 
