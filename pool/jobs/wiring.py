@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 import attrs
@@ -35,7 +35,6 @@ from pool.jobs.fleet.sweeper import Sweeper
 from pool.jobs.handlers import Handlers
 from pool.jobs.lifespans import Lifespans
 from pool.jobs.listener import Listener
-from pool.jobs.remote.workers import RemoteWorkers
 from pool.jobs.roster import SHUTDOWN_KEY, WorkerEntry
 from pool.jobs.run import Run
 from pool.jobs.scheduling import WantedSchedule
@@ -63,6 +62,9 @@ from pool.runtime.actor import Actor
 from pool.runtime.hang import FROZEN_S
 from pool.runtime.session import CLOSE_BUDGET_S
 from pool.runtime.stream_tailer import Fields
+
+if TYPE_CHECKING:
+    from pool.jobs.remote.workers import RemoteWorkers
 
 Actors: TypeAlias = tuple[Actor[Any], ...]
 _SIGNALS_MAX: Final = 10_000  # wake-ups kept for a node that does not read
@@ -270,6 +272,8 @@ class Wiring:
             if not self._is_open:
                 raise NotRunning(state="closing")
             if self._remote is None:
+                from pool.jobs.remote.workers import RemoteWorkers
+
                 remote = RemoteWorkers(
                     context=self.context,
                     replica=self.replica,

@@ -1,4 +1,4 @@
-"""A gateway that is killed: it says each claim that it made, in a line, before its client hears it."""
+"""A gateway that is killed: it says the claims that it made, each in a line."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from pool import Node
 from pool.jobs.remote.claims import HandlerOffer
 
 
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 async def main(pool: str, url: str) -> None:
     async with Node(pool, url, observers=()) as node:
         remote = await node._open_wiring.remote_workers()
         offers = [HandlerOffer.of("add")]
         claim = (await remote.register(offers, capacity=4)).claim
-        print(claim.pack(), flush=True)
+        say(claim.pack())
         told = await remote.poll(claim, jobs_max=4, wait_s=30.0)
         for out in told.jobs:
-            print(out.job.pack(), flush=True)
+            say(out.job.pack())
         await anyio.sleep_forever()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 import pytest
-from anyio.streams.text import TextReceiveStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from pool import Handlers, Node
 from pool.core.record import Progress
@@ -27,7 +27,7 @@ from pool.errors import (
 )
 from pool.jobs.remote.claims import (
     Beat,
-    Ended,
+    EndedJob,
     Failure,
     HandlerOffer,
     JobClaim,
@@ -84,7 +84,7 @@ class Client:
         held = beats or [Beat(job) for job in self.held.values()]
         return self._heard(await self.door.heartbeat(self.claim, held))
 
-    async def complete(self, value: Any, *keys: str) -> list[Ended]:
+    async def complete(self, value: Any, *keys: str) -> list[EndedJob]:
         items = [(self.held[key], value) for key in keys or self.held]
         told = await self.door.complete(self.claim, items)
         for each in told:
@@ -159,8 +159,8 @@ async def opened(fleet: Fleet, mine: Client, lanes: int) -> None:
 
 
 def takes(fleet: Fleet, mine: Client, lane: int) -> int:
-    text = fleet.client.hget(Names(fleet.pool, lane).open, mine.claim.id)
-    return int(text.split(b"|")[1]) if text else 0  # type: ignore[union-attr]
+    text: Any = fleet.client.hget(Names(fleet.pool, lane).open, mine.claim.id)
+    return int(text.split(b"|")[1]) if text else 0
 
 
 async def test_a_backlog_is_pulled_and_never_more_than_it_has_room_for(
@@ -225,35 +225,40 @@ async def test_a_gateway_that_is_gone_with_its_poll_open_loses_nothing(
     assert [each.outcome for each in await mine.complete(1)] == ["done"] * 4
 
 
-async def test_a_gateway_is_killed_before_and_after_it_handed_a_job_out(
-    fleet: Fleet, anyio_backend_name: str
+async def line(lines: BufferedByteReceiveStream) -> str:
+    return (await lines.receive_until(b"\n", 10_000)).decode()
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+async def test_a_gateway_is_killed_before_or_after_it_handed_a_job_out(
+    fleet: Fleet, anyio_backend_name: str, is_late: bool
 ) -> None:
     """By SIGKILL: another one hands the same out, once, and settles it."""
     node = await fleet.node()
-    for is_late in (False, True):
-        where = [str(Path(__file__).with_name("gateway_member.py")), fleet.pool, fleet.url]
-        gateway = await anyio.open_process([sys.executable, *where, anyio_backend_name])
-        try:
-            assert gateway.stdout is not None
-            lines = TextReceiveStream(gateway.stdout)
-            with anyio.fail_after(WAIT_S):
-                claim = WorkerClaim.parse((await lines.receive()).strip())
-                mine = Client(claim, [await door(node)])
-                await opened(fleet, mine, 1)
-                if is_late:
-                    ref = await node.dispatch("add", "k", 1)
-                    job = JobClaim.parse((await lines.receive()).strip())
-        finally:
-            gateway.kill()
-            await gateway.wait()
-        if not is_late:
-            ref = await node.dispatch("add", "k", 1)
-        told = await mine.poll()
-        assert [out.job.key for out in told.jobs] == ["k"]
-        assert not is_late or told.jobs[0].job == job
-        await mine.complete(7)
-        assert await ref.result(timeout_s=WAIT_S) == 7
-        await mine.door.leave(claim)
+    where = [str(Path(__file__).with_name("gateway_member.py")), fleet.pool, fleet.url]
+    gateway = await anyio.open_process([sys.executable, *where, anyio_backend_name])
+    handed: list[JobClaim] = []
+    try:
+        assert gateway.stdout is not None
+        lines = BufferedByteReceiveStream(gateway.stdout)
+        with anyio.fail_after(WAIT_S):
+            mine = Client(WorkerClaim.parse(await line(lines)), [await door(node)])
+            await opened(fleet, mine, 1)
+            if is_late:
+                await node.dispatch("add", "k", 1)
+                handed.append(JobClaim.parse(await line(lines)))
+    finally:
+        gateway.kill()
+        await gateway.wait()
+    if not is_late:
+        await node.dispatch("add", "k", 1)
+    told = await mine.poll()
+    assert [out.job.key for out in told.jobs] == ["k"]
+    assert [out.job for out in told.jobs] == (handed or [told.jobs[0].job])
+    ref = await node.job("k")
+    await mine.complete(7)
+    assert await ref.result(timeout_s=WAIT_S) == 7
+    await mine.door.leave(mine.claim)
 
 
 async def test_a_worker_that_is_not_heard_any_more_loses_its_jobs_to_others(

@@ -199,7 +199,7 @@ class Failure:
 
 
 @attrs.frozen(kw_only=True)
-class Registered:
+class Registration:
     """A worker that was registered."""
 
     claim: WorkerClaim
@@ -220,7 +220,7 @@ class HandedOut:
 
 
 @attrs.frozen
-class Told:
+class ToStop:
     """A job that the worker shall end.
 
     stop: somebody asked for it, `detail` says why; end it, then complete or release it.
@@ -254,7 +254,7 @@ class Polled:
     """The answer to a poll or a heartbeat."""
 
     jobs: Sequence[HandedOut] = ()
-    stop: Sequence[Told] = ()
+    stop: Sequence[ToStop] = ()
     messages: Sequence[Message] = ()
     lost: Sequence[Lost] = ()
     is_draining: bool = False  # it is given no jobs any more: end what it has, and leave
@@ -267,7 +267,7 @@ class Polled:
 
 
 @attrs.frozen
-class Ended:
+class EndedJob:
     """What became of one item of `complete`, `fail`, `release` or `save`."""
 
     job: JobClaim
@@ -276,7 +276,7 @@ class Ended:
     in_s: float = 0.0  # of what is retried: when
 
     @classmethod
-    def refused(cls, job: JobClaim, reason: str) -> Ended:
+    def refused(cls, job: JobClaim, reason: str) -> EndedJob:
         """Say that it is not the worker's to end."""
         error = ClaimRefused(key=job.key, job_id=job.id, epoch=job.epoch, reason=reason)
         return cls(job, error=error)

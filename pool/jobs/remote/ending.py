@@ -28,13 +28,21 @@ from pool.errors import (
 )
 from pool.events import AttemptFailed, CommitRefused
 from pool.jobs.context import Context, Ranks
-from pool.jobs.remote.claims import Ended, EndOutcome, Failure, JobClaim, WorkerClaim
+from pool.jobs.remote.claims import EndedJob, EndOutcome, Failure, JobClaim, WorkerClaim
 from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
 from pool.jobs.worker.settlement import outcome_text
 from pool.names import pair
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.change import Advanced, Changed, EdgeStatus
-from pool.redis.commands.edges import DoneEdge, Edge, GrantEdge, ParkEdge, SaveEdge, WaitEdge
+from pool.redis.commands.edges import (
+    CancelEdge,
+    DoneEdge,
+    Edge,
+    GrantEdge,
+    ParkEdge,
+    SaveEdge,
+    WaitEdge,
+)
 from pool.redis.commands.upkeep import Owned
 from pool.redis.pipeline import BATCH_BYTES_MAX
 
@@ -133,14 +141,14 @@ class Endings:
 
     async def made(
         self, items: Iterable[tuple[JobClaim, Callable[[], Edge]]], claim: WorkerClaim
-    ) -> list[Ended]:
+    ) -> list[EndedJob]:
         """Make the edges, and carry them out; of what cannot be made nothing is done."""
-        ended, made = dict[int, Ended](), defaultdict[int, list[tuple[int, Item]]](list)
+        ended, made = dict[int, EndedJob](), defaultdict[int, list[tuple[int, Item]]](list)
         for at, (job, make) in enumerate(items):
             try:
                 made[job.lane].append((at, (job, make())))
             except (PayloadEncodingError, PayloadTooLarge) as error:
-                ended[at] = Ended(job, error=error)
+                ended[at] = EndedJob(job, error=error)
         for lane, those in made.items():
             told = await self.end(claim, lane, [item for _, item in those])
             ended |= {at: each for (at, _), each in zip(those, told, strict=True)}
@@ -150,9 +158,9 @@ class Endings:
             raise errors[0]
         return [ended[at] for at in sorted(ended)]
 
-    async def end(self, claim: WorkerClaim, lane: int, items: Sequence[Item]) -> list[Ended]:
+    async def end(self, claim: WorkerClaim, lane: int, items: Sequence[Item]) -> list[EndedJob]:
         """Carry edges out; an error of the store is that of each."""
-        found = list[Ended]()
+        found = list[EndedJob]()
         for some in _batches(items):
             try:
                 told = await self.advance(claim, lane, [edge for _, edge in some])
@@ -160,7 +168,7 @@ class Endings:
                 found += [await self._of_gone(claim, job, edge) for job, edge in some]
                 continue
             except PoolError as error:
-                found += [Ended(job, error=error) for job, _ in some]
+                found += [EndedJob(job, error=error) for job, _ in some]
                 continue
             for (job, edge), changed in zip(some, told, strict=True):
                 found.append(await self._ended(claim, job, edge, changed))
@@ -200,7 +208,7 @@ class Endings:
 
     async def _ended(
         self, claim: WorkerClaim, job: JobClaim, edge: Edge, changed: Changed
-    ) -> Ended:
+    ) -> EndedJob:
         status = changed.status
         if status is EdgeStatus.MOVED_ON and changed.facts != edge.handler:
             edge.handler = changed.facts  # its record names another than its start did
@@ -211,16 +219,18 @@ class Endings:
         outcome = _OUTCOMES.get((type(edge), status))
         if outcome is not None:
             self.over(claim, job, edge, changed)
-            return Ended(job, outcome, in_s=edge.delay_ms / 1000 if type(edge) is WaitEdge else 0.0)
+            return EndedJob(
+                job, outcome, in_s=edge.delay_ms / 1000 if type(edge) is WaitEdge else 0.0
+            )
         match status:
             case EdgeStatus.REPEAT if changed.facts in _OWN[type(edge)]:
-                return Ended(job, "repeated")
+                return EndedJob(job, "repeated")
             case EdgeStatus.FULL:
-                return Ended(job, error=StorageFull())
+                return EndedJob(job, error=StorageFull())
             case EdgeStatus.FENCED if isinstance(edge, WaitEdge) and await self._has_failed(
                 claim, job
             ):
-                return Ended(job, "repeated", in_s=edge.delay_ms / 1000)
+                return EndedJob(job, "repeated", in_s=edge.delay_ms / 1000)
             case EdgeStatus.SETTLED | EdgeStatus.REPEAT:  # in its name, but not as it says now
                 return self._refused(job, "superseded", changed)
             case EdgeStatus.UNREADABLE:
@@ -253,9 +263,9 @@ class Endings:
             )
         )
 
-    def _refused(self, job: JobClaim, reason: str, changed: Changed) -> Ended:
+    def _refused(self, job: JobClaim, reason: str, changed: Changed) -> EndedJob:
         self.context.emit(CommitRefused(key=job.key, epoch=job.epoch, answer=str(changed)))
-        return Ended.refused(job, reason)
+        return EndedJob.refused(job, reason)
 
     async def _has_failed(self, claim: WorkerClaim, job: JobClaim) -> bool:
         """Say whether this attempt was told to have failed before, by this worker."""
@@ -270,14 +280,15 @@ class Endings:
         mine = (claim.name, job.attempt)
         return job_id == job.id and any((a.owner, a.number) == mine for a in attempts(told))
 
-    async def _of_gone(self, claim: WorkerClaim, job: JobClaim, edge: Edge) -> Ended:
+    async def _of_gone(self, claim: WorkerClaim, job: JobClaim, edge: Edge) -> EndedJob:
         """Say what became of a job whose worker is fenced: it may have ended it before."""
         found = await self.look(job)
-        if isinstance(found, Outcome) and (found.owner, found.epoch) == (claim.name, job.epoch):
-            if found.word in _OWN[type(edge)]:
-                return Ended(job, "repeated")
+        mine = (claim.name, job.epoch)
+        is_own = isinstance(found, Outcome) and (found.owner, found.epoch) == mine
+        if is_own and found.word in _OWN[type(edge)]:
+            return EndedJob(job, "repeated")
         self.context.emit(CommitRefused(key=job.key, epoch=job.epoch, answer="GONE"))
-        return Ended.refused(job, "expired")
+        return EndedJob.refused(job, "expired")
 
     async def look(self, job: JobClaim) -> Any:
         """Return the record or outcome of a job, if either can be had."""
@@ -313,6 +324,7 @@ _OUTCOMES: Final[dict[tuple[type[Edge], EdgeStatus], EndOutcome]] = {
     (GrantEdge, EdgeStatus.GRANTED): "released",
     (GrantEdge, EdgeStatus.UNASSIGNED): "released",
     (GrantEdge, EdgeStatus.DONE): "cancelled",  # somebody had asked it to stop
+    (CancelEdge, EdgeStatus.DONE): "cancelled",
     (SaveEdge, EdgeStatus.DONE): "saved",
 }
 
@@ -322,6 +334,7 @@ _OWN: Final[dict[type[Edge], frozenset[str]]] = {
     WaitEdge: frozenset({"parked", "cancelled"}),
     ParkEdge: frozenset({"parked"}),
     GrantEdge: frozenset({"cancelled"}),
+    CancelEdge: frozenset({"cancelled"}),
     SaveEdge: frozenset(),
 }
 

@@ -2,7 +2,7 @@ r"""From starts that a worker was granted to jobs that its client is handed.
 
     granted --fetched, decoded--> acknowledged, with its limit --> handed out
        |          \--not for this client: left to others, or parked
-       +--too much: given back          +--stop was asked for: ended; too late: whoever sweeps ends it
+       +--too much: given back          +--a stop was asked for: ended; too late: the sweeper's
 
 It is acknowledged before it is handed out, so what nobody heard of has not begun and what was taken
 back never begins.  The gateway dies before the acknowledgement: it is granted still, and the next

@@ -34,7 +34,7 @@ _TENTHS: Final = 10  # of a ms: more calls than these a second no lane is sent
 
 
 @attrs.frozen
-class Said:
+class LaneLease:
     """The answer for one worker in one lane."""
 
     keys: int  # that it runs there; -1: it is fenced, or was never there
@@ -54,7 +54,7 @@ class _Round:
     """What is said together."""
 
     takes: dict[str, int] = attrs.field(factory=dict)
-    said: Mapping[str, Said] = attrs.field(factory=dict)
+    said: Mapping[str, LaneLease] = attrs.field(factory=dict)
     error: PoolError | None = None
     over: anyio.Event = attrs.field(factory=anyio.Event)
 
@@ -117,7 +117,7 @@ class Leases:
         """
         await self.renew(lane, {})
 
-    async def say(self, lane: int, name: str, takes: int) -> Said:
+    async def say(self, lane: int, name: str, takes: int) -> LaneLease:
         """Renew a worker's lease in a lane, and say how many keys it takes there.
 
         Raises:
@@ -150,13 +150,13 @@ class Leases:
         finally:
             self._under_way.discard(lane)
 
-    async def renew(self, lane: int, takes: Mapping[str, int]) -> dict[str, Said]:
+    async def renew(self, lane: int, takes: Mapping[str, int]) -> dict[str, LaneLease]:
         """Renew many at once.
 
         Raises:
             StoreUnavailable, StoreLost, StoreFault, NotRunning: Why not; of some it may be done.
         """
-        names, said = list(takes), dict[str, Said]()
+        names, said = list(takes), dict[str, LaneLease]()
         for at in range(0, max(1, len(names)), NAMES_MAX):
             some = {name: takes[name] for name in names[at : at + NAMES_MAX]}
             state, asked_s = self.context.lanes[lane], self.context.io.clock()
@@ -175,6 +175,6 @@ class Leases:
             self.hear(lane, told.now_ms)
             ttl_s = told.ttl.ms / 1000
             for name, keys in zip(some, told.counts, strict=True):
-                said[name] = Said(keys, told.unassigned, told.now_ms, asked_s, ttl_s)
+                said[name] = LaneLease(keys, told.unassigned, told.now_ms, asked_s, ttl_s)
             self.context.tell_unassigned(lane, told.unassigned)
         return said

@@ -1,6 +1,6 @@
 """Where a polling worker's services should be: told, and never more often than there is room.
 
-    the fleet is as it was for `settle_delay_s` --> another worker is first, and has room --> release
+    the fleet is as it was for `settle_delay_s` --> another worker is first and has room --> release
 
 Its client is told at each request until it has released the service, which then goes to whoever is
 first; see `jobs/worker/rebalance.py` for the same of a worker of ours.

@@ -27,9 +27,9 @@ from pool.core.timing import Timing
 from pool.errors import Gone, PayloadEncodingError, PoolError, StoreLost, WorkerGone, again
 from pool.jobs.context import Context
 from pool.jobs.quarantine import quarantine
-from pool.jobs.remote.claims import Beat, JobClaim, Lost, Message, Told, WorkerClaim
+from pool.jobs.remote.claims import Beat, JobClaim, Lost, Message, ToStop, WorkerClaim
 from pool.jobs.remote.ending import BATCH_MAX, Endings
-from pool.jobs.remote.leases import Leases, Said
+from pool.jobs.remote.leases import LaneLease, Leases
 from pool.jobs.trials import LIVED_S
 from pool.redis.commands.change import EdgeStatus
 from pool.redis.commands.edges import (
@@ -60,7 +60,7 @@ class Visit:
     open_takes: Callable[[int], int]  # of a lane: by the poll that is open here; 0: none is
     only: int | None = None  # one lane alone
     takes: dict[int, int] = attrs.field(factory=dict)  # by lane, as was said last
-    said: dict[int, Said] = attrs.field(factory=dict)
+    said: dict[int, LaneLease] = attrs.field(factory=dict)
     errors: dict[int, PoolError] = attrs.field(factory=dict)
     gone: set[int] = attrs.field(factory=set)
     running: dict[str, Record] = attrs.field(factory=dict)  # of what is held
@@ -68,7 +68,7 @@ class Visit:
         factory=lambda: defaultdict(list)
     )  # the worker's, and not held
     starts: dict[int, dict[str, Start]] = attrs.field(factory=lambda: defaultdict(dict))
-    stop: list[Told] = attrs.field(factory=list)
+    stop: list[ToStop] = attrs.field(factory=list)
     lost: dict[str, Lost] = attrs.field(factory=dict)
     messages: list[Message] = attrs.field(factory=list)
 
@@ -323,11 +323,11 @@ class Visit:
                 record = self.running.get(job.key)
                 ran_ms = self.now_ms(lane) - record.since_ms if record is not None else 0.0
                 if intent.startswith("s"):
-                    self.stop.append(Told(job, "stop", intent[1:]))
+                    self.stop.append(ToStop(job, "stop", intent[1:]))
                 elif timeout_s is not None and ran_ms >= 1000 * timeout_s:
-                    self.stop.append(Told(job, "timeout"))
+                    self.stop.append(ToStop(job, "timeout"))
                 elif job in moves or (is_draining and job.kind == "service"):
-                    self.stop.append(Told(job, "release"))
+                    self.stop.append(ToStop(job, "release"))
 
     def _timeout_s(self, job: JobClaim) -> float | None:
         options = self.claim.handlers.get(job.handler)

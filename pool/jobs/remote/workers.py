@@ -77,21 +77,21 @@ from pool.jobs.handlers import NAMES_BYTES_MAX
 from pool.jobs.remote.claims import (
     NUMBER,
     Beat,
-    Ended,
+    EndedJob,
     Failure,
     HandedOut,
     HandlerOffer,
     Held,
     JobClaim,
     Polled,
-    Registered,
+    Registration,
     WorkerClaim,
 )
 from pool.jobs.remote.ending import BATCH_MAX, Endings
 from pool.jobs.remote.handing import REPLY_BYTES_MAX, Handing
 from pool.jobs.remote.moving import Moving
+from pool.jobs.remote.polls import Desk, OpenPolls
 from pool.jobs.remote.visit import Visit
-from pool.jobs.remote.waiting import Desk, Waiting
 from pool.jobs.roster import REMOTE, SHUTDOWN_KEY, WorkerEntry
 from pool.jobs.settlement import TellWaiters
 from pool.maps.deltas import Delete, Set
@@ -99,8 +99,7 @@ from pool.maps.replica import Replica
 from pool.names import check_handler, check_label, lane_of
 from pool.redis.commands.calls import Target
 from pool.redis.commands.edges import Edge, GrantEdge
-from pool.redis.commands.member import Left
-from pool.redis.commands.member import Registered as Joined
+from pool.redis.commands.member import Left, Registered
 
 WAIT_MAX_S: Final = 30.0  # for which a poll waits
 HELD_MAX: Final = CAPACITY_MAX  # jobs that one request names
@@ -116,7 +115,7 @@ class RemoteWorkers:
     replica: Replica  # of `workers`
     tell_waiters: TellWaiters
     suspect: Callable[[int, Sequence[str]], object]  # lane and names without a lease
-    waiting: Waiting = attrs.field(init=False)
+    waiting: OpenPolls = attrs.field(init=False)
     _endings: Endings = attrs.field(init=False)
     _handing: Handing = attrs.field(init=False)
     _moving: Moving = attrs.field(init=False)
@@ -124,7 +123,7 @@ class RemoteWorkers:
 
     def __attrs_post_init__(self) -> None:
         context = self.context
-        self.waiting = Waiting(
+        self.waiting = OpenPolls(
             name="remote",
             context=context,
             is_closed=lambda claim: any(self._standing(claim)),
@@ -159,7 +158,7 @@ class RemoteWorkers:
         version: str = "",
         host: str = "",
         pid: int = 0,
-    ) -> Registered:
+    ) -> Registration:
         """Have a worker join; return once the fleet knows it.  It takes nothing before it polls.
 
         Args:
@@ -207,11 +206,13 @@ class RemoteWorkers:
             await self.replica.wait_for(written.at)
         timing = Timing(min(each.ttl.ms for each in joined.values()) / 1000)
         left_s = asked_s + timing.ttl_s - timing.margin_s - self.context.io.clock()
-        return Registered(claim=claim, heartbeat_s=self._heartbeat_s, expires_in_s=max(0.0, left_s))
+        return Registration(
+            claim=claim, heartbeat_s=self._heartbeat_s, expires_in_s=max(0.0, left_s)
+        )
 
-    async def _join(self, worker_id: str, options: dict[str, Options]) -> dict[int, Joined]:
+    async def _join(self, worker_id: str, options: dict[str, Options]) -> dict[int, Registered]:
         """Join the lanes that answer; at least one."""
-        joined, errors = dict[int, Joined](), dict[int, PoolError]()
+        joined, errors = dict[int, Registered](), dict[int, PoolError]()
 
         async def join(lane: int) -> None:
             state, context = self.context.lanes[lane], self.context
@@ -479,7 +480,7 @@ class RemoteWorkers:
 
     async def complete(
         self, claim: WorkerClaim, items: Sequence[tuple[JobClaim, Any]]
-    ) -> list[Ended]:
+    ) -> list[EndedJob]:
         """Settle jobs, each with its result; one answer each, in their order.
 
         A result is what strict JSON has, or `bytes` alone.  Repeated: "repeated", and the first
@@ -493,7 +494,7 @@ class RemoteWorkers:
         made = ((job, partial(self._endings.done, claim, job, value)) for job, value in items)
         return await self._endings.made(made, claim)
 
-    async def fail(self, claim: WorkerClaim, items: Sequence[Failure]) -> list[Ended]:
+    async def fail(self, claim: WorkerClaim, items: Sequence[Failure]) -> list[EndedJob]:
         """Say that attempts failed: each is retried, or parked.
 
         Raises:
@@ -536,7 +537,7 @@ class RemoteWorkers:
 
     async def release(
         self, claim: WorkerClaim, items: Sequence[tuple[JobClaim, Any]]
-    ) -> list[Ended]:
+    ) -> list[EndedJob]:
         """Give jobs to other workers, with a state or None: their attempts are not counted.
 
         One that was asked to stop ends by it: "cancelled".
@@ -548,7 +549,9 @@ class RemoteWorkers:
         made = ((job, partial(self._endings.released, job, state)) for job, state in items)
         return await self._endings.made(made, claim)
 
-    async def save(self, claim: WorkerClaim, job: JobClaim, state: Any, *, seen: int = 0) -> Ended:
+    async def save(
+        self, claim: WorkerClaim, job: JobClaim, state: Any, *, seen: int = 0
+    ) -> EndedJob:
         """Store a job's state, and take out the messages up to `seen`, in one step.
 
         Raises:

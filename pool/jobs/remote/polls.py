@@ -28,7 +28,7 @@ from pool.core.record import Start
 from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable
 from pool.jobs.context import Context, LaneState
 from pool.jobs.remote.claims import WorkerClaim
-from pool.jobs.remote.leases import NAMES_MAX, Leases, Said
+from pool.jobs.remote.leases import NAMES_MAX, LaneLease, Leases
 from pool.redis.commands.change import Pulled
 from pool.runtime.actor import Actor
 from pool.runtime.stream_tailer import FIRST, Brought, Fields, Reading, StreamTailer
@@ -67,7 +67,7 @@ class Desk:
     is_closing: bool = False
     is_over: bool = False  # another one took over, or this gateway closes
     takes: dict[int, int] = attrs.field(factory=dict)  # by lane: where it was opened
-    said: dict[int, Said] = attrs.field(factory=dict)  # by lane: its last renewal
+    said: dict[int, LaneLease] = attrs.field(factory=dict)  # by lane: its last renewal
     gone: set[int] = attrs.field(factory=set)  # lanes in which its lease is
     starts: dict[int, dict[str, Start]] = attrs.field(factory=lambda: defaultdict(dict))
     bell: anyio.Event = attrs.field(factory=anyio.Event)
@@ -87,7 +87,7 @@ class Desk:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Waiting(Actor[Message]):
+class OpenPolls(Actor[Message]):
     """Keeps the open polls of one gateway."""
 
     inbox_max: int = 4096
@@ -323,7 +323,7 @@ class Waiting(Actor[Message]):
         if unassigned:
             await self._pull(lane, unassigned)
 
-    def _take(self, desk: Desk, lane: int, said: Said) -> None:
+    def _take(self, desk: Desk, lane: int, said: LaneLease) -> None:
         if said.is_gone:
             desk.gone.add(lane)
             desk.bell.set()
