@@ -12,6 +12,7 @@ whether it began in time.  The exit code is the verdict.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -21,8 +22,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -205,14 +207,23 @@ class Campaign:
         while not self.over.wait(self.dice.uniform(*KILL_EVERY_S)):
             both = self.dice.random() < BOTH
             chosen = self.fleet.gateways if both else [self.dice.choice(self.fleet.gateways)]
-            for gateway in chosen:
-                gateway.kill()
-                self.kills["gateway"] += 1
-            self.over.wait(self.dice.uniform(*REST_S))
-            for gateway in chosen:
-                gateway.start()
-            for gateway in chosen:
-                gateway.await_ready()
+            with self._nobody_answers() if both else contextlib.nullcontext():
+                for gateway in chosen:
+                    gateway.kill()
+                    self.kills["gateway"] += 1
+                self.over.wait(self.dice.uniform(*REST_S))
+                for gateway in chosen:
+                    gateway.start()
+                for gateway in chosen:
+                    gateway.await_ready()
+
+    @contextmanager
+    def _nobody_answers(self) -> Iterator[None]:
+        """Write down that no gateway does: as if the server were away."""
+        extra = {"id": f"none {time.monotonic()}", "kind": "no-gateway", "does": "store"}
+        self.fleet.record("fault", "invoke", extra={**extra, "target": ""})
+        yield
+        self.fleet.record("fault", "ok", extra={**extra, "target": ""})
 
     # --- what is seen ---
 

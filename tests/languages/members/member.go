@@ -59,7 +59,7 @@ func work(ctx context.Context, job *Job) (any, error) {
 	}
 	ledger, run, sum := os.Getenv("LEDGER"), runs.Add(1), sha1.Sum([]byte(text))
 	digest := hex.EncodeToString(sum[:])[:12]
-	begin := object{"run": run, "digest": digest, "kind": "job", "attempts_max": 4}
+	begin := object{"run": run, "digest": digest, "kind": "job", "attempts_max": 5}
 	write(ledger, "ok", "start", job, call, "", begin)
 	end := func(kind, err string) { write(ledger, kind, "end", job, call, err, object{"run": run}) }
 	write(os.Getenv("EFFECTS"), "info", "effect", job, call, "", object{})

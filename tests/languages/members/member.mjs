@@ -23,7 +23,7 @@ const handlers = {
     const spec = JSON.parse(text)
     const run = (runs += 1)
     const digest = createHash('sha1').update(text).digest('hex').slice(0, 12)
-    write(LEDGER, 'ok', 'start', job, call, { extra: { run, digest, kind: 'job', attempts_max: 4 } })
+    write(LEDGER, 'ok', 'start', job, call, { extra: { run, digest, kind: 'job', attempts_max: 5 } })
     const end = (type, err) => write(LEDGER, type, 'end', job, call, { err, extra: { run } })
     write(EFFECTS, 'info', 'effect', job, call)
     try {
