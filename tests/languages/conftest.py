@@ -13,6 +13,7 @@ from tests.languages.proxy import Between
 from tests.languages.toolchain import Toolchain
 
 
+@pytest.hookimpl(tryfirst=True)  # `-m` looks at the marks afterwards
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark them: `make test-languages` alone runs them, which installs what they need."""
     for item in items:

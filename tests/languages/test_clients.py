@@ -93,8 +93,8 @@ def test_who_is_told_to_leave_ends_what_it_can_and_gives_back_the_rest(
     first = fleet.await_event("start", key=long)
     heir = fleet.worker(other(language))
     leaving.signal(signal.SIGTERM)
-    if language == "shell":
-        leaving.signal(signal.SIGTERM)
+    if language == "shell":  # it has no grace: who wants it to give back says so again
+        until(lambda: leaving.told_again(signal.SIGTERM), "it does not end")
     assert leaving.wait() == 0, leaving.log()
     if language != "shell":
         assert outcomes(leaving, short) == ["done"]
@@ -142,7 +142,7 @@ def test_who_is_cut_off_stops_before_anybody_else_begins(
     assert fleet.result(key, job)["result"]["epoch"] == second.epoch
     assert await_outcomes(alone, key) == ["refused"]
     heir.leave()
-    until(lambda: len(alone.said()) and alone.said()[-1].get("worker"), "it registers again")
+    until(lambda: len(alone.said()) and alone.said()[-1].get("worker"), lambda: f"it does not register again: {alone.lines} {alone.log()} {between.answered[-5:]}")
     again = fleet.dispatch(f"{key}-again")
     assert fleet.result(f"{key}-again", again)["has_result"]
     assert await_outcomes(alone, f"{key}-again") == ["done"]
