@@ -19,6 +19,9 @@ def run(args: argparse.Namespace) -> int:
     program = find_server("path")
     directory = Path(args.dir) if args.dir else None
     with EmbeddedServer.start(program, directory=directory, tcp_port=args.port) as server:
+        if args.web is not None:
+            _serve(args, server.url)
+            return 0
         # Blocked, so that one which comes before we wait for it waits for us; only now, because the
         # server's processes would inherit that.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

@@ -1,0 +1,167 @@
+"""`pool web`: a gateway in a process of its own: the pool over HTTP, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Final
+
+import anyio
+import attrs
+
+from pool import checks
+from pool.errors import ConfigError, shown
+from pool.jobs.node import Node
+from pool.names import check_pool
+from pool.ops.cli.asking import reachable
+from pool.ops.logs import configure
+from pool.ops.metrics import Metrics
+from pool.ops.terminal import write
+from pool.ops.web import access
+from pool.runtime.observers import log_observer
+
+PORT: Final = 8080
+NEEDED: Final = ("httptools", "itsdangerous", "msgspec", "starlette", "uvicorn")
+
+
+@attrs.frozen(kw_only=True)
+class WebReady:
+    """A gateway that answers: where, of which pool, and who may ask."""
+
+    v: int = 1
+    web: str
+    pool: str
+    node: str
+    pid: int
+    roles: tuple[str, ...]  # that somebody has a secret of; none: only who is on this machine
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `pool web`."""
+    check_pool(args.pool)
+    with reachable(args.url) as url:
+        serve(args, args.pool, url.credentials.text, partial(_tell, args.json))
+    return 0
+
+
+def _tell(is_json: bool, ready: WebReady) -> None:
+    if is_json:
+        write([json.dumps({"ok": True, **attrs.asdict(ready)})])
+        return
+    roles = ", ".join(ready.roles)
+    who = f"secrets of {roles}" if roles else "without secrets, for programs of this machine"
+    write([ready.web, f"pool {ready.pool}, node {ready.node}, {who}; Ctrl-C ends it"])
+
+
+def serve(
+    args: argparse.Namespace, pool: str, url: str, on_ready: Callable[[WebReady], object]
+) -> None:
+    """Be a gateway of a pool until a signal says that it is enough.
+
+    Raises:
+        PoolError: It could not begin, or has failed.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        problem = f"it needs {', '.join(missing)}: pip install 'keyed-pool[web]'"
+        raise ConfigError(setting="web", problem=problem)
+    from pool.ops.web.app import WebOptions
+    from pool.ops.web.server import make_server
+
+    given = access.gather(os.environ, args.secrets or "")
+    _check(args, given)
+    options = WebOptions(
+        keyring=given.keyring or None,
+        signing=given.signing,
+        body_bytes_max=args.body_bytes_max,
+        requests_per_s=args.requests_per_s,
+    )
+    checks.count("connections_max", args.connections_max, 1, 100_000, refuse=checks.setting)
+    if (args.certfile is None) != (args.keyfile is None):
+        raise ConfigError(setting="certfile", problem="give --certfile and --keyfile together")
+    tls = None if args.certfile is None else (args.certfile, args.keyfile)
+    listener = bound(args.host, args.port)
+    configure(sys.stderr, is_json=args.json)
+    metrics = Metrics() if find_spec("prometheus_client") else None
+    counting = () if metrics is None else (metrics,)
+
+    async def work() -> None:
+        from pool.ops.web.app import WebApp
+
+        async with Node(pool, url, observers=(log_observer, *counting)) as node:
+            app, ready = WebApp(node, options, metrics=metrics), anyio.Event()
+            server = make_server(app, ready, connections_max=args.connections_max, tls=tls)
+
+            async def tell() -> None:
+                await ready.wait()
+                on_ready(
+                    WebReady(
+                        web=_address(listener, is_tls=tls is not None),
+                        pool=pool,
+                        node=node.id,
+                        pid=os.getpid(),
+                        roles=tuple(each for each in access.ROLES if given.keyring.has(each)),
+                    )
+                )
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_heed, server)
+                tasks.start_soon(tell)
+                await server.serve(sockets=[listener])
+                tasks.cancel_scope.cancel()
+
+    with listener:
+        anyio.run(work)
+
+
+async def _heed(server: Any) -> None:
+    """End it at the first signal, and at once at the second."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            server.force_exit = server.should_exit
+            server.should_exit = True
+
+
+def _check(args: argparse.Namespace, given: access.Secrets) -> None:
+    """Refuse to be asked from elsewhere by whoever comes, or to sign what others cannot read."""
+    if not access.is_loopback(args.host) and not given.keyring:
+        variables = ", ".join(access.VARIABLES.values())
+        problem = f"{shown(args.host)} can be reached from elsewhere: set secrets first, in a file "
+        raise ConfigError(setting="host", problem=f"{problem}(--secrets) or {variables}")
+    if given.keyring.has("worker") and not given.signing:
+        problem = f"with a secret for workers set {access.SIGNING_VARIABLE}, the same at all "
+        raise ConfigError(setting="signing", problem=f"{problem}gateways: it signs their tokens")
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound there.
+
+    Raises:
+        ConfigError: It cannot be.
+    """
+    checks.count("port", port, 0, 65_535, refuse=checks.setting)
+    kind = socket.SOCK_STREAM
+    try:
+        found: Iterable[Any] = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
+        family, _, _, _, place = next(iter(found))
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        problem = f"{shown(host)}:{port} cannot be listened on: {why}"
+        raise ConfigError(setting="host", problem=problem) from None
+    return listener
+
+
+def _address(listener: socket.socket, *, is_tls: bool) -> str:
+    host, port = listener.getsockname()[:2]
+    place = f"[{host}]" if ":" in host else host
+    return f"http{'s' if is_tls else ''}://{place}:{port}"

@@ -1,0 +1,286 @@
+"""What is sent, as types: a body, or the query of a path.  They judge it, and its schemas are theirs.
+
+What a type cannot say (a key's bytes, a cron expression) the calls say as for any caller.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from pool.checks import SECONDS_MAX
+from pool.core.lifecycle import State
+from pool.core.options import LINE_MAX, IfExists
+from pool.jobs.client import batch, listing, parked, schedules
+from pool.jobs.client.job_client import WINDOW_S
+from pool.jobs.handlers import QUEUE_MAX
+from pool.names import IDEMPOTENCY_KEY_BYTES_MAX, KEY_BYTES_MAX
+
+JOBS_MAX: Final = 1_000  # of one request
+MEMBERS_MAX: Final = 10_000  # of a batch, in one request
+WAIT_S_MAX: Final = 30.0
+CAUSE_CHARS_MAX: Final = 200
+COUNT: Final = 100
+
+Key = Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX)]
+HandlerName = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
+JobId = Annotated[str, Meta(pattern="^[!-+\\-.-{}~]{1,128}$")]
+Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
+WaitS = Annotated[float, Meta(ge=0, le=WAIT_S_MAX)]
+Cause = Annotated[str, Meta(max_length=CAUSE_CHARS_MAX)]
+Reason = Annotated[str, Meta(max_length=CAUSE_CHARS_MAX)]
+Cursor = Annotated[str, Meta(max_length=256)]
+Text = Annotated[str, Meta(max_length=KEY_BYTES_MAX)]
+Encoding = Literal["json", "base64"]
+
+
+class Sent(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a caller sends; a field more than these is a mistake."""
+
+
+# --- jobs -------------------------------------------------------------------------------------
+
+
+class FollowerBody(Sent):
+    """A job that follows; see `Follower`."""
+
+    handler: HandlerName
+    key: Key
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    takes_result: bool = False
+    delay_s: Seconds = 0.0
+    then: list[FollowerBody] = []
+    otherwise: list[FollowerBody] = []
+
+
+class CallBody(Sent):
+    """A handler, a key, arguments; with `encoding` base64 the only argument is bytes, so written."""
+
+    handler: HandlerName
+    key: Key
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    encoding: Encoding = "json"
+
+
+class JobBody(CallBody):
+    """A job to be dispatched; its options are those of `Node.options`.
+
+    `run_at` is a time with a zone, by the server's clock: the job begins no earlier.
+    """
+
+    job_id: JobId | None = None
+    idempotency_key: (
+        Annotated[str, Meta(min_length=1, max_length=IDEMPOTENCY_KEY_BYTES_MAX)] | None
+    ) = None
+    if_exists: IfExists | None = None
+    queue_max: Annotated[int, Meta(ge=1, le=LINE_MAX)] = QUEUE_MAX
+    attach_any: bool = False
+    allow_unknown: bool = False
+    delay_s: Seconds = 0.0
+    run_at: Annotated[datetime, Meta(tz=True)] | None = None
+    window_s: Seconds = WINDOW_S
+    retention_s: Seconds | None = None
+    expires_s: Annotated[float, Meta(ge=0.01, le=SECONDS_MAX)] | None = None
+    start_timeout_s: Annotated[float, Meta(ge=0.01, le=SECONDS_MAX)] | None = None
+    then: list[FollowerBody] = []
+    otherwise: list[FollowerBody] = []
+
+
+class JobsBody(Sent):
+    """Many jobs; each is accepted or refused by itself."""
+
+    jobs: Annotated[list[JobBody], Meta(min_length=1, max_length=JOBS_MAX)]
+
+
+class StopBody(Sent):
+    """Why, and how long to wait until it has ended."""
+
+    cause: Cause = "stopped"
+    wait_s: WaitS = 0.0
+
+
+class NotifyBody(Sent):
+    """A message."""
+
+    value: Any
+    encoding: Encoding = "json"
+
+
+class Nothing(Sent):
+    """Nothing has to be said."""
+
+
+class JobQuery(Sent):
+    """How long to wait for its end."""
+
+    wait_s: WaitS = 0.0
+
+
+class JobsQuery(Sent):
+    """Which jobs; see `Node.jobs`."""
+
+    state: State | None = None
+    handler: HandlerName | None = None
+    prefix: Text = ""
+    owner: Text | None = None
+    older_than_s: Seconds | None = None
+    page: Annotated[int, Meta(ge=1, le=listing.PAGE_MAX)] = 500
+    cursor: Cursor = ""
+
+
+class WhyQuery(Sent):
+    """Of which job of the key; left out: its live or last one."""
+
+    job_id: JobId | None = None
+
+
+# --- dead letters -----------------------------------------------------------------------------
+
+
+class LettersQuery(Sent):
+    """Which dead letters."""
+
+    handler: Text = ""
+    prefix: Text = ""
+    cause: Text = ""
+    older_than_s: Seconds | None = None
+    newer_than_s: Seconds | None = None
+    count: Annotated[int, Meta(ge=1, le=parked.COUNT_MAX)] = COUNT
+    cursor: Cursor = ""
+
+
+class EditBody(Sent):
+    """Other arguments, for when it is replayed."""
+
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    encoding: Encoding = "json"
+
+
+# --- batches ----------------------------------------------------------------------------------
+
+
+class BatchBody(Sent):
+    """A batch with all its members; sent again it goes on with the one that is there."""
+
+    id: JobId
+    jobs: Annotated[list[CallBody], Meta(max_length=MEMBERS_MAX)] = []
+    then: list[FollowerBody] = []
+    otherwise: list[FollowerBody] = []
+    success_min: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    open_s: Annotated[float, Meta(ge=1, le=SECONDS_MAX)] = batch.OPEN_S
+    keep_s: Annotated[float, Meta(ge=1, le=SECONDS_MAX)] = batch.KEEP_S
+
+
+class BatchesQuery(Sent):
+    """How many of the newest."""
+
+    newest: Annotated[int, Meta(ge=1, le=1_000)] = COUNT
+
+
+class CancelBody(Sent):
+    """Why."""
+
+    cause: Cause = "stopped"
+
+
+# --- schedules --------------------------------------------------------------------------------
+
+Misfire = Literal["skip", "once", "all"]
+
+
+class ScheduleBody(CallBody):
+    """When (one of `cron`, `every_s`, `at`) and what; see `Node.schedule`."""
+
+    cron: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    tz: Annotated[str, Meta(max_length=64)] = "UTC"
+    every_s: Annotated[float, Meta(ge=1, le=SECONDS_MAX)] | None = None
+    start: Annotated[datetime, Meta(tz=True)] | None = None
+    at: Annotated[datetime, Meta(tz=True)] | None = None
+    misfire: Misfire = "once"
+    misfire_window_s: Seconds = 3600.0
+    jitter_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    if_exists: IfExists | None = None
+    queue_max: Annotated[int, Meta(ge=1, le=LINE_MAX)] = QUEUE_MAX
+    allow_unknown: bool = False
+    delay_s: Seconds = 0.0
+    retention_s: Seconds | None = None
+    expires_s: Annotated[float, Meta(ge=0.01, le=SECONDS_MAX)] | None = None
+    start_timeout_s: Annotated[float, Meta(ge=0.01, le=SECONDS_MAX)] | None = None
+    then: list[FollowerBody] = []
+    otherwise: list[FollowerBody] = []
+
+
+class SchedulesQuery(Sent):
+    """Which schedules."""
+
+    handler: Text = ""
+    prefix: Text = ""
+    count: Annotated[int, Meta(ge=1, le=schedules.COUNT_MAX)] = COUNT
+    cursor: Cursor = ""
+
+
+class NextQuery(Sent):
+    """How many of its next times are told."""
+
+    next: Annotated[int, Meta(ge=1, le=schedules.NEXT_MAX)] = 5
+
+
+# --- operating --------------------------------------------------------------------------------
+
+
+class PauseBody(Sent):
+    """The jobs of a handler, or of a key; of neither: the whole pool."""
+
+    handler: HandlerName | None = None
+    key: Key | None = None
+    reason: Reason = ""
+
+
+class ResumeBody(Sent):
+    """As it was paused."""
+
+    handler: HandlerName | None = None
+    key: Key | None = None
+
+
+class CordonBody(Sent):
+    """Why, and how long to wait until it is heard."""
+
+    reason: Reason = ""
+    wait_s: WaitS = 10.0
+
+
+class UncordonBody(Sent):
+    """How long to wait until it is heard."""
+
+    wait_s: WaitS = 10.0
+
+
+class FindingsQuery(Sent):
+    """Whether all records are walked over, not 20,000."""
+
+    all: bool = False
+
+
+class EventsQuery(Sent):
+    """Which entries, from where on; with `follow` it does not end."""
+
+    key: Key | None = None
+    handler: HandlerName | None = None
+    since: Annotated[str, Meta(max_length=4096)] | None = None
+    follow: bool = True
+
+
+def read(kind: type[Sent], given: object, *, is_text: bool = False) -> Any:
+    """Return what was sent as one of these; `is_text`: all values are texts, as in a query.
+
+    Raises:
+        msgspec.ValidationError: It is none, and where.
+    """
+    return msgspec.convert(given, kind, strict=not is_text)
