@@ -9,21 +9,23 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pool.checks import SECONDS_MAX
 from pool.core.lifecycle import State
 from pool.core.options import LINE_MAX, IfExists
+from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
 from pool.jobs.client import batch, listing, parked, schedules
 from pool.jobs.client.job_client import WINDOW_S
 from pool.jobs.handlers import QUEUE_MAX
-from pool.names import IDEMPOTENCY_KEY_BYTES_MAX, KEY_BYTES_MAX
+from pool.names import IDEMPOTENCY_KEY_BYTES_MAX, KEY_BYTES_MAX, LABEL_BYTES_MAX
 
 JOBS_MAX: Final = 1_000  # of one request
 MEMBERS_MAX: Final = 10_000  # of a batch, in one request
 WAIT_S_MAX: Final = 30.0
 CAUSE_CHARS_MAX: Final = 200
 COUNT: Final = 100
+OFFERS_MAX: Final = 256
 
 Key = Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX)]
 HandlerName = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
@@ -275,6 +277,142 @@ class EventsQuery(Sent):
     handler: HandlerName | None = None
     since: Annotated[str, Meta(max_length=4096)] | None = None
     follow: bool = True
+
+
+# --- workers ----------------------------------------------------------------------------------
+
+WorkerToken = Annotated[str, Meta(min_length=1, max_length=16 * 1024)]
+JobToken = Annotated[str, Meta(min_length=1, max_length=4 * 1024)]
+
+
+class OfferBody(Sent):
+    """A handler that a worker has, and how its jobs are run; see `Handlers.job` and `service`."""
+
+    name: HandlerName
+    kind: Literal["job", "service"] = "job"
+    timeout_s: Seconds | None | UnsetType = UNSET
+    progress_timeout_s: Seconds | None | UnsetType = UNSET
+    park_on: list[Literal["timeout", "progress", "start"]] | UnsetType = UNSET
+    attempts_max: int | UnsetType = UNSET
+    backoff_s: Seconds | UnsetType = UNSET
+    backoff_max_s: Seconds | UnsetType = UNSET
+    healthy_s: Seconds | UnsetType = UNSET
+    retention_s: Seconds | None | UnsetType = UNSET
+    if_exists: IfExists | UnsetType = UNSET
+    queue_max: int | UnsetType = UNSET
+    expires_s: Seconds | None | UnsetType = UNSET
+    start_timeout_s: Seconds | None | UnsetType = UNSET
+
+
+class RegisterBody(Sent):
+    """A worker: what it can do, and how many jobs it runs at once."""
+
+    handlers: Annotated[list[HandlerName | OfferBody], Meta(min_length=1, max_length=OFFERS_MAX)]
+    capacity: Annotated[int, Meta(ge=1, le=CAPACITY_MAX)] = 1
+    weight: Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)] = 1.0
+    label: Annotated[str, Meta(max_length=LABEL_BYTES_MAX)] = ""
+    version: Annotated[str, Meta(max_length=LABEL_BYTES_MAX)] = ""
+    host: Annotated[str, Meta(max_length=LABEL_BYTES_MAX)] = ""
+    pid: Annotated[int, Meta(ge=0, le=2**31)] = 0
+
+
+class ProgressBody(Sent):
+    """How far a job is."""
+
+    done: Annotated[float, Meta(ge=-1e15, le=1e15)]
+    total: Annotated[float, Meta(ge=-1e15, le=1e15)] | None = None
+    note: Annotated[str, Meta(max_length=1_000)] = ""
+
+
+class BeatBody(Sent):
+    """A job that a worker has; how far it is, and the id of the last message that it has handled."""
+
+    token: JobToken
+    progress: ProgressBody | None = None
+    seen: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None
+
+
+Held = list[JobToken | BeatBody]
+
+
+class OfWorker(Sent):
+    """What `register` has answered as `token`."""
+
+    worker_token: WorkerToken
+
+
+class PollBody(OfWorker):
+    """All that was handed out and whose end was not answered yet; how many more, how long."""
+
+    held: Annotated[Held, Meta(max_length=CAPACITY_MAX)] = []
+    jobs_max: Annotated[int, Meta(ge=0, le=CAPACITY_MAX)] = 1
+    wait_s: WaitS = 0.0
+
+
+class HeartbeatBody(OfWorker):
+    """Likewise, of who takes no more."""
+
+    held: Annotated[Held, Meta(max_length=CAPACITY_MAX)] = []
+
+
+class ResultBody(Sent):
+    """A job that is done."""
+
+    token: JobToken
+    result: Any = None
+    encoding: Encoding = "json"
+
+
+class CompleteBody(OfWorker):
+    """Jobs that are done."""
+
+    jobs: Annotated[list[ResultBody], Meta(min_length=1, max_length=JOBS_MAX)]
+
+
+class ErrorBody(Sent):
+    """What an attempt failed by."""
+
+    type: Annotated[str, Meta(max_length=256)] = "Error"
+    message: Annotated[str, Meta(max_length=16 * 1024)] = ""
+    traceback: Annotated[str, Meta(max_length=256 * 1024)] = ""
+
+
+class FailureBody(Sent):
+    """An attempt that failed; with `retry` another one follows, if there is one left."""
+
+    token: JobToken
+    error: ErrorBody = ErrorBody()
+    retry: bool = True
+    delay_s: Seconds | None = None
+
+
+class FailBody(OfWorker):
+    """Attempts that failed."""
+
+    jobs: Annotated[list[FailureBody], Meta(min_length=1, max_length=JOBS_MAX)]
+
+
+class GivenUpBody(Sent):
+    """A job that shall go on elsewhere, with this state."""
+
+    token: JobToken
+    state: Any = None
+    encoding: Encoding = "json"
+
+
+class ReleaseBody(OfWorker):
+    """Jobs that shall go on elsewhere; one that was asked to stop has ended by that."""
+
+    jobs: Annotated[list[GivenUpBody], Meta(min_length=1, max_length=JOBS_MAX)]
+
+
+class SaveBody(OfWorker):
+    """The state of a job, from which it goes on after a crash; messages up to `seen` go with it."""
+
+    token: JobToken
+    state: Any
+    encoding: Encoding = "json"
+    seen: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None
 
 
 def read(kind: type[Sent], given: object, *, is_text: bool = False) -> Any:

@@ -23,6 +23,7 @@ from pool.ops.web.answers import (
     WorkersTold,
 )
 from pool.ops.web.asked import Answered, Asked
+from pool.ops.web.problems import WebRefusal
 
 
 async def explain(asked: Asked) -> Any:
@@ -77,7 +78,8 @@ async def health(what: str, asked: Asked) -> Answered:
         partial(asked.gateway.endpoints.answer, "GET", what)
     )
     if told.status == HTTPStatus.NOT_FOUND:
-        told = HttpAnswer(503, "application/json", b'{"ok":false,"pid":0,"parts":{}}')
+        hint = "pip install 'keyed-pool[metrics]', and give WebApp its Metrics"
+        raise WebRefusal("WEBPATH", "this gateway counts nothing", hint)
     return Answered(status=told.status, body=told.body, media_type=told.kind)
 
 

@@ -11,6 +11,8 @@ A body's time is the application's own (`WebOptions.body_s`).  Who opens connect
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import anyio
@@ -90,6 +92,11 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: WebApp, ready: anyio.Event) -> None:
         super().__init__(config)
         self._web, self._ready = app, ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to whoever runs it, who leaves the pool in order."""
+        yield
 
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
