@@ -50,7 +50,9 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
         help=f"and `pool web` on this port, for the pool `dev` (default: {_WEB_PORT})",
     )
 
-    web = _command(commands, "web", "serve a pool over HTTP: a control plane, and workers that poll")
+    web = _command(
+        commands, "web", "serve a pool over HTTP: to operate it, and for workers that poll"
+    )
     web.add_argument(
         "--host",
         default="127.0.0.1",

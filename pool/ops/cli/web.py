@@ -133,9 +133,7 @@ async def _serve(
     counting = () if metrics is None else (metrics,)
     async with Node(serving.pool, serving.url, observers=(log_observer, *counting)) as node:
         app, ready = WebApp(node, options, metrics=metrics), anyio.Event()
-        server = make_server(
-            app, ready, connections_max=serving.connections_max, tls=serving.tls
-        )
+        server = make_server(app, ready, connections_max=serving.connections_max, tls=serving.tls)
 
         async def tell() -> None:
             await ready.wait()
@@ -168,7 +166,9 @@ def _check(serving: Serving, given: access.Secrets) -> None:
     """Refuse to be asked from elsewhere by whoever comes, or to sign what others cannot read."""
     if not access.is_loopback(serving.host) and not given.keyring:
         variables = ", ".join(access.VARIABLES.values())
-        problem = f"{shown(serving.host)} can be reached from elsewhere: set secrets first, in a file "
+        problem = (
+            f"{shown(serving.host)} can be reached from elsewhere: set secrets first, in a file "
+        )
         raise ConfigError(setting="host", problem=f"{problem}(--secrets) or {variables}")
     checks.count("connections_max", serving.connections_max, 1, 100_000, refuse=checks.setting)
     if given.keyring.has("worker") and not given.signing:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64encode
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -134,7 +135,7 @@ class PauseTold:
 
 @attrs.frozen(kw_only=True)
 class CordonTold:
-    """What became of a cordon or a drain; `unheard` workers have not said yet that they heard it."""
+    """What became of a cordon or a drain; `unheard` workers have not said yet that they know."""
 
     cordon: Cordon
     workers: tuple[str, ...]
@@ -197,9 +198,7 @@ def schedule_told(found: Schedule, when: dict[str, Any], next_times: Any = ()) -
 def as_json(value: object) -> bytes:
     """Return it as JSON: whatever stands in somebody's arguments, too."""
     try:
-        return json.dumps(
-            value, default=_plain, allow_nan=False, separators=(",", ":")
-        ).encode()
+        return json.dumps(value, default=_plain, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError):
         return json.dumps(_told(value, _DEPTH_MAX), separators=(",", ":")).encode()
 
@@ -216,7 +215,7 @@ def _plain(value: object) -> object:
             return value.isoformat()
         case Mapping():
             return dict(value)
-        case Set():
+        case AbstractSet():
             return sorted(value, key=repr)
     return repr(value)
 

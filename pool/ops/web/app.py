@@ -36,7 +36,7 @@ from pool.ops.web import access, bodies
 from pool.ops.web.access import LOCAL, Authenticator, Caller, Keyring, Role
 from pool.ops.web.answers import as_json
 from pool.ops.web.asked import Answered, Asked, Gateway
-from pool.ops.web.audit import Audit
+from pool.ops.web.audit import DISPATCH, Audit
 from pool.ops.web.limits import Rates, Waits
 from pool.ops.web.openapi import document
 from pool.ops.web.problems import MEDIA_TYPE, WebRefusal, headers_of, problem_of
@@ -172,7 +172,7 @@ class WebApp:
 
     async def _answer(self, request: Request) -> Response:
         try:
-            return _response(*await self._carry_out(request))
+            return _response(await self._carry_out(request))
         except (PoolError, WebRefusal) as error:
             return _refused(error)
         except BaseExceptionGroup as group:
@@ -182,15 +182,15 @@ class WebApp:
             return _refused(known)
         except ClientDisconnect:
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, the next request is answered
             _log.exception("web.failed", method=shown(request.method))
             return _refused(WebRefusal("WEBFAULT", "what failed is in the gateway's log"))
 
-    async def _carry_out(self, request: Request) -> tuple[Answered, WebRoute | None]:
+    async def _carry_out(self, request: Request) -> Answered:
         method, parts = request.scope["method"], self._parts(request.scope)
         headers = _headers(request.headers)
         if method in ("GET", "HEAD") and parts == ["openapi.json"]:
-            return Answered(body=self._openapi()), None
+            return Answered(body=self._openapi())
         route, names = self._find(method, parts)
         caller = await self._caller(request, headers, route.role)
         for secret in ("authorization", "cookie", "proxy-authorization"):
@@ -208,9 +208,10 @@ class WebApp:
         )
         await self._audit.note(route, asked)
         told = await (_while_there(request, route, asked) if route.waits else route.run(asked))
-        if isinstance(told, Answered):
-            return told, route
-        return Answered(status=route.status, told=told), route
+        answered = told if isinstance(told, Answered) else Answered(status=route.status, told=told)
+        if route.action == DISPATCH:
+            self._audit.count(asked, answered.told)
+        return answered
 
     def _openapi(self) -> bytes:
         if self._document is None:
@@ -323,11 +324,16 @@ class WebApp:
             raise _too_large(most)
         found, size = list[bytes](), 0
         with anyio.move_on_after(self._options.body_s) as limit:
-            async for chunk in request.stream():
-                size += len(chunk)
+            has_more = True
+            while has_more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                found.append(message.get("body", b""))
+                size += len(found[-1])
                 if size > most:
                     raise _too_large(most)
-                found.append(chunk)
+                has_more = message.get("more_body", False)
         if limit.cancelled_caught:
             detail = f"the body was not whole within {self._options.body_s:g} s"
             raise WebRefusal("WEBSLOW", detail)
@@ -459,7 +465,7 @@ def _known(group: BaseExceptionGroup[BaseException]) -> PoolError | WebRefusal |
     return found
 
 
-def _response(answered: Answered, route: WebRoute | None) -> Response:
+def _response(answered: Answered) -> Response:
     headers = dict(answered.headers)
     if answered.stream is not None:
         return StreamingResponse(answered.stream, media_type=answered.media_type, headers=headers)
@@ -478,4 +484,3 @@ def _refused(error: PoolError | WebRefusal) -> Response:
         media_type=MEDIA_TYPE,
         headers=headers_of(error, status),
     )
-

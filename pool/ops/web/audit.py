@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
 from pool.events import OperatorActed
 from pool.jobs.node import Node
+from pool.ops.web.answers import JobsTaken, JobTaken
 from pool.ops.web.asked import Asked
-from pool.ops.web.bodies import JobsBody
 from pool.ops.web.routes import WebRoute
 
+DISPATCH: Final = "dispatch"
 EACH_S: Final = 1.0
 CALLS_MAX: Final = 1_000  # handlers of callers, counted at a time
 _DETAIL_MAX: Final = 150
@@ -41,10 +42,7 @@ class Audit:
         Raises:
             PoolError: It does not.
         """
-        if not route.action:
-            return
-        if route.action == "dispatch":
-            self._count(asked)
+        if not route.action or route.action == DISPATCH:
             return
         name = asked.path.get("batch") or asked.path.get("schedule") or asked.path.get("member")
         told = {"of": name} if name else {}
@@ -62,12 +60,12 @@ class Audit:
             )
         )
 
-    def _count(self, asked: Asked) -> None:
-        body: Any = asked.body
-        for each in body.jobs if isinstance(body, JobsBody) else (body,):
-            of = asked.caller.name, each.handler
-            count, _ = self._counts.get(of, (0, ""))
-            self._counts[of] = count + 1, each.key
+    def count(self, asked: Asked, told: object) -> None:
+        """Count jobs that were dispatched."""
+        for each in told.jobs if isinstance(told, JobsTaken) else (told,):
+            if isinstance(each, JobTaken):
+                of = asked.caller.name, each.handler
+                self._counts[of] = self._counts.get(of, (0, ""))[0] + 1, each.key
         if len(self._counts) >= CALLS_MAX:
             self.flush()
         elif not self._is_due:
@@ -81,5 +79,5 @@ class Audit:
         counts, self._counts = self._counts, {}
         for (by, handler), (count, key) in counts.items():
             self.node._emit(
-                OperatorActed(by=by, action="dispatch", handler=handler, count=count, key=key)
+                OperatorActed(by=by, action=DISPATCH, handler=handler, count=count, key=key)
             )

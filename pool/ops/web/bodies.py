@@ -1,4 +1,4 @@
-"""What is sent, as types: a body, or the query of a path.  They judge it, and its schemas are theirs.
+"""What is sent, as types: a body, or a path's query.  They judge it, and its schemas are theirs.
 
 What a type cannot say (a key's bytes, a cron expression) the calls say as for any caller.
 """
@@ -60,7 +60,7 @@ class FollowerBody(Sent):
 
 
 class CallBody(Sent):
-    """A handler, a key, arguments; with `encoding` base64 the only argument is bytes, so written."""
+    """A handler, a key, arguments; with `encoding` base64 the only one is bytes, so written."""
 
     handler: HandlerName
     key: Key
@@ -290,18 +290,18 @@ class OfferBody(Sent):
 
     name: HandlerName
     kind: Literal["job", "service"] = "job"
-    timeout_s: Seconds | None | UnsetType = UNSET
-    progress_timeout_s: Seconds | None | UnsetType = UNSET
+    timeout_s: Seconds | UnsetType | None = UNSET
+    progress_timeout_s: Seconds | UnsetType | None = UNSET
     park_on: list[Literal["timeout", "progress", "start"]] | UnsetType = UNSET
     attempts_max: int | UnsetType = UNSET
     backoff_s: Seconds | UnsetType = UNSET
     backoff_max_s: Seconds | UnsetType = UNSET
     healthy_s: Seconds | UnsetType = UNSET
-    retention_s: Seconds | None | UnsetType = UNSET
+    retention_s: Seconds | UnsetType | None = UNSET
     if_exists: IfExists | UnsetType = UNSET
     queue_max: int | UnsetType = UNSET
-    expires_s: Seconds | None | UnsetType = UNSET
-    start_timeout_s: Seconds | None | UnsetType = UNSET
+    expires_s: Seconds | UnsetType | None = UNSET
+    start_timeout_s: Seconds | UnsetType | None = UNSET
 
 
 class RegisterBody(Sent):
@@ -325,7 +325,7 @@ class ProgressBody(Sent):
 
 
 class BeatBody(Sent):
-    """A job that a worker has; how far it is, and the id of the last message that it has handled."""
+    """A job that a worker has; how far it is, and the last message that it has handled."""
 
     token: JobToken
     progress: ProgressBody | None = None
@@ -381,7 +381,7 @@ class FailureBody(Sent):
     """An attempt that failed; with `retry` another one follows, if there is one left."""
 
     token: JobToken
-    error: ErrorBody = ErrorBody()
+    error: ErrorBody = msgspec.field(default_factory=ErrorBody)
     retry: bool = True
     delay_s: Seconds | None = None
 

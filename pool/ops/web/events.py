@@ -1,7 +1,7 @@
 """The journal as server-sent events: `id` is where an entry stands, and `Last-Event-ID` goes on.
 
     node.journal(since=..., follow=True) --entry--> id, event, data --> the caller
-                                         --SILENT_S without one--> a comment, so that who is gone shows
+                                         --SILENT_S without one--> a comment: who is gone shows
 
 Nothing is kept for a caller: any gateway goes on where another one was left.
 """

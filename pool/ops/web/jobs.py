@@ -19,6 +19,7 @@ from pool.errors import InvalidOption, NotStopped, PoolError
 from pool.jobs.client.dispatch import Call, Dispatching
 from pool.jobs.client.ref import JobRef, Status
 from pool.jobs.client.schedules import Schedule
+from pool.jobs.client.shelves import JobFilter
 from pool.jobs.followers import Follower
 from pool.ops import admin, browse
 from pool.ops.web.answers import (
@@ -34,9 +35,16 @@ from pool.ops.web.answers import (
     schedule_told,
 )
 from pool.ops.web.asked import Answered, Asked
-from pool.ops.web.bodies import CallBody, EditBody, FollowerBody, JobBody, JobsBody, NotifyBody, ScheduleBody
+from pool.ops.web.bodies import (
+    CallBody,
+    EditBody,
+    FollowerBody,
+    JobBody,
+    JobsBody,
+    NotifyBody,
+    ScheduleBody,
+)
 from pool.ops.web.problems import problem_of
-from pool.jobs.client.shelves import JobFilter
 
 _OPTIONS = (
     *("if_exists", "queue_max", "attach_any", "allow_unknown", "window_s"),

@@ -13,7 +13,6 @@ from pool.jobs.client.pausing import CordonReport, PauseReport, named
 from pool.ops import checkup, keyfacts, members, summary
 from pool.ops.doctor import examine
 from pool.ops.endpoints import HttpAnswer
-from pool.ops.why import why
 from pool.ops.web.answers import (
     AskedTold,
     CordonTold,
@@ -24,6 +23,7 @@ from pool.ops.web.answers import (
 )
 from pool.ops.web.asked import Answered, Asked
 from pool.ops.web.problems import WebRefusal
+from pool.ops.why import why
 
 
 async def explain(asked: Asked) -> Any:
@@ -57,9 +57,7 @@ async def findings(asked: Asked) -> FindingsTold:
     """Say what is wrong with the pool."""
     records_max = None if asked.query.all else checkup.RECORDS_MAX
     gateway = asked.gateway
-    facts = await checkup.gather(
-        gateway.pipeline, await gateway.found(), records_max=records_max
-    )
+    facts = await checkup.gather(gateway.pipeline, await gateway.found(), records_max=records_max)
     found = examine(facts)
     return FindingsTold(
         is_well=all(each.severity == "note" for each in found),
@@ -131,9 +129,7 @@ async def _cordon(asked: Asked, *, is_drain: bool) -> CordonTold:
 
 async def uncordon(asked: Asked) -> CordonTold:
     """Have it take keys again."""
-    return _cordoned(
-        await asked.operator.uncordon(asked.path["member"], wait_s=asked.body.wait_s)
-    )
+    return _cordoned(await asked.operator.uncordon(asked.path["member"], wait_s=asked.body.wait_s))
 
 
 def _cordoned(report: CordonReport) -> CordonTold:

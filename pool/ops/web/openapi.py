@@ -103,15 +103,13 @@ def _operation(
     if route.role:
         told["description"] = f"Role: {route.role}."
         told["x-role"] = route.role
-    parameters = [*_parameters(route, schemas, components)]
+    parameters = [*_parameters(route, components)]
     if parameters:
         told["parameters"] = parameters
     if route.body:
         each = [schemas[kind] for kind in route.body]
         schema = each[0] if len(each) == 1 else {"oneOf": each}
-        is_needed = any(
-            components[kind.__name__].get("required", ()) for kind in route.body
-        )
+        is_needed = any(components[kind.__name__].get("required", ()) for kind in route.body)
         told["requestBody"] = {
             "required": is_needed,
             "content": {"application/json": {"schema": schema}},
@@ -119,9 +117,7 @@ def _operation(
     return told
 
 
-def _parameters(
-    route: WebRoute, schemas: dict[Any, dict[str, Any]], components: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
+def _parameters(route: WebRoute, components: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for name in _PART.findall(route.path):
         schema, text = _PARTS[name]
         yield {

@@ -208,7 +208,7 @@ def _letters() -> list[WebRoute]:
             method="POST",
             path=f"{path}/replay",
             role="operate",
-            does="Make a job of a dead letter again; a repeat tells the job that the first one made.",
+            does="Make a job of a dead letter again; a repeat tells the job of the first one.",
             run=jobs.replay,
             body=(bodies.Nothing,),
             answer=answers.JobTaken,
@@ -506,7 +506,9 @@ def _health() -> list[WebRoute]:
         return make(
             path=f"/{what}",
             role=None,
-            does={"live": "Whether it is to be left alone.", "ready": "Whether it can serve."}[what],
+            does={"live": "Whether it is to be left alone.", "ready": "Whether it can serve."}[
+                what
+            ],
             run=partial(looking.health, f"/{what}"),
             answer=answers.HealthTold,
             also={503: answers.HealthTold},
