@@ -188,8 +188,12 @@ def bound(host: str, port: int) -> socket.socket:
         found: Iterable[Any] = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
         family, _, _, _, place = next(iter(found))
         listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+        except BaseException:
+            listener.close()
+            raise
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         problem = f"{shown(host)}:{port} cannot be listened on: {why}"

@@ -45,10 +45,20 @@ class JobTaken:
 
 @attrs.frozen(kw_only=True)
 class JobRefused:
-    """One of many jobs that was refused."""
+    """A member of a batch that was refused."""
 
     key: str
     problem: WebProblem
+
+
+@attrs.frozen(kw_only=True)
+class JobSent:
+    """What became of one of many jobs: it was accepted, or there is a problem."""
+
+    key: str
+    job_id: str = ""
+    handler: str = ""
+    problem: WebProblem | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -56,7 +66,7 @@ class JobsTaken:
     """What became of each of many jobs, in their order."""
 
     accepted: int
-    jobs: tuple[JobTaken | JobRefused, ...]
+    jobs: tuple[JobSent, ...]
 
 
 @attrs.frozen(kw_only=True)

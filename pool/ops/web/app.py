@@ -130,7 +130,10 @@ class WebApp:
         )
         self._audit = Audit(node)
         self._rates, self._failed = Rates(self._options.requests_per_s), Rates(FAILED_PER_S)
-        self._table = [(_pattern(route.path), route) for route in ROUTES]
+        # What stands in a path by its name goes before what may be anything.
+        self._table = sorted(
+            ((_pattern(route.path), route) for route in ROUTES), key=lambda each: each[1].parts
+        )
         self._document: bytes | None = None
 
     def close(self) -> None:
@@ -161,8 +164,10 @@ class WebApp:
         response.headers["Cache-Control"] = "no-store"
         response.headers["X-Content-Type-Options"] = "nosniff"
         if isinstance(response, StreamingResponse):
-            with self._gateway.streams.within():
+            with self._gateway.streams.within() as stream:
                 await response(scope, receive, send)
+            if stream.cancelled_caught:  # it has a good end, and is gone on with elsewhere
+                await send({"type": "http.response.body", "body": b""})
             return
         await response(scope, receive, send)
 
@@ -232,13 +237,14 @@ class WebApp:
         return path.removeprefix("/").split("/")
 
     def _find(self, method: str, parts: list[str]) -> tuple[WebRoute, dict[str, str]]:
-        wanted, allowed = "GET" if method == "HEAD" else method, set[str]()
+        wanted, allowed, path = "GET" if method == "HEAD" else method, set[str](), ""
         for pattern, route in self._table:
-            names = _matched(pattern, parts)
+            names = _matched(pattern, parts) if path in ("", route.path) else None
             if names is None:
                 continue
             if route.method == wanted:
                 return route, names
+            path = route.path
             allowed.add(route.method)
         if not allowed:
             hint = "GET /openapi.json tells what there is; a / within a key is sent as %2F"

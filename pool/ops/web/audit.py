@@ -18,7 +18,7 @@ import attrs
 
 from pool.events import OperatorActed
 from pool.jobs.node import Node
-from pool.ops.web.answers import JobsTaken, JobTaken
+from pool.ops.web.answers import JobSent, JobsTaken, JobTaken
 from pool.ops.web.asked import Asked
 from pool.ops.web.routes import WebRoute
 
@@ -63,7 +63,7 @@ class Audit:
     def count(self, asked: Asked, told: object) -> None:
         """Count jobs that were dispatched."""
         for each in told.jobs if isinstance(told, JobsTaken) else (told,):
-            if isinstance(each, JobTaken):
+            if isinstance(each, JobTaken) or (isinstance(each, JobSent) and each.job_id):
                 of = asked.caller.name, each.handler
                 self._counts[of] = self._counts.get(of, (0, ""))[0] + 1, each.key
         if len(self._counts) >= CALLS_MAX:

@@ -27,9 +27,14 @@ CAUSE_CHARS_MAX: Final = 200
 COUNT: Final = 100
 OFFERS_MAX: Final = 256
 
-Key = Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX)]
-HandlerName = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
-JobId = Annotated[str, Meta(pattern="^[!-+\\-.-{}~]{1,128}$")]
+# In the words of JSON Schema; with bytes instead of characters the pool asks itself.
+KEY: Final = "^[^\\u0000-\\u001f\\u007f-\\u009f]+$"
+NAME: Final = "^[A-Za-z0-9_.:-]{1,128}$"
+ID: Final = "^[!-+\\-.-{}~]{1,128}$"
+
+Key = Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX, pattern=KEY)]
+HandlerName = Annotated[str, Meta(pattern=NAME)]
+JobId = Annotated[str, Meta(pattern=ID)]
 Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 WaitS = Annotated[float, Meta(ge=0, le=WAIT_S_MAX)]
 Cause = Annotated[str, Meta(max_length=CAUSE_CHARS_MAX)]
@@ -77,7 +82,7 @@ class JobBody(CallBody):
 
     job_id: JobId | None = None
     idempotency_key: (
-        Annotated[str, Meta(min_length=1, max_length=IDEMPOTENCY_KEY_BYTES_MAX)] | None
+        Annotated[str, Meta(min_length=1, max_length=IDEMPOTENCY_KEY_BYTES_MAX, pattern=KEY)] | None
     ) = None
     if_exists: IfExists | None = None
     queue_max: Annotated[int, Meta(ge=1, le=LINE_MAX)] = QUEUE_MAX
@@ -415,10 +420,14 @@ class SaveBody(OfWorker):
     seen: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None
 
 
-def read(kind: type[Sent], given: object, *, is_text: bool = False) -> Any:
+def read(kind: type[Sent], given: Any, *, is_text: bool = False) -> Any:
     """Return what was sent as one of these; `is_text`: all values are texts, as in a query.
 
     Raises:
         msgspec.ValidationError: It is none, and where.
     """
-    return msgspec.convert(given, kind, strict=not is_text)
+    found = msgspec.convert(given, kind, strict=not is_text)
+    for name in given if is_text else ():
+        if getattr(found, name) is None:  # "null" is a text
+            raise msgspec.ValidationError(f"Expected a value, got `null` - at `$.{name}`")
+    return found

@@ -26,12 +26,14 @@ from pool.ops.web.answers import (
     BatchMade,
     Done,
     JobRefused,
+    JobSent,
     JobsTaken,
     JobState,
     JobTaken,
     SchedulesTold,
     ScheduleTold,
     Stopping,
+    WebProblem,
     schedule_told,
 )
 from pool.ops.web.asked import Answered, Asked
@@ -76,12 +78,13 @@ async def _dispatch_many(
     asked: Asked, jobs: Sequence[JobBody], idempotency_key: str | None
 ) -> JobsTaken:
     """Dispatch those that have the same handler and options in one call, all calls at once."""
-    answers: list[JobTaken | JobRefused | None] = [None] * len(jobs)
+    answers: list[JobSent | None] = [None] * len(jobs)
     groups: dict[Any, list[tuple[int, Call]]] = defaultdict(list)
     samples: dict[Any, JobBody] = {}
 
     def refuse(place: int, error: PoolError) -> None:
-        answers[place] = JobRefused(key=jobs[place].key, problem=problem_of(error))  # type: ignore[arg-type]
+        problem = WebProblem(**problem_of(error))
+        answers[place] = JobSent(key=jobs[place].key, problem=problem)
 
     for place, body in enumerate(jobs):
         try:
@@ -109,13 +112,13 @@ async def _dispatch_many(
             if isinstance(each, PoolError):
                 refuse(place, each)
             else:
-                answers[place] = _taken(each)
+                answers[place] = JobSent(key=each.key, job_id=each.job_id, handler=each.handler)
 
     async with anyio.create_task_group() as tasks:
         for same in groups:
             tasks.start_soon(send, same)
     told = tuple(each for each in answers if each is not None)
-    return JobsTaken(accepted=sum(isinstance(each, JobTaken) for each in told), jobs=told)
+    return JobsTaken(accepted=sum(each.problem is None for each in told), jobs=told)
 
 
 def _taken(ref: JobRef[Any]) -> JobTaken:
@@ -335,7 +338,7 @@ async def make_batch(asked: Asked) -> Answered:
                 some.append(calls[at][1])
                 at += 1
             refused += [
-                JobRefused(key=each.key, problem=problem_of(each.error))  # type: ignore[arg-type]
+                JobRefused(key=each.key, problem=WebProblem(**problem_of(each.error)))
                 for each in await batch.add(handler, some)
             ]
     told = BatchMade(id=body.id, added=made.added, refused=tuple(refused))

@@ -9,21 +9,23 @@ from typing import Any, Final
 
 import msgspec
 
+from pool.names import KEY_BYTES_MAX
 from pool.ops.web.answers import WebProblem
+from pool.ops.web.bodies import ID, KEY, NAME
 from pool.ops.web.problems import MEDIA_TYPE, REFUSALS, status_of
 from pool.ops.web.routes import WebRoute
 from pool.version import __version__
 
 _REF: Final = "#/components/schemas/{name}"
 _PART: Final = re.compile(r"\{(\w+)\}")
-_KEY: Final = {"type": "string", "minLength": 1, "maxLength": 512}
-_ID: Final = {"type": "string", "pattern": "^[!-+\\-.-{}~]{1,128}$"}
+_KEY: Final = {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX, "pattern": KEY}
+_ID: Final = {"type": "string", "pattern": ID}
 _PARTS: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "key": (_KEY, "The job's key; a / in it is sent as %2F."),
-    "job_id": (_ID, "The job's id."),
+    "job_id": (_ID, "The job's id; one called as a verb (stop) with a letter as %73."),
     "batch": (_ID, "The batch's id."),
     "schedule": ({"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,96}$"}, "The schedule's name."),
-    "member": ({"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,128}$"}, "Of node or worker."),
+    "member": ({"type": "string", "pattern": NAME}, "Of node or worker."),
 }
 _HEADERS: Final = {
     "Idempotency-Key": "By which a repeat is known, for an hour after the job's end; of many jobs "
@@ -41,7 +43,7 @@ def document(routes: Sequence[WebRoute]) -> dict[str, Any]:
     kinds = dict.fromkeys(kind for route in routes for kind in _kinds(route))
     kinds[WebProblem] = None
     found, components = msgspec.json.schema_components(list(kinds), ref_template=_REF)
-    schemas = dict(zip(kinds, found, strict=True))
+    schemas, components = dict(zip(kinds, found, strict=True)), _modern(components)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(
@@ -69,6 +71,22 @@ def document(routes: Sequence[WebRoute]) -> dict[str, Any]:
             },
         },
     }
+
+
+def _modern(schema: Any) -> Any:
+    """Return a schema whose lists of so many items are told as JSON Schema has it since 2020.
+
+    Those of one kind, as all of ours are: `minItems` and `maxItems` say how many.
+    """
+    if isinstance(schema, list):
+        return [_modern(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _modern(each) for name, each in schema.items()}
+    if isinstance(found.get("items"), list):
+        [*others, found["items"]] = found["items"]
+        assert all(each == found["items"] for each in others), schema
+    return found
 
 
 def statuses(route: WebRoute) -> list[int]:

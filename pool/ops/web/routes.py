@@ -59,6 +59,11 @@ class WebRoute:
     waits: bool = False  # it may take long: it ends when who asked is gone
 
     @property
+    def parts(self) -> int:
+        """How many parts of its path may be anything."""
+        return self.path.count("{")
+
+    @property
     def name(self) -> str:
         """Its name, as generated clients call it."""
         words = [self.method.lower(), *self.path.strip("/").removeprefix("v1/").split("/")]
