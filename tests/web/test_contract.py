@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.web.gateways import SECRETS
+
 LONG = os.environ.get("POOL_TEST_WEB") == "long"
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 
@@ -20,6 +22,7 @@ def test_it_keeps_what_its_document_promises(gateway: tuple[str, int], tmp_path:
     phases, examples = ("coverage,fuzzing,stateful", 20) if LONG else ("fuzzing", 2)
     command = [program, "--config-file", CONFIG, "run", f"http://{host}:{port}/openapi.json"]
     command += ["--phases", phases, "--max-examples", str(examples), "--seed", "1", "--no-color"]
+    command += ["--header", f"Authorization: Bearer {SECRETS['admin']}"]
     # A stream of events does not end.
     command += ["--exclude-path", "/v1/events"]
     done = subprocess.run(

@@ -43,7 +43,7 @@ def document(routes: Sequence[WebRoute]) -> dict[str, Any]:
     kinds = dict.fromkeys(kind for route in routes for kind in _kinds(route))
     kinds[WebProblem] = None
     found, components = msgspec.json.schema_components(list(kinds), ref_template=_REF)
-    schemas, components = dict(zip(kinds, found, strict=True)), _modern(components)
+    schemas, components = dict(zip(kinds, found, strict=True)), _plainer(components)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(
@@ -73,19 +73,17 @@ def document(routes: Sequence[WebRoute]) -> dict[str, Any]:
     }
 
 
-def _modern(schema: Any) -> Any:
-    """Return a schema whose lists of so many items are told as JSON Schema has it since 2020.
-
-    Those of one kind, as all of ours are: `minItems` and `maxItems` say how many.
-    """
+def _plainer(schema: Any) -> Any:
+    """Return a schema whose lists of so many items, all of one kind, are told in fewer words."""
     if isinstance(schema, list):
-        return [_modern(each) for each in schema]
+        return [_plainer(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {name: _modern(each) for name, each in schema.items()}
-    if isinstance(found.get("items"), list):
-        [*others, found["items"]] = found["items"]
-        assert all(each == found["items"] for each in others), schema
+    found = {name: _plainer(each) for name, each in schema.items()}
+    first, *others = found.get("prefixItems", [None])
+    if first is not None and all(each == first for each in others):
+        del found["prefixItems"]
+        found["items"] = first
     return found
 
 
