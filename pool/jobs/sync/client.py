@@ -20,7 +20,7 @@ from pool.core.options import IfExists
 from pool.errors import PoolError
 from pool.events import Observer
 from pool.jobs.client.dispatch import Call, Dispatching
-from pool.jobs.client.job_client import WINDOW_S, DispatchOptions
+from pool.jobs.client.options import WINDOW_S, DispatchOptions
 from pool.jobs.client.parked import ParkedJob, ParkedPage
 from pool.jobs.client.ref import JobRef, Status
 from pool.jobs.followers import Follower, several
