@@ -16,7 +16,7 @@ from pool.core.lifecycle import State
 from pool.core.options import LINE_MAX, IfExists
 from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
 from pool.jobs.client import batch, listing, parked, schedules
-from pool.jobs.client.job_client import WINDOW_S
+from pool.jobs.client.options import WINDOW_S
 from pool.jobs.handlers import QUEUE_MAX
 from pool.names import IDEMPOTENCY_KEY_BYTES_MAX, KEY_BYTES_MAX, LABEL_BYTES_MAX
 
