@@ -5,7 +5,7 @@ from __future__ import annotations
 try:
     from pool.ops.web.access import Authenticator, Caller, Keyring, Role
     from pool.ops.web.app import WebApp, WebOptions
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(f"{error}; pip install 'keyed-pool[web]'", name=error.name) from None
+except ModuleNotFoundError as _error:
+    raise ModuleNotFoundError(f"{_error}; pip install 'keyed-pool[web]'", name=_error.name) from None
 
 __all__ = ["Authenticator", "Caller", "Keyring", "Role", "WebApp", "WebOptions"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pool.ops.web.access import SIGNING_VARIABLE, VARIABLES
+from pool.ops.web.access import ROLES, SIGNING_VARIABLE, VARIABLES
 from tests.web.gateways import SECRETS
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
     """Yield where a gateway listens, whose pool is its own."""
     folder = tmp_path_factory.mktemp("gateway")
     command = [sys.executable, "-m", "pool.ops.cli", "dev", "--web", "0", "--json"]
-    variables = {VARIABLES[role]: secret for role, secret in SECRETS.items()}
+    variables = {VARIABLES[role]: SECRETS[role] for role in ROLES}
     variables[SIGNING_VARIABLE] = "signing-secret-0123456789"
     environ = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     with (folder / "log").open("wb") as log:

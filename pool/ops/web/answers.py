@@ -80,7 +80,7 @@ class JobState(Status):
 
 
 @attrs.frozen(kw_only=True)
-class Stopping:
+class JobStop:
     """A stop that was asked for; `is_ended`: the job has."""
 
     key: str
@@ -132,7 +132,7 @@ class SchedulesTold:
 
 
 @attrs.frozen(kw_only=True)
-class PauseTold:
+class PausingTold:
     """What became of pausing or resuming; `missed` names the lanes that were not reached, and why.
 
     Send it again if there are any.
@@ -215,8 +215,9 @@ def as_json(value: object) -> bytes:
 
 def _plain(value: object) -> object:
     """Return what JSON has no form for, one level of it."""
-    if attrs.has(type(value)):
-        names = (each.name for each in attrs.fields(type(value)))
+    kind: type[Any] = type(value)
+    if attrs.has(kind):
+        names = (each.name for each in attrs.fields(kind))
         return {name: getattr(value, name) for name in names if not name.startswith("_")}
     match value:
         case bytes():

@@ -35,8 +35,8 @@ from pool.ops.metrics import Metrics
 from pool.ops.web import access, bodies
 from pool.ops.web.access import LOCAL, Authenticator, Caller, Keyring, Role
 from pool.ops.web.answers import as_json
-from pool.ops.web.asked import Answered, Asked, Gateway
-from pool.ops.web.audit import DISPATCH, Audit
+from pool.ops.web.asked import Gateway, WebAnswer, WebRequest
+from pool.ops.web.audit import DISPATCH, ActsNoted
 from pool.ops.web.limits import Rates, Waits
 from pool.ops.web.openapi import document
 from pool.ops.web.problems import MEDIA_TYPE, WebRefusal, headers_of, problem_of
@@ -128,7 +128,7 @@ class WebApp:
             waits=Waits(self._options.waits_max),
             streams=Waits(self._options.streams_max),
         )
-        self._audit = Audit(node)
+        self._audit = ActsNoted(node)
         self._rates, self._failed = Rates(self._options.requests_per_s), Rates(FAILED_PER_S)
         # What stands in a path by its name goes before what may be anything.
         self._table = sorted(
@@ -191,11 +191,11 @@ class WebApp:
             _log.exception("web.failed", method=shown(request.method))
             return _refused(WebRefusal("WEBFAULT", "what failed is in the gateway's log"))
 
-    async def _carry_out(self, request: Request) -> Answered:
+    async def _carry_out(self, request: Request) -> WebAnswer:
         method, parts = request.scope["method"], self._parts(request.scope)
         headers = _headers(request.headers)
-        if method in ("GET", "HEAD") and parts == ["openapi.json"]:
-            return Answered(body=self._openapi())
+        if method in {"HEAD", "GET"} and parts == ["openapi.json"]:
+            return WebAnswer(body=self._openapi())
         route, names = self._find(method, parts)
         caller = await self._caller(request, headers, route.role)
         for secret in ("authorization", "cookie", "proxy-authorization"):
@@ -203,7 +203,7 @@ class WebApp:
         path = {name: _name(name, text) for name, text in names.items()}
         query = _query(route, request.scope.get("query_string", b""))
         body = await self._body(route, request, headers)
-        asked = Asked(
+        asked = WebRequest(
             gateway=self._gateway,
             caller=caller,
             path=path,
@@ -213,7 +213,9 @@ class WebApp:
         )
         await self._audit.note(route, asked)
         told = await (_while_there(request, route, asked) if route.waits else route.run(asked))
-        answered = told if isinstance(told, Answered) else Answered(status=route.status, told=told)
+        answered = (
+            told if isinstance(told, WebAnswer) else WebAnswer(status=route.status, told=told)
+        )
         if route.action == DISPATCH:
             self._audit.count(asked, answered.told)
         return answered
@@ -349,7 +351,7 @@ class WebApp:
 # --- parts ------------------------------------------------------------------------------------
 
 
-async def _while_there(request: Request, route: WebRoute, asked: Asked) -> Any:
+async def _while_there(request: Request, route: WebRoute, asked: WebRequest) -> Any:
     """Do what may wait, as long as who asked for it is there.
 
     Raises:
@@ -471,7 +473,7 @@ def _known(group: BaseExceptionGroup[BaseException]) -> PoolError | WebRefusal |
     return found
 
 
-def _response(answered: Answered) -> Response:
+def _response(answered: WebAnswer) -> Response:
     headers = dict(answered.headers)
     if answered.stream is not None:
         return StreamingResponse(answered.stream, media_type=answered.media_type, headers=headers)

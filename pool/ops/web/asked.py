@@ -46,7 +46,7 @@ class Gateway:
 
 
 @attrs.frozen(kw_only=True)
-class Asked:
+class WebRequest:
     """A request that was let in; what is in it has been judged by the types of its route."""
 
     gateway: Gateway
@@ -80,7 +80,7 @@ class Asked:
 
 
 @attrs.frozen(kw_only=True)
-class Answered:
+class WebAnswer:
     """What is answered, where it is not just JSON under the route's own status."""
 
     status: int = 200

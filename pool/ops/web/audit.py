@@ -19,7 +19,7 @@ import attrs
 from pool.events import OperatorActed
 from pool.jobs.node import Node
 from pool.ops.web.answers import JobSent, JobsTaken, JobTaken
-from pool.ops.web.asked import Asked
+from pool.ops.web.asked import WebRequest
 from pool.ops.web.routes import WebRoute
 
 DISPATCH: Final = "dispatch"
@@ -29,14 +29,14 @@ _DETAIL_MAX: Final = 150
 
 
 @attrs.define(eq=False)
-class Audit:
+class ActsNoted:
     """Writes it."""
 
     node: Node
     _counts: dict[tuple[str, str], tuple[int, str]] = attrs.field(factory=dict)
     _is_due: bool = False
 
-    async def note(self, route: WebRoute, asked: Asked) -> None:
+    async def note(self, route: WebRoute, asked: WebRequest) -> None:
         """Note an action; return once it stands.
 
         Raises:
@@ -60,7 +60,7 @@ class Audit:
             )
         )
 
-    def count(self, asked: Asked, told: object) -> None:
+    def count(self, asked: WebRequest, told: object) -> None:
         """Count jobs that were dispatched."""
         for each in told.jobs if isinstance(told, JobsTaken) else (told,):
             if isinstance(each, JobTaken) or (isinstance(each, JobSent) and each.job_id):

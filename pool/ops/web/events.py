@@ -19,14 +19,14 @@ from pool.core.journal import JournalEntry
 from pool.errors import PoolError
 from pool.jobs.client.journal import Journal
 from pool.ops.web.answers import as_json
-from pool.ops.web.asked import Answered, Asked
+from pool.ops.web.asked import WebAnswer, WebRequest
 from pool.ops.web.problems import WebRefusal, problem_of
 
 SILENT_S: Final = 15.0
 EVENT_STREAM: Final = "text/event-stream"
 
 
-async def events(asked: Asked) -> Answered:
+async def events(asked: WebRequest) -> WebAnswer:
     """Tell what happens beside ordinary work, as it happens."""
     query, gateway = asked.query, asked.gateway
     since = asked.headers.get("last-event-id") or query.since
@@ -35,7 +35,7 @@ async def events(asked: Asked) -> Answered:
     )
     if gateway.streams.is_full:
         raise WebRefusal("WEBBUSY", f"{gateway.streams.most} streams of events are open already")
-    return Answered(stream=_told(journal), media_type=EVENT_STREAM)
+    return WebAnswer(stream=_told(journal), media_type=EVENT_STREAM)
 
 
 def _moment(since: str | None) -> datetime | str | None:

@@ -29,14 +29,14 @@ from pool.ops.web.answers import (
     JobSent,
     JobsTaken,
     JobState,
+    JobStop,
     JobTaken,
     SchedulesTold,
     ScheduleTold,
-    Stopping,
     WebProblem,
     schedule_told,
 )
-from pool.ops.web.asked import Answered, Asked
+from pool.ops.web.asked import WebAnswer, WebRequest
 from pool.ops.web.bodies import (
     CallBody,
     EditBody,
@@ -61,21 +61,21 @@ _OF_SCHEDULES = (
 # --- dispatching ------------------------------------------------------------------------------
 
 
-async def dispatch(asked: Asked) -> Answered:
+async def dispatch(asked: WebRequest) -> WebAnswer:
     """Dispatch a job, or many: each of these is accepted or refused by itself."""
     idempotency_key = asked.headers.get("idempotency-key")
     if isinstance(asked.body, JobsBody):
-        return Answered(told=await _dispatch_many(asked, asked.body.jobs, idempotency_key))
+        return WebAnswer(told=await _dispatch_many(asked, asked.body.jobs, idempotency_key))
     body: JobBody = asked.body
     known = _known(body, idempotency_key, "")
     args, kwargs = arguments(body)
     dispatching = _options(asked, body, **known)
     ref = await dispatching.dispatch(body.handler, body.key, *args, **kwargs)
-    return Answered(status=201, told=_taken(ref))
+    return WebAnswer(status=201, told=_taken(ref))
 
 
 async def _dispatch_many(
-    asked: Asked, jobs: Sequence[JobBody], idempotency_key: str | None
+    asked: WebRequest, jobs: Sequence[JobBody], idempotency_key: str | None
 ) -> JobsTaken:
     """Dispatch those that have the same handler and options in one call, all calls at once."""
     answers: list[JobSent | None] = [None] * len(jobs)
@@ -132,7 +132,7 @@ def _known(body: JobBody, header: str | None, suffix: str) -> dict[str, Any]:
     return {"job_id": None, "idempotency_key": f"{header}{suffix}"}
 
 
-def _options(asked: Asked, body: JobBody, **known: Any) -> Dispatching:
+def _options(asked: WebRequest, body: JobBody, **known: Any) -> Dispatching:
     options = {name: getattr(body, name) for name in _OPTIONS}
     return asked.node.options(
         **options,
@@ -143,7 +143,7 @@ def _options(asked: Asked, body: JobBody, **known: Any) -> Dispatching:
     )
 
 
-def _delay_s(asked: Asked, body: JobBody) -> float:
+def _delay_s(asked: WebRequest, body: JobBody) -> float:
     """Return how long a job is to wait; until a time by the server's clock, not by ours."""
     if body.run_at is None:
         return body.delay_s
@@ -195,7 +195,7 @@ def followers(bodies: Sequence[FollowerBody]) -> list[Follower]:
 # --- jobs -------------------------------------------------------------------------------------
 
 
-async def show(asked: Asked) -> JobState:
+async def show(asked: WebRequest) -> JobState:
     """Tell how a job is; wait for its end if that is asked for.
 
     Raises:
@@ -226,7 +226,7 @@ def _result(value: Any) -> dict[str, Any]:
     return {"has_result": True, "result": value}
 
 
-async def find(asked: Asked) -> Any:
+async def find(asked: WebRequest) -> Any:
     """Tell a page of live jobs."""
     query = asked.query
     wanted = JobFilter(
@@ -242,7 +242,7 @@ async def find(asked: Asked) -> Any:
     )
 
 
-async def stop(asked: Asked) -> Answered:
+async def stop(asked: WebRequest) -> WebAnswer:
     """Ask a job to stop; wait for its end if that is asked for."""
     key, body = asked.path["key"], asked.body
     ref = await asked.node.job(key, asked.path.get("job_id"))
@@ -253,19 +253,19 @@ async def stop(asked: Asked) -> Answered:
             is_ended = True
         except NotStopped:
             is_ended = False
-    told = Stopping(key=key, job_id=ref.job_id, is_ended=is_ended)
-    return Answered(status=200 if is_ended else 202, told=told)
+    told = JobStop(key=key, job_id=ref.job_id, is_ended=is_ended)
+    return WebAnswer(status=200 if is_ended else 202, told=told)
 
 
-async def notify(asked: Asked) -> Answered:
+async def notify(asked: WebRequest) -> WebAnswer:
     """Send a message to the live job of a key."""
     body: NotifyBody = asked.body
     value = from_base64("value", body.value) if body.encoding == "base64" else body.value
     await asked.node.notify(asked.path["key"], value)
-    return Answered(status=202, told=Done())
+    return WebAnswer(status=202, told=Done())
 
 
-async def requeue(asked: Asked) -> Any:
+async def requeue(asked: WebRequest) -> Any:
     """Have a job begin now that waits for its time."""
     return await admin.requeue(asked.node, asked.path["key"], asked.path.get("job_id"))
 
@@ -273,7 +273,7 @@ async def requeue(asked: Asked) -> Any:
 # --- dead letters -----------------------------------------------------------------------------
 
 
-async def letters(asked: Asked) -> Any:
+async def letters(asked: WebRequest) -> Any:
     """Tell a page of dead letters."""
     query = asked.query
     return await asked.node.parked.list(
@@ -287,25 +287,25 @@ async def letters(asked: Asked) -> Any:
     )
 
 
-async def letter(asked: Asked) -> Any:
+async def letter(asked: WebRequest) -> Any:
     """Tell a dead letter, with its arguments and tracebacks."""
     return await asked.node.parked.show(asked.path["key"], asked.path["job_id"])
 
 
-async def replay(asked: Asked) -> Answered:
+async def replay(asked: WebRequest) -> WebAnswer:
     """Make a job of a dead letter again; a repeat tells the job that the first one made."""
     ref = await asked.node.parked.replay(asked.path["key"], asked.path["job_id"])
-    return Answered(status=201, told=_taken(ref))
+    return WebAnswer(status=201, told=_taken(ref))
 
 
-async def edit(asked: Asked) -> Done:
+async def edit(asked: WebRequest) -> Done:
     """Give a dead letter other arguments."""
     args, kwargs = arguments(asked.body)
     await asked.node.parked.edit(asked.path["key"], asked.path["job_id"], *args, **kwargs)
     return Done()
 
 
-async def discard(asked: Asked) -> Done:
+async def discard(asked: WebRequest) -> Done:
     """Throw a dead letter away."""
     await asked.node.parked.discard(asked.path["key"], asked.path["job_id"])
     return Done()
@@ -314,7 +314,7 @@ async def discard(asked: Asked) -> Done:
 # --- batches ----------------------------------------------------------------------------------
 
 
-async def make_batch(asked: Asked) -> Answered:
+async def make_batch(asked: WebRequest) -> WebAnswer:
     """Make a batch of all these jobs, and seal it."""
     body = asked.body
     calls = list[tuple[str, Call]]()
@@ -342,15 +342,15 @@ async def make_batch(asked: Asked) -> Answered:
                 for each in await batch.add(handler, some)
             ]
     told = BatchMade(id=body.id, added=made.added, refused=tuple(refused))
-    return Answered(status=201, told=told)
+    return WebAnswer(status=201, told=told)
 
 
-async def batches(asked: Asked) -> Any:
+async def batches(asked: WebRequest) -> Any:
     """Tell the newest batches."""
     return {"batches": await asked.node.batches.list(newest=asked.query.newest)}
 
 
-async def batch(asked: Asked) -> Any:
+async def batch(asked: WebRequest) -> Any:
     """Tell how a batch is; wait until it has settled if that is asked for."""
     ref = asked.node.batches.get(asked.path["batch"])
     if asked.query.wait_s:
@@ -359,16 +359,16 @@ async def batch(asked: Asked) -> Any:
     return await ref.status()
 
 
-async def cancel_batch(asked: Asked) -> Answered:
+async def cancel_batch(asked: WebRequest) -> WebAnswer:
     """Have a batch take no more members, and stop those that it has."""
     await asked.node.batches.get(asked.path["batch"]).cancel(asked.body.cause)
-    return Answered(status=202, told=Done())
+    return WebAnswer(status=202, told=Done())
 
 
 # --- schedules --------------------------------------------------------------------------------
 
 
-async def keep_schedule(asked: Asked) -> ScheduleTold:
+async def keep_schedule(asked: WebRequest) -> ScheduleTold:
     """Make a schedule, or change the one of this name."""
     body: ScheduleBody = asked.body
     args, kwargs = arguments(body)
@@ -403,7 +403,7 @@ def _told(found: Schedule, next_times: Sequence[datetime] = ()) -> ScheduleTold:
     return schedule_told(found, packed(found.when), next_times)
 
 
-async def schedules(asked: Asked) -> SchedulesTold:
+async def schedules(asked: WebRequest) -> SchedulesTold:
     """Tell a page of schedules."""
     query = asked.query
     page = await asked.node.schedules.list(
@@ -412,32 +412,32 @@ async def schedules(asked: Asked) -> SchedulesTold:
     return SchedulesTold(schedules=tuple(map(_told, page.schedules)), cursor=page.cursor)
 
 
-async def schedule(asked: Asked) -> ScheduleTold:
+async def schedule(asked: WebRequest) -> ScheduleTold:
     """Tell a schedule, with its next times."""
     name = asked.path["schedule"]
     found = await asked.node.schedules.show(name)
     return _told(found, await asked.node.schedules.next_times(name, asked.query.next))
 
 
-async def pause_schedule(asked: Asked) -> Done:
+async def pause_schedule(asked: WebRequest) -> Done:
     """Fire a schedule no more, until it is resumed."""
     await asked.node.schedules.pause(asked.path["schedule"])
     return Done()
 
 
-async def resume_schedule(asked: Asked) -> Done:
+async def resume_schedule(asked: WebRequest) -> Done:
     """Fire a paused schedule again, from now on."""
     await asked.node.schedules.resume(asked.path["schedule"])
     return Done()
 
 
-async def trigger(asked: Asked) -> Answered:
+async def trigger(asked: WebRequest) -> WebAnswer:
     """Make a job of a schedule now."""
     ref = await asked.node.schedules.trigger(asked.path["schedule"])
-    return Answered(status=201, told=_taken(ref))
+    return WebAnswer(status=201, told=_taken(ref))
 
 
-async def remove_schedule(asked: Asked) -> Done:
+async def remove_schedule(asked: WebRequest) -> Done:
     """Take a schedule away."""
     await asked.node.schedules.remove(asked.path["schedule"])
     return Done()

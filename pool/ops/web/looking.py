@@ -18,15 +18,15 @@ from pool.ops.web.answers import (
     CordonTold,
     FindingsTold,
     NodesTold,
-    PauseTold,
+    PausingTold,
     WorkersTold,
 )
-from pool.ops.web.asked import Answered, Asked
+from pool.ops.web.asked import WebAnswer, WebRequest
 from pool.ops.web.problems import WebRefusal
 from pool.ops.why import why
 
 
-async def explain(asked: Asked) -> Any:
+async def explain(asked: WebRequest) -> Any:
     """Say why a key is as it is."""
     gateway, key = asked.gateway, asked.path["key"]
     job_id = asked.query.job_id or ""
@@ -36,24 +36,24 @@ async def explain(asked: Asked) -> Any:
     return told
 
 
-async def status(asked: Asked) -> Any:
+async def status(asked: WebRequest) -> Any:
     """Tell the pool at a glance."""
     return await summary.status(asked.gateway.pipeline, asked.node.pool)
 
 
-async def nodes(asked: Asked) -> NodesTold:
+async def nodes(asked: WebRequest) -> NodesTold:
     """Tell its nodes."""
     told = await members.read(asked.gateway.pipeline, await asked.gateway.found())
     return NodesTold(nodes=told.nodes, unread=told.unread)
 
 
-async def workers(asked: Asked) -> WorkersTold:
+async def workers(asked: WebRequest) -> WorkersTold:
     """Tell its workers."""
     told = await members.read(asked.gateway.pipeline, await asked.gateway.found())
     return WorkersTold(workers=told.workers, unread=told.unread)
 
 
-async def findings(asked: Asked) -> FindingsTold:
+async def findings(asked: WebRequest) -> FindingsTold:
     """Say what is wrong with the pool."""
     records_max = None if asked.query.all else checkup.RECORDS_MAX
     gateway = asked.gateway
@@ -70,7 +70,7 @@ async def findings(asked: Asked) -> FindingsTold:
 # --- health -----------------------------------------------------------------------------------
 
 
-async def health(what: str, asked: Asked) -> Answered:
+async def health(what: str, asked: WebRequest) -> WebAnswer:
     """Tell how this gateway is, as `pool run` does."""
     told: HttpAnswer = await anyio.to_thread.run_sync(
         partial(asked.gateway.endpoints.answer, "GET", what)
@@ -78,45 +78,45 @@ async def health(what: str, asked: Asked) -> Answered:
     if told.status == HTTPStatus.NOT_FOUND:
         hint = "pip install 'keyed-pool[metrics]', and give WebApp its Metrics"
         raise WebRefusal("WEBPATH", "this gateway counts nothing", hint)
-    return Answered(status=told.status, body=told.body, media_type=told.kind)
+    return WebAnswer(status=told.status, body=told.body, media_type=told.kind)
 
 
 # --- operating --------------------------------------------------------------------------------
 
 
-async def pause(asked: Asked) -> PauseTold:
+async def pause(asked: WebRequest) -> PausingTold:
     """Give no more jobs to workers: of a handler, a key, or the whole pool."""
     meant = named(asked.body.handler, asked.body.key)
     return _paused(await asked.operator.pause(meant, asked.body.reason))
 
 
-async def resume(asked: Asked) -> PauseTold:
+async def resume(asked: WebRequest) -> PausingTold:
     """Give them to workers again."""
     return _paused(await asked.operator.resume(named(asked.body.handler, asked.body.key)))
 
 
-async def asked_for(asked: Asked) -> AskedTold:
+async def asked_for(asked: WebRequest) -> AskedTold:
     """Tell what is paused, and who is cordoned."""
     operator = asked.operator
     return AskedTold(pauses=await operator.pauses(), cordons=await operator.cordons())
 
 
-def _paused(report: PauseReport) -> PauseTold:
+def _paused(report: PauseReport) -> PausingTold:
     missed = {str(lane): text for lane, text in report.missed.items()}
-    return PauseTold(pause=report.pause, lanes=report.lanes, missed=missed)
+    return PausingTold(pause=report.pause, lanes=report.lanes, missed=missed)
 
 
-async def cordon(asked: Asked) -> CordonTold:
+async def cordon(asked: WebRequest) -> CordonTold:
     """Have a node, or a worker, take no more keys, and keep those that it has."""
     return await _cordon(asked, is_drain=False)
 
 
-async def drain(asked: Asked) -> CordonTold:
+async def drain(asked: WebRequest) -> CordonTold:
     """Have it give up what it has, and leave."""
     return await _cordon(asked, is_drain=True)
 
 
-async def _cordon(asked: Asked, *, is_drain: bool) -> CordonTold:
+async def _cordon(asked: WebRequest, *, is_drain: bool) -> CordonTold:
     return _cordoned(
         await asked.operator.cordon(
             asked.path["member"],
@@ -127,7 +127,7 @@ async def _cordon(asked: Asked, *, is_drain: bool) -> CordonTold:
     )
 
 
-async def uncordon(asked: Asked) -> CordonTold:
+async def uncordon(asked: WebRequest) -> CordonTold:
     """Have it take keys again."""
     return _cordoned(await asked.operator.uncordon(asked.path["member"], wait_s=asked.body.wait_s))
 

@@ -22,11 +22,11 @@ from pool.ops.browse import JobRows
 from pool.ops.summary import PoolStatus
 from pool.ops.web import answers, bodies, events, jobs, looking
 from pool.ops.web.access import Role
-from pool.ops.web.asked import Asked
+from pool.ops.web.asked import WebRequest
 from pool.ops.why import Why
 
-Method: TypeAlias = Literal["GET", "POST", "PUT", "DELETE"]
-Run: TypeAlias = Callable[[Asked], Awaitable[Any]]
+Method: TypeAlias = Literal["POST", "GET", "PUT", "DELETE"]
+Run: TypeAlias = Callable[[WebRequest], Awaitable[Any]]
 
 STORE: Final = (errors.StoreUnavailable, errors.StoreLost, errors.NotRunning)
 ADMITTED: Final = (
@@ -136,8 +136,8 @@ def _jobs() -> list[WebRoute]:
                 does=f"Stop {of}; 202: it has not ended yet.",
                 run=jobs.stop,
                 body=(bodies.StopBody,),
-                answer=answers.Stopping,
-                also={202: answers.Stopping},
+                answer=answers.JobStop,
+                also={202: answers.JobStop},
                 waits=True,
                 may=one,
                 action="stop",
@@ -388,7 +388,7 @@ def _operating() -> list[WebRoute]:
             does="Give no more jobs to workers: of a handler, a key, or the whole pool.",
             run=looking.pause,
             body=(bodies.PauseBody,),
-            answer=answers.PauseTold,
+            answer=answers.PausingTold,
             may=(errors.TooManyPaused, *STORE),
             action="pause",
             tells=("handler", "key", "reason"),
@@ -400,7 +400,7 @@ def _operating() -> list[WebRoute]:
             does="Give them to workers again.",
             run=looking.resume,
             body=(bodies.ResumeBody,),
-            answer=answers.PauseTold,
+            answer=answers.PausingTold,
             may=STORE,
             action="resume",
             tells=("handler", "key"),

@@ -74,7 +74,8 @@ class CuttingProtocol(HttpToolsProtocol):
             self._waits_for_reader = None
 
     def _is_between(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is None or bool(cycle.response_complete)
 
     def _wait(self) -> None:
         self._head_bytes = 0
