@@ -667,3 +667,129 @@ async def test_arguments_that_nobody_here_can_read_are_left_or_parked(fleet: Fle
     await fleet.until(lambda: (r := fleet.record("later")) is not None and r.state == "waiting")
     await mine.complete(1)
     assert await ref.result(timeout_s=WAIT_S) == 1
+
+
+# --- services -------------------------------------------------------------------------------------
+
+
+async def test_services_go_to_who_is_first_with_their_state(fleet: Fleet, lanes: int) -> None:
+    node = await fleet.node(lanes=lanes)
+    mine = await client(node, capacity=20)
+    keys = [f"s{n}" for n in range(12)]
+    for key in keys:
+        await node.dispatch("serve", key)
+    await mine.until(12, jobs_max=20)
+    other = await client(node, capacity=20)
+    await fleet.knows(node, 2)
+
+    def strays() -> list[str]:
+        context = fleet.wiring(node).context
+        first = {
+            key: context.targets(key, "serve", lane=lane_of(key, lanes), limit=1)[0].id
+            for key in keys
+        }
+        return [key for key in mine.held if first[key] != mine.claim.id]
+
+    assert strays()
+    moved = dict[str, Any]()
+
+    async def take() -> None:
+        while True:
+            told = await other.poll(20, wait_s=1.0)
+            moved.update({out.job.key: out.state for out in told.jobs})
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take)
+        with anyio.fail_after(WAIT_S):
+            while strays():
+                told = await mine.beat()
+                going = [each.job for each in told.stop if each.reason == "release"]
+                assert {job.key for job in going} <= set(strays())
+                ended = await mine.door.release(
+                    mine.claim, [(mine.held.pop(job.key), {"of": job.key}) for job in going]
+                )
+                assert {each.outcome for each in ended} <= {"released"}
+            await fleet.until(lambda: moved.keys() | mine.held.keys() == set(keys))
+        tasks.cancel_scope.cancel()
+    assert moved == {key: {"of": key} for key in moved}
+    assert await other.door.leave(other.claim) == len(moved)
+    assert await mine.door.leave(mine.claim) == 12 - len(moved)
+    await stop_all(node, keys)
+
+
+async def stop_all(node: Node, keys: list[str]) -> None:
+    async with anyio.create_task_group() as tasks:
+        for key in keys:
+            tasks.start_soon(node.stop, key)
+
+
+async def test_a_service_that_was_well_for_long_enough_fails_anew(fleet: Fleet) -> None:
+    node = await fleet.node()
+    remote = await door(node)
+    offer = HandlerOffer.of("serve", "service", backoff_s=0.01, healthy_s=0.1)
+    mine = Client((await remote.register([offer], capacity=1)).claim, [remote])
+    await node.dispatch("serve", "s")
+    for attempt, s in ((1, 0.0), (2, 0.0), (3, 0.2), (2, 0.0)):
+        await mine.until(1)
+        assert mine.held["s"].attempt == attempt
+        await anyio.sleep(s)
+        await mine.door.fail(mine.claim, [Failure(job=mine.held.pop("s"))])
+    await node.stop("s")
+
+
+# --- lanes, and many ------------------------------------------------------------------------------
+
+
+async def test_a_lane_that_lost_its_data_takes_no_other_lanes_jobs_along(fleet: Fleet) -> None:
+    fleet.is_audited = False  # nothing is told of what was lost
+    node = await fleet.node(lanes=2)
+    mine = await client(node)
+    lost, kept = (
+        next(key for key in (f"k{n}" for n in range(99)) if lane_of(key, 2) == lane)
+        for lane in range(2)
+    )
+    await node.dispatch("add", lost, 1)
+    ref = await node.dispatch("add", kept, 1)
+    await mine.until(2)
+    for name in fleet.client.scan_iter(match=f"{Names(fleet.pool, 0).prefix}*"):
+        fleet.client.delete(name)
+    with anyio.fail_after(WAIT_S):
+        while not (told := await mine.beat()).register_again:
+            pass
+    assert list(mine.held) == [kept]
+    assert not told.jobs
+    assert [each.outcome for each in await mine.complete(5)] == ["done"]
+    assert await ref.result(timeout_s=WAIT_S) == 5
+
+
+async def test_idle_polls_are_read_and_renewed_together(fleet: Fleet) -> None:
+    """So many cost hardly more than one: no command is sent for each of them."""
+    node = await fleet.node(lease_ttl_s=1.0)
+    remote, many, claims = await door(node), 100, set[str]()
+
+    async def come() -> None:
+        claim = (await remote.register(OFFERS, capacity=1)).claim
+        claims.add(claim.id)
+        await remote.poll(claim, wait_s=WAIT_S)
+
+    def calls() -> int:
+        told: Any = fleet.client.info("commandstats")
+        names = ("evalsha", "xread", "xrange", "xtrim")
+        return sum(told.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names)
+
+    def ends() -> set[float]:
+        leases: Any = fleet.client.zrange(fleet.names.keepalive, 0, -1, withscores=True)
+        return {end for name, end in leases if name.decode().rpartition(".")[0] in claims}
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(many):
+            tasks.start_soon(come)
+        await fleet.until(lambda: fleet.client.hlen(fleet.names.open) == many)
+        await fleet.until(lambda: len(ends()) == 1)  # of one call, all end at once
+        before, began = calls(), ends()
+        seen = 0
+        while seen < 10:
+            await fleet.until(lambda began=began: ends() != began)
+            began, seen = ends(), seen + 1
+        assert calls() - before < many
+        tasks.cancel_scope.cancel()
