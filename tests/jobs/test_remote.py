@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -781,6 +782,9 @@ async def test_idle_polls_are_read_and_renewed_together(fleet: Fleet) -> None:
         leases: Any = fleet.client.zrange(fleet.names.keepalive, 0, -1, withscores=True)
         return {end for name, end in leases if name.decode().rpartition(".")[0] in claims}
 
+    def has_changed(before: set[float]) -> bool:
+        return ends() != before
+
     async with anyio.create_task_group() as tasks:
         for _ in range(many):
             tasks.start_soon(come)
@@ -789,7 +793,7 @@ async def test_idle_polls_are_read_and_renewed_together(fleet: Fleet) -> None:
         before, began = calls(), ends()
         seen = 0
         while seen < 10:
-            await fleet.until(lambda began=began: ends() != began)
+            await fleet.until(partial(has_changed, began))
             began, seen = ends(), seen + 1
         assert calls() - before < many
         tasks.cancel_scope.cancel()
