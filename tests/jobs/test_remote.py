@@ -151,7 +151,50 @@ async def test_an_open_poll_is_answered_by_a_dispatch(fleet: Fleet, lanes: int) 
         await opened(fleet, mine, lanes)
         await node.dispatch("add", "k", 1)
     assert [out.job.key for out in told[0].jobs] == ["k"]
+    assert not any(takes(fleet, mine, lane) for lane in range(lanes))  # only while it is open
     await mine.complete(2)
+
+
+async def test_any_gateway_opens_whom_another_has_closed(fleet: Fleet, lanes: int) -> None:
+    """However many calls that one has made before: neither counts its own."""
+    first = await fleet.node(lanes=lanes)
+    other = await fleet.node(lanes=lanes)
+    mine = await client(first)
+    for _ in range(20):
+        await mine.poll(wait_s=0.0)
+    mine.doors = [await door(other)]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(mine.poll)
+        await opened(fleet, mine, lanes)
+        tasks.cancel_scope.cancel()
+    mine.doors = [await door(first)]
+    await mine.poll(wait_s=0.0)
+    assert not any(takes(fleet, mine, lane) for lane in range(lanes))
+
+
+async def test_a_poll_that_holds_nothing_ends_when_jobs_were_handed_out_elsewhere(
+    fleet: Fleet, lanes: int
+) -> None:
+    """Or its gateway would renew them though their client is gone."""
+    first = await fleet.node(lanes=lanes, lease_ttl_s=1.0)
+    other = await fleet.node(lanes=lanes, lease_ttl_s=1.0)
+    mine = await client(first)
+    polls, answers = (await door(first)).waiting, list[Polled]()
+
+    async def poll() -> None:
+        answers.append(await (await door(first)).poll(mine.claim, wait_s=WAIT_S))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(poll)
+        await opened(fleet, mine, lanes)
+        del polls._followed[mine.claim.id]  # it reads nothing of it any more
+        polls._follow()
+        mine.doors = [await door(other)]
+        await other.dispatch("add", "k", 1)
+        await mine.until(1)
+        await fleet.until(lambda: answers, within_s=WAIT_S / 2)
+    assert not answers[0].jobs
+    await mine.complete(0)
 
 
 async def opened(fleet: Fleet, mine: Client, lanes: int) -> None:
@@ -307,10 +350,26 @@ async def test_beats_keep_a_long_job_and_polls_keep_an_idle_worker(fleet: Fleet)
             await anyio.sleep(0.2)
             told = await holds.beat()
             assert not told.lost
-            assert told.expires_in_s > 0.5
+            assert 0.5 < told.expires_in_s < 1.0  # never beyond the lease
         tasks.cancel_scope.cancel()
     assert [each.outcome for each in await holds.complete(1)] == ["done"]
     assert not (await other.beat()).lost
+
+
+async def test_a_beat_gives_back_what_was_granted_and_no_poll_waits_for(
+    fleet: Fleet, lanes: int
+) -> None:
+    """As of a gateway that was killed with its poll open."""
+    node = await fleet.node(lanes=lanes)
+    mine = await client(node)
+    leases, lane = (await door(node)).waiting.leases, lane_of("k", lanes)
+    await leases.say(lane, mine.claim.name, 1)
+    await node.dispatch("add", "k", 1)
+    assert fleet.client.xlen(Names(fleet.pool, lane).stream(mine.claim.name)) == 1
+    other = await client(node)
+    await mine.beat()
+    await other.until(1)
+    await other.complete(0)
 
 
 async def test_the_later_of_two_polls_takes_over(fleet: Fleet, lanes: int) -> None:

@@ -19,6 +19,7 @@ import attrs
 from pool import Node
 from pool.errors import PoolError, WorkerGone
 from pool.jobs.remote.claims import EndedJob, Failure, HandedOut, HandlerOffer, WorkerClaim
+from tests.verify.invariants import MOVED
 from tests.verify.sim.config import ATTEMPTS_MAX, digest
 from tests.verify.sim.fleet import BACKOFF_MAX_S, BACKOFF_S, Boot
 
@@ -37,7 +38,7 @@ _OVER_S: Final = 4.5  # when it leaves, if its jobs have ended
 Call = Callable[["RemoteWorkers"], Coroutine[Any, Any, Any]]
 
 
-class Unanswered(Exception):  # noqa: N818 - no error of ours
+class Unanswered(Exception):
     """No gateway has answered in time."""
 
 
@@ -198,6 +199,7 @@ class Client:
             end = lambda door: door.fail(claim, [failure])  # noqa: E731
         elif plan.get("releases") and out.state is None:
             self.boot.record("end", "fail", err="cancelled", **who)
+            self.boot.record("event", key=job.key, extra={"event": MOVED})
             end = lambda door: door.release(claim, [(job, {"at": 1})])  # noqa: E731
         else:
             self.boot.record("end", **who)
