@@ -38,8 +38,8 @@ from tests.verify.cli_mutants import CLI_MUTANTS
 from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.pause_mutants import PAUSE_MUTANTS
-from tests.verify.remote_mutants import REMOTE_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
+from tests.verify.remote_mutants import REMOTE_MUTANTS
 from tests.verify.schedule_mutants import SCHEDULE_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]

@@ -42,7 +42,7 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     },
     {
         "name": "a gateway renews whom another has given jobs",
-        "breaks": "a client that is gone keeps its jobs for as long as a poll of its waits somewhere",
+        "breaks": "a client that is gone keeps its jobs while a poll of its waits somewhere",
         "path": _REMOTE + "polls.py",
         "old": "        elif said.keys and desk.is_waiting:",
         "new": "        elif False and desk.is_waiting:",
