@@ -51,6 +51,7 @@ __all__ = [
     "NodeJoined",
     "NodeLeft",
     "Observer",
+    "OperatorActed",
     "PasswordInClear",
     "PlanConflicted",
     "PlanFailed",
@@ -449,6 +450,26 @@ class CountersMended:
     lane: int
     before: tuple[int, int]
     after: tuple[int, int]
+
+
+@attrs.frozen(kw_only=True)
+class OperatorActed:
+    """Somebody has asked for something over HTTP: written before it is done, whatever comes of it.
+
+    Dispatches are told once a second, for each handler of each caller: `count` jobs, and one key.
+    """
+
+    event: ClassVar[str] = "operator.acted"
+    level: ClassVar[str] = "info"
+    is_journalled: ClassVar[bool] = True
+
+    by: str
+    action: str
+    count: int | None = None
+    detail: str = ""
+    key: str = ""
+    job_id: str = ""
+    handler: str = ""
 
 
 @attrs.frozen(kw_only=True)

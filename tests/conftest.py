@@ -103,6 +103,8 @@ SLOW = frozenset(
         "verify/sim",
         "verify/test_campaigns.py",
         "verify/test_small.py",
+        "web/test_contract.py",
+        "web/test_gateway.py",
     )
 )
 
@@ -136,6 +138,7 @@ ONE_LOOP = frozenset(
         "redis/test_slow_lines.py",
         "streams",
         "verify/sim",
+        "web/test_gateway.py",
     )
 )
 _LOOPS, _LOOP_PARAMS = ("asyncio", "trio"), ("anyio_backend", "loop", "loops")

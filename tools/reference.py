@@ -35,6 +35,7 @@ import pool.schedules
 import pool.streams
 import pool.sync
 import pool.testing
+import pool.web
 from pool import names
 from pool.core import lifecycle
 from pool.core.journal import EDGES, TOLD
@@ -43,6 +44,9 @@ from pool.ops.cli import parser as words
 from pool.ops.cli.explain import facts, kinds
 from pool.ops.cli.shapes import SHAPES, classes, fields_of, word_of
 from pool.ops.doctor import RULES
+from pool.ops.web.openapi import document
+from pool.ops.web.problems import REFUSALS, STATUSES
+from pool.ops.web.routes import ROUTES, WebRoute
 from pool.redis.scripts import Script
 from pool.settings import Settings
 from tools import figures, life
@@ -91,6 +95,7 @@ API: Final = {
     "rest": (
         *("Settings", "Event", "Observer", "JobEvents", "log_observer", "freeze_memory"),
         *pool.metrics.__all__,
+        *pool.web.__all__,
     ),
 }
 _HOMES: Final = (
@@ -107,6 +112,7 @@ _HOMES: Final = (
     pool.pauses,
     pool.streams,
     pool.sync,
+    pool.web,
     pool.events,
 )
 _HEADER: Final = re.compile(r"^--\[\[\n(\w+): (.*?)\]\]", re.DOTALL)
@@ -406,6 +412,100 @@ def _transitions() -> Iterator[Sequence[str]]:
             yield state, lifecycle.EDGE_NAMES[edge], " or ".join(others)
 
 
+def http_routes() -> str:
+    """What can be asked over HTTP, by the table of routes."""
+    parts = []
+    for group in dict.fromkeys(route.group for route in ROUTES):
+        rows = (_route_row(route) for route in ROUTES if route.group == group)
+        head = ("", "role", "what it does", "sent", "answer")
+        parts += [f"### {group.capitalize()}", table(head, rows)]
+    return "\n\n".join(parts)
+
+
+def _route_row(route: WebRoute) -> Sequence[str]:
+    sent = [kind.__name__ for kind in (*route.body, *filter(None, (route.query,)))]
+    answers = {route.status: route.answer, **route.also}
+    told = ", ".join(
+        f"{status} {getattr(kind, '__name__', route.media_type)}"
+        for status, kind in sorted(answers.items())
+    )
+    return (
+        f"`{route.method} {route.path}`",
+        route.role or "anybody",
+        route.does,
+        " or ".join(f"[`{name}`](#{name.lower()})" for name in sent),
+        told,
+    )
+
+
+def http_bodies() -> str:
+    """What may be sent, field by field, by the types that judge it."""
+    kinds = dict.fromkeys(
+        kind for route in ROUTES for kind in (*route.body, *filter(None, (route.query,)))
+    )
+    schemas = document(ROUTES)["components"]["schemas"]
+    named = list(kinds)
+    names = [kind.__name__ for kind in named]
+    names += [name for name in schemas if name.endswith("Body") and name not in names]
+    parts = []
+    for name in names:
+        fields = schemas[name].get("properties", {})
+        needed = schemas[name].get("required", ())
+        rows = (
+            (f"`{each}`" + (" (needed)" if each in needed else ""), _schema_word(schema))
+            for each, schema in fields.items()
+        )
+        text = _one_space(str(schemas[name].get("description", "")))
+        parts += [f"### {name}", " ".join(text.split())]
+        parts += [table(("field", "is"), rows)] if fields else []
+    return "\n\n".join(parts)
+
+
+def _schema_word(schema: Any) -> str:
+    """Return a schema in a few words."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "anyOf" in schema:
+        found = " or ".join(_schema_word(each) for each in schema["anyOf"])
+    elif "enum" in schema:
+        found = " / ".join(f"`{each}`" for each in schema["enum"] if each is not None)
+    elif schema.get("type") == "array":
+        found = f"list of {_schema_word(schema.get('items', {}))}"
+    else:
+        found = {
+            "string": "text",
+            "integer": "whole number",
+            "boolean": "true / false",
+            "object": "object",
+            "null": "null",
+            "number": "number",
+            None: "anything",
+        }[schema.get("type")]
+    bounds = [
+        f"{word} {schema[name]:,}"
+        for name, word in (
+            *(("minimum", "from"), ("maximum", "to")),
+            *(("maxLength", "at most"), ("maxItems", "at most")),
+        )
+        if name in schema
+    ]
+    default = schema.get("default")
+    bounds += [f"default `{default}`"] if default not in (None, "", [], {}) else []
+    return f"{found} ({', '.join(bounds)})" if bounds else found
+
+
+def http_problems() -> str:
+    """The codes of what is refused before the pool is asked, and the statuses of all others."""
+    rows = ((f"`{code}`", str(status), says) for code, (status, says) in REFUSALS.items())
+    own = table(("code", "status", ""), rows)
+    others = (
+        (f"`{kind.code}`", str(status), f"[`{kind.__name__}`](errors.md#{kind.__name__.lower()})")
+        for kind, status in STATUSES.items()
+        if kind is not PoolError
+    )
+    return f"{own}\n\n{table(('code', 'status', 'and what is of its kind'), others)}"
+
+
 def api(group: str) -> str:
     """What mkdocstrings makes of these names' docstrings."""
     return "\n\n".join(_directive(name) for name in API[group])
@@ -441,6 +541,9 @@ PARTS: Final = (
     Part("how-to/at-three-in-the-morning.md", "findings", findings),
     Part("reference/redis.md", "keys", redis_keys),
     Part("reference/scripts.md", "scripts", scripts),
+    Part("reference/http.md", "routes", http_routes),
+    Part("reference/http.md", "bodies", http_bodies),
+    Part("reference/http.md", "problems", http_problems),
     Part("reference/api-jobs.md", "api", lambda: api("jobs")),
     Part("reference/api-maps.md", "api", lambda: api("maps")),
     Part("reference/api-sync.md", "api", lambda: api("sync")),

@@ -985,6 +985,13 @@ class Node(Dispatching, Operating):
         if self._noter is not None and getattr(event, "is_journalled", False):
             self._noter.note(event)
 
+    async def _note_act(self, event: Event) -> None:
+        """Tell of what somebody is about to do; return once it stands in the journal."""
+        self._check_open()
+        assert self._noter is not None, "it is open"
+        emit_to(self._observers, event)
+        await self._noter.write(event)
+
     # --- for the calls ------------------------------------------------------------------------
 
     def _check_open(self) -> None:

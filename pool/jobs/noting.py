@@ -7,7 +7,7 @@
 One call of a lane is under way at a time.  At most so many events of a lane wait: what comes while
 one hangs is dropped then, and counted in the next one that is noted.  A call whose answer was lost
 is sent again, so an entry may be there twice; what waits dies with its node.  Nothing is written
-for data that are others by now.
+for data that are others by now.  Who must know that it stands (`write`) waits for that call alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import attrs
 
 from pool.core.plans import plan_key
 from pool.core.retry import refused_delay
-from pool.errors import PoolError, StoreUnavailable
+from pool.errors import PoolError, StoreLost, StoreUnavailable
 from pool.events import Event
 from pool.jobs.context import Context
 from pool.names import lane_of
@@ -57,11 +57,7 @@ class Noter:
         """Note an event, soon."""
         if not self.context.lanes:
             return  # the node has not joined
-        facts = attrs.asdict(event, recurse=False)
-        key = facts.get("key") or (plan_key(facts["plan"]) if "plan" in facts else "")
-        number = facts.get("lane")
-        if number is None:
-            number = lane_of(key or event.event, len(self.context.lanes))
+        facts, key, number = self._place(event)
         lane = self._lanes[number]
         if len(lane.waiting) >= WAITING_MAX:
             lane.dropped += 1
@@ -70,6 +66,30 @@ class Noter:
             facts["dropped_before"], lane.dropped = lane.dropped, 0
         lane.waiting.append(noted(event, facts, key, self.context.node_id))
         self._flush(number, lane)
+
+    async def write(self, event: Event) -> None:
+        """Note an event now; return once it stands.
+
+        Raises:
+            StoreUnavailable, StoreLost: It may not.
+        """
+        facts, key, number = self._place(event)
+        state = self.context.lanes[number]
+        call = state.lane.note([noted(event, facts, key, self.context.node_id)])
+        try:
+            await self.context.pipeline.call(call, repeatable=True)
+        except StoreLost:
+            self.context.on_data_lost(number)
+            raise StoreLost(pool=self.context.control.pool) from None
+
+    def _place(self, event: Event) -> tuple[dict[str, Any], str, int]:
+        """Return its facts, the key it is about, and the lane whose journal has it."""
+        facts = attrs.asdict(event, recurse=False)
+        key = facts.get("key") or (plan_key(facts["plan"]) if "plan" in facts else "")
+        number = facts.get("lane")
+        if number is None:
+            number = lane_of(key or event.event, len(self.context.lanes))
+        return facts, key, number
 
     def _flush(self, number: int, lane: _Lane) -> None:
         if lane.is_flying or not lane.waiting:

@@ -19,6 +19,7 @@ import pool.metrics
 import pool.pauses
 import pool.plans
 import pool.sync
+import pool.web
 from pool.core.timing import Timing
 from pool.ops.cli.explain import kinds
 from pool.runtime.session import CLOSE_BUDGET_S
@@ -61,6 +62,7 @@ def test_every_public_name_has_a_page() -> None:
         pool.plans,
         pool.streams,
         pool.sync,
+        pool.web,
     )
     known = {"Event", "JobEvents", "Observer"}.union(*(home.__all__ for home in homes))
     assert sorted([*told, "PoolError", "__version__"]) == sorted(known)

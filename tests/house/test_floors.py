@@ -54,6 +54,7 @@ FLOOR = {
     "listing": 14,
     "schedules": 14,
     "sync": 16,
+    "web": 16,
     # For people, and for users' tests.
     "testing": 15,
     "ops": 15,
@@ -97,7 +98,10 @@ EXCEPT = {
 EXTRAS = {
     "annotationlib": {"jobs"},  # Python's own, since 3.14
     "cronsim": {"core"},
-    "msgspec": {"jobs"},
+    "itsdangerous": {"ops"},
+    "msgspec": {"jobs", "ops"},
+    "starlette": {"ops"},
+    "uvicorn": {"ops"},
     "prometheus_client": {"ops"},
     "trio": {"redis"},
     "tzdata": {"demo"},
@@ -265,7 +269,7 @@ PUBLIC = (
     *("pool.batches", "pool.codecs", "pool.maps", "pool.metrics", "pool.middleware"),
     *("pool.pauses", "pool.plans"),
     *("pool.schedules", "pool.streams", "pool.sync"),
-    "pool.testing",
+    *("pool.testing", "pool.web"),
 )
 
 

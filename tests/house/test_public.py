@@ -32,6 +32,7 @@ import pool.schedules
 import pool.streams
 import pool.sync
 import pool.testing
+import pool.web
 
 HOMES = (
     pool,
@@ -50,6 +51,7 @@ HOMES = (
     pool.streams,
     pool.sync,
     pool.testing,
+    pool.web,
 )
 NAMES_MAX = 26
 # What a public signature names, and nobody has to.

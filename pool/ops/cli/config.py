@@ -33,7 +33,8 @@ FILE_VARIABLE: Final = "POOL_CONFIG"
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 # What it sets in each pod for a service of the name `pool`.
-_KUBERNETES: Final = re.compile(r"POOL_(SERVICE_HOST|SERVICE_PORT.*|PORT(_.*)?)")
+# Kubernetes' own for a service that is called `pool`, and those of `pool web`.
+_OTHERS: Final = re.compile(r"POOL_(SERVICE_HOST|SERVICE_PORT.*|PORT(_.*)?|WEB_.*)")
 _HOST: Final = re.compile(r"[A-Za-z0-9_.:%-]{1,253}")
 PORT_MAX: Final = 65_535
 _NEAR: Final = 0.75  # how alike two names are, of which one is a typing error
@@ -409,7 +410,7 @@ def _from_variables(
         if variable in known and text:
             option = known[variable]
             yield option.name, Stated(option.read(text), variable)
-        elif _KUBERNETES.fullmatch(variable):
+        elif _OTHERS.fullmatch(variable):
             continue
         elif variable.startswith("POOL_") and variable not in (*known, FILE_VARIABLE):
             near = _nearest(variable.removeprefix("POOL_"), [v[5:] for v in known])

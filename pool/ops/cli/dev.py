@@ -19,6 +19,8 @@ def run(args: argparse.Namespace) -> int:
     program = find_server("path")
     directory = Path(args.dir) if args.dir else None
     with EmbeddedServer.start(program, directory=directory, tcp_port=args.port) as server:
+        if args.web is not None:
+            return _serve(args, server.url)
         # Blocked, so that one which comes before we wait for it waits for us; only now, because the
         # server's processes would inherit that.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -34,4 +36,18 @@ def run(args: argparse.Namespace) -> int:
             kept = f"data in {server.directory}" if directory else "data end with it"
             write([server.url, f"{facts['server']}, {kept}; Ctrl-C ends it"])
         signal.sigwait(_SIGNALS)
+    return 0
+
+
+def _serve(args: argparse.Namespace, url: str) -> int:
+    """Be a gateway of the pool `dev` there, until a signal ends both."""
+    from pool.ops.cli.web import Serving, WebReady, serve
+
+    def tell(ready: WebReady) -> None:
+        if args.json:
+            write([json.dumps({"url": url, "web": ready.web, "pool": ready.pool})])
+        else:
+            write([url, f"{ready.web} for the pool {ready.pool}; Ctrl-C ends both"])
+
+    serve(Serving(pool="dev", url=url, port=args.web, is_json=args.json), tell)
     return 0

@@ -18,6 +18,7 @@ from pool.version import __version__
 _BEHIND = "; what begins with - and is no option stands behind --"
 _SECRET = re.compile(r"(?<=://)\S+")
 _STATES = ("pending", "running", "waiting", "unassigned", "queued")
+_WEB_PORT = 8080
 _JSON = "in JSON: a list, an object for arguments by name, or one value"
 
 
@@ -40,6 +41,32 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
         "--dir", type=_filled, help="keep the data here; without it they end with the server"
     )
     dev.add_argument("--port", type=int, help="listen on this port of 127.0.0.1 too")
+    dev.add_argument(
+        "--web",
+        type=int,
+        nargs="?",
+        const=_WEB_PORT,
+        metavar="PORT",
+        help=f"and `pool web` on this port, for the pool `dev` (default: {_WEB_PORT})",
+    )
+
+    web = _command(
+        commands, "web", "serve a pool over HTTP: to operate it, and for workers that poll"
+    )
+    web.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="where to listen (default: 127.0.0.1); any other one needs secrets",
+    )
+    web.add_argument("--port", type=int, default=_WEB_PORT, help=f"(default: {_WEB_PORT})")
+    web.add_argument(
+        "--secrets", metavar="FILE", help="a TOML file of secrets by role and name; or POOL_WEB_*"
+    )
+    web.add_argument("--certfile", metavar="FILE", help="for TLS: the certificate, in PEM")
+    web.add_argument("--keyfile", metavar="FILE", help="for TLS: its key, in PEM")
+    _add_web_limits(web)
+    _add_pool(web)
 
     run = _command(commands, "run", "run a worker; SIGTERM drains it, a second one ends it at once")
     run.usage = "pool run [--json] [OPTION ...] MODULE[:NAME] ..."
@@ -98,6 +125,15 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
     completion = _command(commands, "completion", "print what a shell needs to complete our words")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose")
     return parser
+
+
+def _add_web_limits(command: argparse.ArgumentParser) -> None:
+    for name, kind, default, text in (
+        ("--requests-per-s", float, 2000.0, "of each caller (default: 2,000)"),
+        ("--connections-max", int, 4096, "at the same time (default: 4,096)"),
+        ("--body-bytes-max", int, 8 * 1024 * 1024, "of a request (default: 8 MiB)"),
+    ):
+        command.add_argument(name, type=kind, default=default, metavar="N", help=text)
 
 
 def _add_looking(commands: _Commands) -> None:

@@ -1,0 +1,494 @@
+"""The ASGI application: a request, by the table of routes, to a call of the node and back.
+
+    path --no route--> 404, 405
+      --> who asks: secret, authenticator, or whoever is on this machine --> 401, 403, 429
+      --> body within its bytes and its time, query, names: judged by their types --> 400, 408, 413
+      --> the journal, if it is an action --> the call --> JSON, or a problem
+
+A path is split before it is decoded, so that a key may hold `/` (as %2F).  CORS stays closed: no
+answer carries its headers, and what a page of elsewhere asks is refused.  What fails unforeseen is
+logged with its traceback, and told as WEBFAULT without it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
+
+import anyio
+import attrs
+import msgspec
+import structlog
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from pool import checks
+from pool.errors import ConfigError, PoolError, name_of, shown
+from pool.jobs.node import Node
+from pool.ops.endpoints import Endpoints
+from pool.ops.metrics import Metrics
+from pool.ops.web import access, bodies
+from pool.ops.web.access import LOCAL, Authenticator, Caller, Keyring, Role
+from pool.ops.web.answers import as_json
+from pool.ops.web.asked import Gateway, WebAnswer, WebRequest
+from pool.ops.web.audit import DISPATCH, ActsNoted
+from pool.ops.web.limits import Rates, Waits
+from pool.ops.web.openapi import document
+from pool.ops.web.problems import MEDIA_TYPE, WebRefusal, headers_of, problem_of
+from pool.ops.web.routes import PATH_CHECKS, ROUTES, WebRoute
+
+FAILED_PER_S: Final = 20.0  # requests of nobody known, of all together
+QUERY_CHARS_MAX: Final = 16 * 1024
+_PART: Final = re.compile(r"\{(\w+)\}")
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_log: Final = structlog.get_logger("pool.web")
+
+
+@attrs.frozen(kw_only=True)
+class WebOptions:
+    """Who may ask, and how much.
+
+    Attributes:
+        keyring: The bearer secrets.  Without them, and without an authenticator, only programs of
+            this machine are answered, and may do everything.
+        authenticator: `await authenticator(headers)` says who asks, or None; names of headers are
+            in small letters.  It is asked where no secret fits.
+        signing: Secrets of the workers' tokens, at least 16 characters each: the first signs, all
+            are good.  All gateways of a pool need the same.  Without any this process makes one.
+        body_bytes_max: Of one request.
+        body_s: By when a body must have come.
+        requests_per_s: Of each caller; as many may come at once.
+        waits_max: Requests that wait at the same time, for jobs and for ends of jobs.
+        streams_max: Streams of events at the same time.
+
+    Raises:
+        ConfigError: One of them cannot be used.
+    """
+
+    keyring: Keyring | None = None
+    authenticator: Authenticator | None = None
+    signing: tuple[str, ...] = attrs.field(default=(), repr=False)
+    body_bytes_max: int = 8 * 1024 * 1024
+    body_s: float = 10.0
+    requests_per_s: float = 2_000.0
+    waits_max: int = 5_000
+    streams_max: int = 100
+
+    def __attrs_post_init__(self) -> None:
+        refuse = checks.setting
+        if self.keyring is not None:
+            checks.instance("keyring", self.keyring, Keyring, refuse=refuse)
+        if self.authenticator is not None and not checks.is_async(self.authenticator):
+            raise refuse("authenticator", self.authenticator, "an async function")
+        if self.signing:
+            access.checked_secrets("signing", self.signing)
+        checks.count("body_bytes_max", self.body_bytes_max, 1024, 1 << 30, refuse=refuse)
+        checks.number("body_s", self.body_s, 0.1, 3600.0, unit="s", refuse=refuse)
+        checks.number("requests_per_s", self.requests_per_s, 0.1, 1e6, refuse=refuse)
+        checks.count("waits_max", self.waits_max, 1, 100_000, refuse=refuse)
+        checks.count("streams_max", self.streams_max, 1, 10_000, refuse=refuse)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether whoever is on this machine may ask."""
+        return not self.keyring and self.authenticator is None
+
+
+class WebApp:
+    """The control plane of a node's pool, as an ASGI application.
+
+        app.mount("/pool", WebApp(node, WebOptions(keyring=Keyring(admin={"alice": ["..."]}))))
+
+    The node is opened and closed by whoever mounts it; `close()` ends what waits, before that.
+    """
+
+    def __init__(
+        self, node: Node, options: WebOptions | None = None, *, metrics: Metrics | None = None
+    ) -> None:
+        """Serve this node; with `metrics` its figures, too.
+
+        Raises:
+            ConfigError: An argument cannot be used.
+        """
+        refuse = checks.setting
+        checks.instance("node", node, Node, refuse=refuse)
+        if options is not None:
+            checks.instance("options", options, WebOptions, refuse=refuse)
+        if metrics is not None:
+            checks.instance("metrics", metrics, Metrics, refuse=refuse)
+        self._node, self._options = node, options or WebOptions()
+        self._gateway = Gateway(
+            node=node,
+            endpoints=Endpoints(node, metrics),
+            waits=Waits(self._options.waits_max),
+            streams=Waits(self._options.streams_max),
+        )
+        self._audit = ActsNoted(node)
+        self._rates, self._failed = Rates(self._options.requests_per_s), Rates(FAILED_PER_S)
+        # What stands in a path by its name goes before what may be anything.
+        self._table = sorted(
+            ((_pattern(route.path), route) for route in ROUTES), key=lambda each: each[1].parts
+        )
+        self._document: bytes | None = None
+
+    def close(self) -> None:
+        """Answer all who wait, and have nobody wait from now on; before the node closes."""
+        self._gateway.waits.close()
+        self._gateway.streams.close()
+        if self._node.state in ("open", "troubled", "draining", "drained"):
+            self._audit.flush()
+
+    # --- a request ----------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI has it; of a lifespan there is nothing to be done."""
+        if scope["type"] == "lifespan":
+            while True:
+                message = await receive()
+                await send({"type": f"{message['type']}.complete"})
+                if message["type"] == "lifespan.shutdown":
+                    return
+        if scope["type"] != "http":
+            raise ConfigError(setting="scope", problem=f"no {scope['type']}: HTTP only")
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            return
+        response.headers["Pool-Gateway"] = self._gateway_id()
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        if isinstance(response, StreamingResponse):
+            with self._gateway.streams.within() as stream:
+                await response(scope, receive, send)
+            if stream.cancelled_caught:  # it has a good end, and is gone on with elsewhere
+                await send({"type": "http.response.body", "body": b""})
+            return
+        await response(scope, receive, send)
+
+    def _gateway_id(self) -> str:
+        wiring = self._node._wiring
+        return wiring.context.node_id if wiring is not None else "-"
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            return _response(await self._carry_out(request))
+        except (PoolError, WebRefusal) as error:
+            return _refused(error)
+        except BaseExceptionGroup as group:
+            known = _known(group)
+            if known is None:
+                raise
+            return _refused(known)
+        except ClientDisconnect:
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is, the next request is answered
+            _log.exception("web.failed", method=shown(request.method))
+            return _refused(WebRefusal("WEBFAULT", "what failed is in the gateway's log"))
+
+    async def _carry_out(self, request: Request) -> WebAnswer:
+        method, parts = request.scope["method"], self._parts(request.scope)
+        headers = _headers(request.headers)
+        if method in {"HEAD", "GET"} and parts == ["openapi.json"]:
+            return WebAnswer(body=self._openapi())
+        route, names = self._find(method, parts)
+        caller = await self._caller(request, headers, route.role)
+        for secret in ("authorization", "cookie", "proxy-authorization"):
+            headers.pop(secret, None)  # from here on nobody can tell it
+        path = {name: _name(name, text) for name, text in names.items()}
+        query = _query(route, request.scope.get("query_string", b""))
+        body = await self._body(route, request, headers)
+        asked = WebRequest(
+            gateway=self._gateway,
+            caller=caller,
+            path=path,
+            query=query,
+            body=body,
+            headers=headers,
+        )
+        await self._audit.note(route, asked)
+        told = await (_while_there(request, route, asked) if route.waits else route.run(asked))
+        answered = (
+            told if isinstance(told, WebAnswer) else WebAnswer(status=route.status, told=told)
+        )
+        if route.action == DISPATCH:
+            self._audit.count(asked, answered.told)
+        return answered
+
+    def _openapi(self) -> bytes:
+        if self._document is None:
+            self._document = as_json(document(ROUTES))
+        return self._document
+
+    # --- where it goes ------------------------------------------------------------------------
+
+    def _parts(self, scope: Scope) -> list[str]:
+        """Return the parts of the path, not decoded yet."""
+        raw: bytes = scope.get("raw_path") or quote(scope["path"], safe="/%").encode()
+        path = raw.partition(b"?")[0].decode("latin-1")
+        root = scope.get("root_path", "").rstrip("/")
+        for prefix in (root, quote(root)):
+            if prefix and (path == prefix or path.startswith(f"{prefix}/")):
+                path = path[len(prefix) :]
+                break
+        return path.removeprefix("/").split("/")
+
+    def _find(self, method: str, parts: list[str]) -> tuple[WebRoute, dict[str, str]]:
+        wanted, allowed, path = "GET" if method == "HEAD" else method, set[str](), ""
+        for pattern, route in self._table:
+            names = _matched(pattern, parts) if path in ("", route.path) else None
+            if names is None:
+                continue
+            if route.method == wanted:
+                return route, names
+            path = route.path
+            allowed.add(route.method)
+        if not allowed:
+            hint = "GET /openapi.json tells what there is; a / within a key is sent as %2F"
+            raise WebRefusal("WEBPATH", "no such path", hint)
+        if "GET" in allowed:
+            allowed.add("HEAD")
+        allow = ", ".join(sorted(allowed))
+        raise WebRefusal("WEBMETHOD", f"{shown(method)} is none of {allow}", allow=allow)
+
+    # --- who asks -----------------------------------------------------------------------------
+
+    async def _caller(
+        self, request: Request, headers: Mapping[str, str], role: Role | None
+    ) -> Caller:
+        """Return who asks, if that one may.
+
+        Raises:
+            WebRefusal: Nobody known, not for this, or too often.
+        """
+        options = self._options
+        if access.is_of_a_page(headers):
+            raise WebRefusal("WEBORIGIN", "a page of elsewhere has made a browser ask this")
+        if options.is_open:
+            if not access.is_from_here(request.scope.get("client"), headers):
+                hint = "set secrets, or an authenticator, to be asked from elsewhere"
+                raise WebRefusal("WEBORIGIN", "this is not from this machine alone", hint)
+            caller: Caller | None = LOCAL
+        elif role is None:
+            return LOCAL  # whoever it is: it may be asked by anybody
+        else:
+            caller = await self._known(headers)
+        if caller is None:
+            if again_s := self._failed.take(""):
+                raise WebRefusal("WEBRATE", "too many who are not known", again_s=again_s)
+            raise WebRefusal("WEBSECRET", "send `Authorization: Bearer SECRET`")
+        if role is not None and not caller.may(role):
+            raise WebRefusal("WEBROLE", f"{caller.name} has not the role {role}")
+        if again_s := self._rates.take(caller.name):
+            detail = f"{caller.name} may ask {options.requests_per_s:g} times a second"
+            raise WebRefusal("WEBRATE", detail, again_s=again_s)
+        return caller
+
+    async def _known(self, headers: Mapping[str, str]) -> Caller | None:
+        kind, _, secret = headers.get("authorization", "").partition(" ")
+        found = None
+        if self._options.keyring and kind.lower() == "bearer" and secret:
+            found = self._options.keyring.find(secret.strip())
+        if found is None and self._options.authenticator is not None:
+            try:
+                found = await self._options.authenticator(headers)
+                if found is not None:
+                    checks.instance("authenticator", found, Caller, refuse=checks.setting)
+            except Exception as error:  # noqa: BLE001 - the application's own; it knows secrets
+                _log.error("web.authenticator_failed", problem=name_of(type(error)))
+                raise WebRefusal("WEBFAULT", "who asks cannot be found out now") from None
+        return found
+
+    # --- what is sent -------------------------------------------------------------------------
+
+    async def _body(self, route: WebRoute, request: Request, headers: Mapping[str, str]) -> Any:
+        if not route.body:
+            return None
+        raw = await self._raw(request, headers)
+        if not raw.strip():
+            value: Any = {}
+        else:
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json":
+                detail = f"Content-Type is {shown(kind)!r}: send application/json"
+                raise WebRefusal("WEBMEDIA", detail)
+            value = _parsed(raw)
+        kinds = route.body
+        is_many = len(kinds) > 1 and isinstance(value, dict) and "jobs" in value
+        try:
+            return bodies.read(kinds[-1] if is_many else kinds[0], value)
+        except msgspec.ValidationError as error:
+            raise WebRefusal("WEBREQUEST", f"the body: {_said(error)}") from None
+
+    async def _raw(self, request: Request, headers: Mapping[str, str]) -> bytes:
+        most = self._options.body_bytes_max
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and len(length) < 20 and int(length) > most:
+            raise _too_large(most)
+        found, size = list[bytes](), 0
+        with anyio.move_on_after(self._options.body_s) as limit:
+            has_more = True
+            while has_more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                found.append(message.get("body", b""))
+                size += len(found[-1])
+                if size > most:
+                    raise _too_large(most)
+                has_more = message.get("more_body", False)
+        if limit.cancelled_caught:
+            detail = f"the body was not whole within {self._options.body_s:g} s"
+            raise WebRefusal("WEBSLOW", detail)
+        return b"".join(found)
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+async def _while_there(request: Request, route: WebRoute, asked: WebRequest) -> Any:
+    """Do what may wait, as long as who asked for it is there.
+
+    Raises:
+        ClientDisconnect: That one has gone.
+    """
+    found = list[Any]()
+
+    async def listen(scope: anyio.CancelScope) -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            continue
+        scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen, tasks.cancel_scope)
+        found.append(await route.run(asked))
+        tasks.cancel_scope.cancel()
+    if not found:
+        raise ClientDisconnect
+    return found[0]
+
+
+def _pattern(path: str) -> list[str]:
+    return path.removeprefix("/").split("/")
+
+
+def _matched(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
+    if len(pattern) != len(parts):
+        return None
+    names = dict[str, str]()
+    for wanted, part in zip(pattern, parts, strict=True):
+        found = _PART.fullmatch(wanted)
+        if found is None:
+            if wanted != part:
+                return None
+        elif not part:
+            return None
+        else:
+            names[found[1]] = part
+    return names
+
+
+def _name(name: str, text: str) -> str:
+    try:
+        found = unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        raise WebRefusal("WEBREQUEST", f"{name} in the path is no UTF-8") from None
+    PATH_CHECKS[name](found)
+    return found
+
+
+def _headers(given: Headers) -> dict[str, str]:
+    """Return them by name; one that came twice is put together, as HTTP has it."""
+    found = dict[str, str]()
+    for name, value in given.items():
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def _query(route: WebRoute, raw: bytes) -> Any:
+    if len(raw) > QUERY_CHARS_MAX:
+        raise WebRefusal("WEBTOOLARGE", f"the query is over {QUERY_CHARS_MAX:,} bytes")
+    try:
+        pairs = parse_qsl(
+            raw.decode("ascii"), keep_blank_values=True, strict_parsing=bool(raw), errors="strict"
+        )
+    except ValueError:
+        raise WebRefusal("WEBREQUEST", "the query is no UTF-8, as name=value&...") from None
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise WebRefusal("WEBREQUEST", "the query says something twice")
+    if route.query is None:
+        if given:
+            raise WebRefusal("WEBREQUEST", f"the query: nothing can be said here, {_names(given)}")
+        return None
+    try:
+        return bodies.read(route.query, given, is_text=True)
+    except msgspec.ValidationError as error:
+        raise WebRefusal("WEBREQUEST", f"the query: {_said(error)}") from None
+
+
+def _names(given: Mapping[str, str]) -> str:
+    return ", ".join(shown(each) for each in list(given)[:3])
+
+
+def _parsed(raw: bytes) -> Any:
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    try:
+        value = json.loads(raw.decode(), parse_constant=refuse)
+        if _SURROGATE.search(raw):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise WebRefusal("WEBREQUEST", "the body has half of a pair of surrogates") from None
+    except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
+        told = shown(str(error)) if not isinstance(error, UnicodeDecodeError) else "no UTF-8"
+        raise WebRefusal("WEBREQUEST", f"the body is no JSON: {told}") from None
+    return value
+
+
+def _said(error: msgspec.ValidationError) -> str:
+    text = str(error)
+    text = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    return text[:300]
+
+
+def _too_large(most: int) -> WebRefusal:
+    return WebRefusal("WEBTOOLARGE", f"the body is over {most:,} bytes")
+
+
+def _known(group: BaseExceptionGroup[BaseException]) -> PoolError | WebRefusal | None:
+    """Return the error of ours in a group, if there is nothing else."""
+    found: PoolError | WebRefusal | None = None
+    for each in group.exceptions:
+        one = _known(each) if isinstance(each, BaseExceptionGroup) else each
+        if not isinstance(one, PoolError | WebRefusal):
+            return None
+        found = found or one
+    return found
+
+
+def _response(answered: WebAnswer) -> Response:
+    headers = dict(answered.headers)
+    if answered.stream is not None:
+        return StreamingResponse(answered.stream, media_type=answered.media_type, headers=headers)
+    body = as_json(answered.told) if answered.body is None else answered.body
+    return Response(
+        body, status_code=answered.status, media_type=answered.media_type, headers=headers
+    )
+
+
+def _refused(error: PoolError | WebRefusal) -> Response:
+    problem = problem_of(error)
+    status: int = problem["status"]
+    return Response(
+        as_json(problem),
+        status_code=status,
+        media_type=MEDIA_TYPE,
+        headers=headers_of(error, status),
+    )

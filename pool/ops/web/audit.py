@@ -1,0 +1,83 @@
+"""Who did what, in the pool's journal.
+
+    an action --note.lua--> the journal --> it is done      no journal, no action: 503
+    a dispatch --> counted --each second--> one entry for each handler of each caller
+
+So an action may stand there that was refused afterwards, or whose gateway died before it; none is
+done that does not.  Of dispatches, which are ordinary work and would push all else out of the
+journal, the last second may be lost with the gateway.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from pool.events import OperatorActed
+from pool.jobs.node import Node
+from pool.ops.web.answers import JobSent, JobsTaken, JobTaken
+from pool.ops.web.asked import WebRequest
+from pool.ops.web.routes import WebRoute
+
+DISPATCH: Final = "dispatch"
+EACH_S: Final = 1.0
+CALLS_MAX: Final = 1_000  # handlers of callers, counted at a time
+_DETAIL_MAX: Final = 150
+
+
+@attrs.define(eq=False)
+class ActsNoted:
+    """Writes it."""
+
+    node: Node
+    _counts: dict[tuple[str, str], tuple[int, str]] = attrs.field(factory=dict)
+    _is_due: bool = False
+
+    async def note(self, route: WebRoute, asked: WebRequest) -> None:
+        """Note an action; return once it stands.
+
+        Raises:
+            PoolError: It does not.
+        """
+        if not route.action or route.action == DISPATCH:
+            return
+        name = asked.path.get("batch") or asked.path.get("schedule") or asked.path.get("member")
+        told = {"of": name} if name else {}
+        for each in route.tells:
+            value = getattr(asked.body, each, None)
+            if value not in (None, ""):
+                told[each] = str(value)
+        await self.node._note_act(
+            OperatorActed(
+                by=asked.caller.name,
+                action=route.action,
+                detail=json.dumps(told)[:_DETAIL_MAX] if told else "",
+                key=asked.path.get("key", ""),
+                job_id=asked.path.get("job_id", ""),
+            )
+        )
+
+    def count(self, asked: WebRequest, told: object) -> None:
+        """Count jobs that were dispatched."""
+        for each in told.jobs if isinstance(told, JobsTaken) else (told,):
+            if isinstance(each, JobTaken) or (isinstance(each, JobSent) and each.job_id):
+                of = asked.caller.name, each.handler
+                self._counts[of] = self._counts.get(of, (0, ""))[0] + 1, each.key
+        if len(self._counts) >= CALLS_MAX:
+            self.flush()
+        elif not self._is_due:
+            self._is_due = True
+            later: Callable[..., object] = self.node._open_wiring.context.loop.later
+            later(EACH_S, self.flush)
+
+    def flush(self) -> None:
+        """Note what was dispatched."""
+        self._is_due = False
+        counts, self._counts = self._counts, {}
+        for (by, handler), (count, key) in counts.items():
+            self.node._emit(
+                OperatorActed(by=by, action=DISPATCH, handler=handler, count=count, key=key)
+            )

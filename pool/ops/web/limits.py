@@ -1,0 +1,76 @@
+"""How much, how often and for how long: what keeps one caller from taking all of a gateway.
+
+    a request --> requests of its caller in this second? --> its body: so long, within so much time
+              --> it waits: how many do? until when? closed: all of them end at once
+
+What is refused is told as 413, 408, 429 or 503, with `Retry-After` where waiting helps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import anyio
+import attrs
+
+CALLERS_MAX: Final = 10_000  # whose rates are known; of an authenticator they may be many
+
+
+@attrs.define(eq=False)
+class Rates:
+    """Requests of each caller: so many a second, and as many at once."""
+
+    per_s: float
+    clock: Callable[[], float] = time.monotonic
+    _left: OrderedDict[str, tuple[float, float]] = attrs.field(factory=OrderedDict)
+
+    def take(self, caller: str) -> float:
+        """Take one; return 0, or in how many seconds there is another."""
+        now_s = self.clock()
+        burst = max(1.0, self.per_s)
+        left, at_s = self._left.pop(caller, (burst, now_s))
+        left = min(burst, left + (now_s - at_s) * self.per_s)
+        wait_s = 0.0
+        if left >= 1.0:
+            left -= 1.0
+        else:
+            wait_s = (1.0 - left) / self.per_s
+        self._left[caller] = left, now_s
+        if len(self._left) > CALLERS_MAX:
+            self._left.popitem(last=False)
+        return wait_s
+
+
+@attrs.define(eq=False)
+class Waits:
+    """Those who wait: for the end of a job, for jobs, for events."""
+
+    most: int
+    is_closed: bool = False
+    _scopes: set[anyio.CancelScope] = attrs.field(factory=set)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody else may wait."""
+        return len(self._scopes) >= self.most
+
+    @contextmanager
+    def within(self, wait_s: float = math.inf) -> Iterator[anyio.CancelScope]:
+        """Give up what is waited for in the block after so long, or when all this ends."""
+        with anyio.move_on_after(0.0 if self.is_closed else wait_s) as scope:
+            self._scopes.add(scope)
+            try:
+                yield scope
+            finally:
+                self._scopes.discard(scope)
+
+    def close(self) -> None:
+        """Have everybody wait no more, now and from now on."""
+        self.is_closed = True
+        for scope in list(self._scopes):
+            scope.cancel()

@@ -1,0 +1,543 @@
+"""All that can be asked, as one table: routing, roles, OpenAPI and the reference are made of it.
+
+`action` is what the journal says of who did it, written before it is done; `tells` names what of
+the body, or the query, stands beside that.  No arguments, payloads or results are told there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+from pool import errors
+from pool.errors import PoolError
+from pool.jobs.client.batch_ref import BatchStatus
+from pool.jobs.client.parked import ParkedJob, ParkedPage
+from pool.names import check_batch, check_handler, check_job_id, check_key, check_schedule
+from pool.ops.admin import JobsChanged
+from pool.ops.browse import JobRows
+from pool.ops.summary import PoolStatus
+from pool.ops.web import answers, bodies, events, jobs, looking
+from pool.ops.web.access import Role
+from pool.ops.web.asked import WebRequest
+from pool.ops.why import Why
+
+Method: TypeAlias = Literal["POST", "GET", "PUT", "DELETE"]
+Run: TypeAlias = Callable[[WebRequest], Awaitable[Any]]
+
+STORE: Final = (errors.StoreUnavailable, errors.StoreLost, errors.NotRunning)
+ADMITTED: Final = (
+    *(errors.UnknownHandler, errors.WrongArguments, errors.PayloadEncodingError),
+    *(errors.PayloadTooLarge, errors.JobExists, errors.JobStopping, errors.ArgumentsDiffer),
+    *(errors.IdempotencyConflict, errors.QueueFull, errors.PoolFull, errors.StorageFull),
+)
+
+
+@attrs.frozen(kw_only=True)
+class WebRoute:
+    """One thing that can be asked; `role` None: by anybody."""
+
+    method: Method
+    path: str
+    role: Role | None
+    does: str
+    run: Run
+    body: tuple[type[bodies.Sent], ...] = ()
+    query: type[bodies.Sent] | None = None
+    answer: Any = None  # the type of what is told; None: it is no JSON
+    status: int = 200
+    also: Mapping[int, Any] = attrs.field(factory=dict)  # other answers that are no problems
+    media_type: str = "application/json"
+    may: Sequence[type[PoolError]] = ()
+    action: str = ""
+    tells: Sequence[str] = ()
+    headers: Sequence[str] = ()
+    group: str = "jobs"
+    waits: bool = False  # it may take long: it ends when who asked is gone
+
+    @property
+    def parts(self) -> int:
+        """How many parts of its path may be anything."""
+        return self.path.count("{")
+
+    @property
+    def name(self) -> str:
+        """Its name, as generated clients call it."""
+        words = [self.method.lower(), *self.path.strip("/").removeprefix("v1/").split("/")]
+        return "_".join(word.strip("{}") for word in words)
+
+
+# What a part of a path is called, and what refuses it.
+PATH_CHECKS: Final[Mapping[str, Callable[[object], None]]] = {
+    "key": check_key,
+    "job_id": check_job_id,
+    "batch": check_batch,
+    "schedule": check_schedule,
+    "member": check_handler,
+}
+
+
+@attrs.frozen(kw_only=True)
+class BatchesTold:
+    """The newest batches."""
+
+    batches: tuple[BatchStatus, ...]
+
+
+def _jobs() -> list[WebRoute]:
+    one = (errors.NoSuchJob, errors.JobLost, *STORE)
+    found = [
+        WebRoute(
+            method="POST",
+            path="/v1/jobs",
+            role="operate",
+            does="Dispatch a job, or up to 1,000 of them.",
+            run=jobs.dispatch,
+            body=(bodies.JobBody, bodies.JobsBody),
+            answer=answers.JobTaken,
+            status=201,
+            also={200: answers.JobsTaken},
+            may=(*ADMITTED, *STORE),
+            action="dispatch",
+            headers=("Idempotency-Key",),
+        ),
+        WebRoute(
+            method="GET",
+            path="/v1/jobs",
+            role="read",
+            does="Look through live jobs, a page at a time.",
+            run=jobs.find,
+            query=bodies.JobsQuery,
+            answer=JobRows,
+            may=STORE,
+        ),
+    ]
+    for path in ("/v1/jobs/{key}", "/v1/jobs/{key}/{job_id}"):
+        of = "a key's live job" if path.endswith("{key}") else "a job"
+        found += [
+            WebRoute(
+                method="GET",
+                path=path,
+                role="read",
+                does=f"Tell how {of} is, and its result; with `wait_s` once it has ended.",
+                run=jobs.show,
+                query=bodies.JobQuery,
+                answer=answers.JobState,
+                waits=True,
+                may=one,
+            ),
+            WebRoute(
+                method="POST",
+                path=f"{path}/stop",
+                role="operate",
+                does=f"Stop {of}; 202: it has not ended yet.",
+                run=jobs.stop,
+                body=(bodies.StopBody,),
+                answer=answers.JobStop,
+                also={202: answers.JobStop},
+                waits=True,
+                may=one,
+                action="stop",
+                tells=("cause",),
+            ),
+            WebRoute(
+                method="POST",
+                path=f"{path}/requeue",
+                role="operate",
+                does=f"Have {of} begin now that waits for its delay or its next attempt.",
+                run=jobs.requeue,
+                body=(bodies.Nothing,),
+                answer=JobsChanged,
+                may=(*one, errors.JobExists),
+                action="requeue",
+            ),
+        ]
+    found.append(
+        WebRoute(
+            method="POST",
+            path="/v1/jobs/{key}/notify",
+            role="operate",
+            does="Send a message to the live job of a key.",
+            run=jobs.notify,
+            body=(bodies.NotifyBody,),
+            answer=answers.Done,
+            status=202,
+            may=(*one, errors.InboxFull, errors.PayloadTooLarge, errors.PayloadEncodingError),
+            action="notify",
+        )
+    )
+    return found
+
+
+def _letters() -> list[WebRoute]:
+    one, path = (errors.NoSuchLetter, *STORE), "/v1/parked/{key}/{job_id}"
+    make = partial(WebRoute, group="parked")
+    return [
+        make(
+            method="GET",
+            path="/v1/parked",
+            role="read",
+            does="Look through dead letters, a page at a time.",
+            run=jobs.letters,
+            query=bodies.LettersQuery,
+            answer=ParkedPage,
+            may=STORE,
+        ),
+        make(
+            method="GET",
+            path=path,
+            role="read",
+            does="Tell a dead letter, with its arguments and tracebacks.",
+            run=jobs.letter,
+            answer=ParkedJob,
+            may=one,
+        ),
+        make(
+            method="PUT",
+            path=path,
+            role="operate",
+            does="Give a dead letter other arguments, for when it is replayed.",
+            run=jobs.edit,
+            body=(bodies.EditBody,),
+            answer=answers.Done,
+            may=(
+                *(*one, errors.WrongArguments, errors.CodecMissing),
+                *(errors.PayloadEncodingError, errors.PayloadTooLarge, errors.StorageFull),
+            ),
+            action="edit",
+        ),
+        make(
+            method="POST",
+            path=f"{path}/replay",
+            role="operate",
+            does="Make a job of a dead letter again; a repeat tells the job of the first one.",
+            run=jobs.replay,
+            body=(bodies.Nothing,),
+            answer=answers.JobTaken,
+            status=201,
+            may=(*one, errors.JobExists, errors.PoolFull, errors.UnknownHandler),
+            action="replay",
+        ),
+        make(
+            method="DELETE",
+            path=path,
+            role="admin",
+            does="Throw a dead letter away.",
+            run=jobs.discard,
+            answer=answers.Done,
+            may=one,
+            action="discard",
+        ),
+    ]
+
+
+def _batches() -> list[WebRoute]:
+    one, path = (errors.NoSuchBatch, *STORE), "/v1/batches/{batch}"
+    make = partial(WebRoute, group="batches")
+    return [
+        make(
+            method="POST",
+            path="/v1/batches",
+            role="operate",
+            does="Make a batch of up to 10,000 jobs; sent again it goes on where it was.",
+            run=jobs.make_batch,
+            body=(bodies.BatchBody,),
+            answer=answers.BatchMade,
+            status=201,
+            may=(
+                *(*one, errors.BatchSealed, errors.BatchDiffers, errors.BatchTooLarge),
+                *(errors.WrongArguments, errors.PayloadEncodingError, errors.PayloadTooLarge),
+                errors.StorageFull,
+            ),
+            action="batch",
+            tells=("id",),
+        ),
+        make(
+            method="GET",
+            path="/v1/batches",
+            role="read",
+            does="Tell the newest batches.",
+            run=jobs.batches,
+            query=bodies.BatchesQuery,
+            answer=BatchesTold,
+            may=STORE,
+        ),
+        make(
+            method="GET",
+            path=path,
+            role="read",
+            does="Tell how a batch is; with `wait_s` once it has settled.",
+            run=jobs.batch,
+            query=bodies.JobQuery,
+            answer=BatchStatus,
+            waits=True,
+            may=one,
+        ),
+        make(
+            method="POST",
+            path=f"{path}/cancel",
+            role="operate",
+            does="Have a batch take no more members, and stop those that it has.",
+            run=jobs.cancel_batch,
+            body=(bodies.CancelBody,),
+            answer=answers.Done,
+            status=202,
+            may=one,
+            action="cancel",
+            tells=("cause",),
+        ),
+    ]
+
+
+def _schedules() -> list[WebRoute]:
+    one, path = (errors.NoSuchSchedule, *STORE), "/v1/schedules/{schedule}"
+    make = partial(WebRoute, group="schedules")
+    return [
+        make(
+            method="GET",
+            path="/v1/schedules",
+            role="read",
+            does="Look through schedules, a page at a time.",
+            run=jobs.schedules,
+            query=bodies.SchedulesQuery,
+            answer=answers.SchedulesTold,
+            may=STORE,
+        ),
+        make(
+            method="PUT",
+            path=path,
+            role="operate",
+            does="Make a schedule, or change the one of this name.",
+            run=jobs.keep_schedule,
+            body=(bodies.ScheduleBody,),
+            answer=answers.ScheduleTold,
+            may=(
+                *(*one, errors.UnknownHandler, errors.WrongArguments),
+                *(errors.PayloadEncodingError, errors.PayloadTooLarge, errors.StorageFull),
+            ),
+            action="schedule",
+            tells=("cron", "every_s", "at"),
+        ),
+        make(
+            method="GET",
+            path=path,
+            role="read",
+            does="Tell a schedule, with its next times.",
+            run=jobs.schedule,
+            query=bodies.NextQuery,
+            answer=answers.ScheduleTold,
+            may=one,
+        ),
+        make(
+            method="POST",
+            path=f"{path}/pause",
+            role="operate",
+            does="Fire a schedule no more, until it is resumed.",
+            run=jobs.pause_schedule,
+            body=(bodies.Nothing,),
+            answer=answers.Done,
+            may=one,
+            action="schedule.pause",
+        ),
+        make(
+            method="POST",
+            path=f"{path}/resume",
+            role="operate",
+            does="Fire a paused schedule again, from now on.",
+            run=jobs.resume_schedule,
+            body=(bodies.Nothing,),
+            answer=answers.Done,
+            may=one,
+            action="schedule.resume",
+        ),
+        make(
+            method="POST",
+            path=f"{path}/trigger",
+            role="operate",
+            does="Make a job of a schedule now, beside its times.",
+            run=jobs.trigger,
+            body=(bodies.Nothing,),
+            answer=answers.JobTaken,
+            status=201,
+            may=(*one, *ADMITTED),
+            action="schedule.trigger",
+        ),
+        make(
+            method="DELETE",
+            path=path,
+            role="admin",
+            does="Take a schedule away; jobs that it has made stay.",
+            run=jobs.remove_schedule,
+            answer=answers.Done,
+            may=one,
+            action="schedule.remove",
+        ),
+    ]
+
+
+def _operating() -> list[WebRoute]:
+    make = partial(WebRoute, group="operating")
+    found = [
+        make(
+            method="POST",
+            path="/v1/pause",
+            role="admin",
+            does="Give no more jobs to workers: of a handler, a key, or the whole pool.",
+            run=looking.pause,
+            body=(bodies.PauseBody,),
+            answer=answers.PausingTold,
+            may=(errors.TooManyPaused, *STORE),
+            action="pause",
+            tells=("handler", "key", "reason"),
+        ),
+        make(
+            method="POST",
+            path="/v1/resume",
+            role="admin",
+            does="Give them to workers again.",
+            run=looking.resume,
+            body=(bodies.ResumeBody,),
+            answer=answers.PausingTold,
+            may=STORE,
+            action="resume",
+            tells=("handler", "key"),
+        ),
+        make(
+            method="GET",
+            path="/v1/pauses",
+            role="read",
+            does="Tell what is paused, and who is cordoned.",
+            run=looking.asked_for,
+            answer=answers.AskedTold,
+            may=STORE,
+        ),
+        make(
+            method="GET",
+            path="/v1/nodes",
+            role="read",
+            does="Tell the nodes of the pool.",
+            run=looking.nodes,
+            answer=answers.NodesTold,
+            may=STORE,
+        ),
+        make(
+            method="GET",
+            path="/v1/workers",
+            role="read",
+            does="Tell the workers of the pool, those over HTTP among them.",
+            run=looking.workers,
+            answer=answers.WorkersTold,
+            may=STORE,
+        ),
+    ]
+    one = (errors.NoSuchMember, *STORE)
+    verbs: tuple[tuple[str, Run, Any, str], ...] = (
+        ("cordon", looking.cordon, bodies.CordonBody, "take no more jobs, and keep those it has"),
+        ("uncordon", looking.uncordon, bodies.UncordonBody, "take jobs again"),
+        ("drain", looking.drain, bodies.CordonBody, "give up what it has in order, and leave"),
+    )
+    for of in ("nodes", "workers"):
+        found += [
+            make(
+                method="POST",
+                path=f"/v1/{of}/{{member}}/{verb}",
+                role="admin",
+                does=f"Have a {of.removesuffix('s')} {does}.",
+                run=run,
+                body=(body,),
+                answer=answers.CordonTold,
+                may=one,
+                action=verb,
+                tells=("reason",),
+            )
+            for verb, run, body, does in verbs
+        ]
+    return found
+
+
+def _looking() -> list[WebRoute]:
+    make = partial(WebRoute, group="looking")
+    return [
+        make(
+            method="GET",
+            path="/v1/status",
+            role="read",
+            does="Tell the pool at a glance.",
+            run=looking.status,
+            answer=PoolStatus,
+            may=STORE,
+        ),
+        make(
+            method="GET",
+            path="/v1/findings",
+            role="read",
+            does="Say what is wrong with the pool, and what mends it.",
+            run=looking.findings,
+            query=bodies.FindingsQuery,
+            answer=answers.FindingsTold,
+            may=STORE,
+        ),
+        make(
+            method="GET",
+            path="/v1/why/{key}",
+            role="read",
+            does="Say why a key is as it is, and what helps.",
+            run=looking.explain,
+            query=bodies.WhyQuery,
+            answer=Why,
+            may=(errors.NoSuchJob, *STORE),
+        ),
+        make(
+            method="GET",
+            path="/v1/events",
+            role="read",
+            does="Tell the journal as server-sent events; `Last-Event-ID` goes on behind one.",
+            run=events.events,
+            query=bodies.EventsQuery,
+            media_type=events.EVENT_STREAM,
+            may=STORE,
+            headers=("Last-Event-ID",),
+        ),
+    ]
+
+
+def _health() -> list[WebRoute]:
+    make = partial(WebRoute, method="GET", group="health")
+
+    def live(what: str) -> WebRoute:
+        return make(
+            path=f"/{what}",
+            role=None,
+            does={"live": "Whether it is to be left alone.", "ready": "Whether it can serve."}[
+                what
+            ],
+            run=partial(looking.health, f"/{what}"),
+            answer=answers.HealthTold,
+            also={503: answers.HealthTold},
+        )
+
+    return [
+        live("live"),
+        live("ready"),
+        make(
+            path="/metrics",
+            role="read",
+            does="The figures of this process, for Prometheus.",
+            run=partial(looking.health, "/metrics"),
+            media_type="text/plain",
+        ),
+    ]
+
+
+ROUTES: Final[Sequence[WebRoute]] = (
+    *_jobs(),
+    *_letters(),
+    *_batches(),
+    *_schedules(),
+    *_operating(),
+    *_looking(),
+    *_health(),
+)

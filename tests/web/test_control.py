@@ -1,0 +1,296 @@
+"""The control plane, on both event loops: each call does what the node's own does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import pytest
+
+from pool.testing.proxy import fault_proxy
+from pool.web import WebOptions
+from tests.nodes import PATIENCE_S, Fleet
+from tests.web.gateways import KEYRING, SECRETS, Gate, events_of, path, serving
+
+pytestmark = pytest.mark.anyio
+HARD = ("a/b c", "ключ/1", "50%25", "q?x#y&z=1", "..a", "'\"<>", "\U0001f600")
+
+
+async def until(gate: Gate, path_: str, is_so: Any) -> Any:
+    """Ask again until it is so."""
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            answer = await gate.client.get(path_)
+            if answer.status_code == 200 and is_so(told := answer.json()):
+                return told
+            await anyio.sleep(0.02)
+
+
+async def test_a_job_is_dispatched_waited_for_and_told_with_its_result(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        for key in HARD:
+            made = await gate.post(
+                "/v1/jobs", {"handler": "echo", "key": key, "args": [{"n": key}]}, status=201
+            )
+            told = await gate.result(key, made["job_id"])
+            assert (told["state"], told["result"], told["has_result"]) == ("done", {"n": key}, True)
+            assert told["key"] == key
+        body = {"handler": "echo", "key": "bytes", "args": ["AAH/"], "encoding": "base64"}
+        made = await gate.post("/v1/jobs", body, status=201)
+        told = await gate.result("bytes", made["job_id"])
+        assert (told["result"], told["encoding"]) == ("AAH/", "base64")
+
+
+async def test_a_repeat_is_known_by_its_header_or_by_what_the_body_says(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        body = {"handler": "echo", "key": "k", "args": [1]}
+        headers = {"Idempotency-Key": "order-1"}
+        first = await gate.post("/v1/jobs", body, headers=headers)
+        assert await gate.post("/v1/jobs", body, headers=headers) == first
+        await gate.result("k", first["job_id"])
+        assert await gate.post("/v1/jobs", body, headers=headers) == first  # also when it has ended
+        other = await gate.post("/v1/jobs", {**body, "args": [2]}, headers=headers, status=409)
+        assert other["code"] == "POOLCONFLICT"
+        named = await gate.post("/v1/jobs", {**body, "job_id": "mine"}, headers=headers)
+        assert named["job_id"] == "mine"
+        both = {**body, "job_id": "a", "idempotency_key": "b"}
+        assert (await gate.post("/v1/jobs", both, status=400))["code"] == "POOLOPTION"
+
+
+async def test_many_jobs_are_each_accepted_or_refused(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        jobs = [{"handler": "echo", "key": f"k{i}", "args": [i]} for i in range(20)]
+        jobs[3] = {"handler": "nobody", "key": "k3"}
+        jobs[7] = {"handler": "echo", "key": "plan:x"}
+        jobs[9] = {"handler": "echo", "key": "k9", "args": [9], "then": [jobs[2]]}
+        headers = {"Idempotency-Key": "all"}
+        told = await gate.post("/v1/jobs", {"jobs": jobs}, headers=headers, status=200)
+        assert told["accepted"] == 18
+        assert [each["key"] for each in told["jobs"]] == [each["key"] for each in jobs]
+        assert told["jobs"][3]["problem"]["code"] == "POOLUNKNOWN"
+        assert told["jobs"][7]["problem"]["code"] == "POOLKEY"
+        assert await gate.post("/v1/jobs", {"jobs": jobs}, headers=headers) == told
+        for i in (0, 9, 19):
+            assert (await gate.result(f"k{i}", told["jobs"][i]["job_id"]))["result"] == i
+
+
+async def test_a_time_to_run_at_is_the_servers_and_requeue_has_it_begin(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        body = {"handler": "echo", "key": "later", "args": [1], "run_at": at}
+        made = await gate.post("/v1/jobs", body)
+        told = await gate.get("/v1/jobs/later")
+        assert told["state"] == "waiting"
+        due = datetime.fromtimestamp(told["waits_until_ms"] / 1000, UTC)
+        assert abs(due - datetime.fromisoformat(at)) < timedelta(minutes=5)
+        assert (await gate.get("/v1/why/later"))["state"] == "waiting"
+        [row] = (await gate.get("/v1/jobs", params={"state": "waiting"}))["jobs"]
+        assert row["job_id"] == made["job_id"]
+        assert (await gate.post("/v1/jobs/later/requeue"))["done"] == 1
+        assert (await gate.result("later", made["job_id"]))["result"] == 1
+        again = await gate.post(f"/v1/jobs/later/{made['job_id']}/requeue", status=400)
+        assert again["code"] == "POOLOPTION"
+        twice = {**body, "delay_s": 5}
+        assert (await gate.post("/v1/jobs", twice, status=400))["facts"]["option"] == "run_at"
+
+
+async def test_a_service_is_told_and_stopped(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        for i, verb in enumerate(("notify", "stop")):
+            made = await gate.post("/v1/jobs", {"handler": "listen", "key": "s"})
+            await until(gate, "/v1/jobs/s", lambda told: told["state"] == "running")
+            assert (await gate.get("/v1/jobs/s", params={"wait_s": 0.01}))["is_ended"] is False
+            if verb == "notify":
+                await gate.post("/v1/jobs/s/notify", {"value": {"n": i}}, status=202)
+                assert (await gate.result("s", made["job_id"]))["result"] == {"n": 0}
+            else:
+                told = await gate.post("/v1/jobs/s/stop", {"cause": "enough", "wait_s": 30})
+                assert told == {"key": "s", "job_id": made["job_id"], "is_ended": True}
+                told = await gate.result("s", made["job_id"])
+                assert (told["state"], told["cause"]) == ("cancelled", "enough")
+        for verb in ("notify", "stop"):
+            body = {"value": 1} if verb == "notify" else {}
+            told = await gate.post(f"/v1/jobs/s/{verb}", body, status=404)
+            assert told["code"] == "POOLNOJOB"
+        assert (await gate.get("/v1/jobs/none/at-all", status=404))["code"] == "POOLNOJOB"
+
+
+async def test_a_dead_letter_is_shown_edited_replayed_and_discarded(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        for key in ("a/1", "b"):
+            made = await gate.post("/v1/jobs", {"handler": "fail", "key": key})
+            told = await gate.result(key, made["job_id"])
+            assert (told["state"], told["cause"]) == ("parked", "failed")
+            at = f"/v1/parked/{path(key)}/{made['job_id']}"
+            letter = await gate.get(at)
+            assert letter["args"] == []
+            assert letter["history"][0]["type"] == "ValueError"
+            if key == "b":
+                await gate.ask("DELETE", at)
+                assert (await gate.get(at, status=404))["code"] == "POOLNOLETTER"
+                continue
+            await gate.ask("PUT", at, {"args": ["better"]})
+            [job] = (await gate.get("/v1/parked", params={"prefix": "a/"}))["jobs"]
+            assert job["is_edited"]
+            anew = await gate.post(f"{at}/replay", status=201)
+            assert (await gate.post(f"{at}/replay"))["job_id"] == anew["job_id"]
+            assert (await gate.result(key, anew["job_id"]))["result"] == "mended"
+        assert (await gate.get("/v1/parked"))["jobs"] == []
+
+
+async def test_a_batch_is_made_once_waited_for_and_cancelled(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        jobs = [{"handler": "echo", "key": f"m{i}", "args": [i]} for i in range(5)]
+        jobs += [{"handler": "fail", "key": "f"}]
+        body = {"id": "b1", "jobs": jobs, "success_min": 5}
+        made = await gate.post("/v1/batches", body, status=201)
+        assert (made["added"], made["refused"]) == (6, [])
+        assert (await gate.post("/v1/batches", body))["id"] == "b1"  # its answer may have been lost
+        told = await gate.get("/v1/batches/b1", params={"wait_s": 30})
+        assert (told["state"], told["succeeded"], told["failed"]) == ("done", 5, 1)
+        differs = {**body, "jobs": [{"handler": "echo", "key": "other"}]}
+        assert (await gate.post("/v1/batches", differs, status=409))["code"] in {
+            "POOLBATCH",
+            "POOLSEALED",
+        }
+        waits = {"handler": "listen", "key": "w"}
+        await gate.post("/v1/batches", {"id": "b2", "jobs": [waits]})
+        await gate.post("/v1/batches/b2/cancel", {"cause": "enough"}, status=202)
+        told = await gate.get("/v1/batches/b2", params={"wait_s": 30})
+        assert (told["state"], told["cancelled"]) == ("cancelled", 1)
+        names = {each["id"] for each in (await gate.get("/v1/batches"))["batches"]}
+        assert names == {"b1", "b2"}
+        assert (await gate.get("/v1/batches/none", status=404))["code"] == "POOLNOBATCH"
+
+
+async def test_a_schedule_is_made_shown_paused_triggered_and_removed(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        at = "/v1/schedules/nightly"
+        body = {"handler": "echo", "key": "n", "args": [7], "cron": "0 3 * * *", "tz": "UTC"}
+        made = await gate.ask("PUT", at, body)
+        assert made["when"]["cron"] == "0 3 * * *"
+        assert made["args"] == [7]
+        told = await gate.get(at, params={"next": 3})
+        assert len(told["next_times"]) == 3
+        await gate.post(f"{at}/pause")
+        assert (await gate.get(at))["is_paused"]
+        await gate.post(f"{at}/resume")
+        job = await gate.post(f"{at}/trigger", status=201)
+        assert (await gate.result("n", job["job_id"]))["result"] == 7
+        [each] = (await gate.get("/v1/schedules", params={"prefix": "night"}))["schedules"]
+        assert each["name"] == "nightly"
+        for wrong in ({"cron": "never"}, {"cron": "0 3 * * *", "every_s": 5}, {"tz": "Mars/One"}):
+            told = await gate.ask("PUT", at, {**body, **wrong}, status=400)
+            assert told["code"] == "POOLOPTION"
+        await gate.ask("DELETE", at)
+        assert (await gate.get(at, status=404))["code"] == "POOLNOSCHEDULE"
+
+
+async def test_a_pool_is_paused_and_a_node_drained_in_the_name_of_who_asked(fleet: Fleet) -> None:
+    options = WebOptions(keyring=KEYRING)
+    async with serving(fleet, options, SECRETS["admin"]) as gate:
+        told = await gate.post("/v1/pause", {"handler": "echo", "reason": "look"})
+        assert (told["pause"]["handler"], told["missed"]) == ("echo", {})
+        made = await gate.post("/v1/jobs", {"handler": "echo", "key": "k", "args": [1]})
+        [pause] = (await gate.get("/v1/pauses"))["pauses"]
+        assert pause["by"].startswith("adminer, over HTTP")
+        assert pause["reason"] == "look"
+        assert (await gate.get("/v1/why/k"))["case"].startswith("paused")
+        await gate.post("/v1/resume", {"handler": "echo"})
+        assert (await gate.result("k", made["job_id"]))["result"] == 1
+        [worker] = (await gate.get("/v1/workers"))["workers"]
+        [node] = [each for each in (await gate.get("/v1/nodes"))["nodes"] if each["workers"]]
+        assert worker["node"] == node["id"]
+        told = await gate.post(f"/v1/workers/{worker['id']}/cordon", {"reason": "r"})
+        assert told["workers"] == [worker["id"]]
+        assert told["unheard"] == []
+        await gate.post(f"/v1/workers/{worker['id']}/uncordon")
+        await gate.post(f"/v1/nodes/{node['id']}/drain")
+        with anyio.fail_after(PATIENCE_S):
+            await gate.node.wait_drained()
+        assert (await gate.post("/v1/nodes/nobody/drain", status=404))["code"] == "POOLNOMEMBER"
+
+
+async def test_what_was_done_stands_in_the_journal_with_who_did_it(fleet: Fleet) -> None:
+    """Actions before they are done, also those that come to nothing; dispatches are counted."""
+    options = WebOptions(keyring=KEYRING)
+    async with serving(fleet, options, SECRETS["operate"]) as gate:
+        for i in range(3):
+            await gate.post("/v1/jobs", {"handler": "echo", "key": f"k{i}"})
+        await gate.post("/v1/jobs/k/one/stop", {"cause": "enough"}, status=404)
+        entries = list[Any]()
+        with anyio.fail_after(PATIENCE_S):
+            while len(entries) < 2:
+                found = [each async for each in gate.node.journal()]
+                entries = [each for each in found if each.edge == "operator.acted"]
+                await anyio.sleep(0.05)
+        told = {each.detail.partition(" detail")[0]: each for each in entries}
+        stopped = told["by=operateer action=stop"]
+        assert (stopped.key, stopped.job_id, stopped.owner) == ("k", "one", gate.node.id)
+        assert "enough" in stopped.detail
+        counts = [each for each in entries if "action=dispatch" in each.detail]
+        assert sum(int(each.detail.rpartition("count=")[2]) for each in counts) == 3
+        assert {each.handler for each in counts} == {"echo"}
+
+
+async def test_events_are_told_and_gone_on_with(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        for key in ("a", "b"):
+            made = await gate.post("/v1/jobs", {"handler": "fail", "key": key})
+            await gate.result(key, made["job_id"])
+
+        async def parked(**options: Any) -> list[dict[str, Any]]:
+            answer = await gate.client.get("/v1/events", **options)
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            return [each for each in events_of(answer.text) if each["event"] == "parked"]
+
+        first, second = await parked(params={"follow": False})
+        assert (first["key"], second["key"]) == ("a", "b")
+        assert first["id"] == first["position"]
+        behind = {"Last-Event-ID": first["id"]}
+        assert await parked(params={"follow": False}, headers=behind) == [second]
+        assert await parked(params={"follow": False, "key": "a"}) == [first]
+        told = await gate.get("/v1/events", headers={"Last-Event-ID": "no-position"}, status=400)
+        assert told["code"] == "POOLOPTION"
+
+
+async def test_the_pool_is_told_at_a_glance_and_what_is_wrong_with_it(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        told = await gate.get("/v1/status")
+        assert (told["pool"], len(told["workers"])) == (fleet.pool, 1)
+        assert (await gate.get("/v1/findings"))["jobs"] == 0
+        assert (await gate.get("/live"))["ok"]
+        assert (await gate.get("/ready"))["ok"]
+        assert (await gate.get("/metrics", status=404))["code"] == "WEBPATH"
+        document = await gate.get("/openapi.json")
+        assert document["openapi"] == "3.1.0"
+        answer = await gate.client.get("/v1/status")
+        assert answer.headers["pool-gateway"] == gate.node.id
+
+
+async def test_while_the_store_is_away_that_is_told_and_afterwards_it_goes_on(
+    fleet: Fleet,
+) -> None:
+    async with fault_proxy(fleet.url) as proxy:
+        async with serving(fleet, url=proxy.url, op_timeout_s=0.5) as gate:
+            await gate.post("/v1/jobs", {"handler": "echo", "key": "before", "args": [1]})
+            proxy.go_silent()
+            for method, at in (("GET", "/v1/status"), ("GET", "/v1/jobs/x"), ("POST", "/v1/pause")):
+                answer = await gate.client.request(method, at, json={})
+                assert answer.status_code in {503, 504}, answer.text
+                assert answer.json()["code"] == "POOLUNAVAILABLE"
+            assert (await gate.get("/live"))["ok"]
+            await proxy.heal()
+            await until(gate, "/v1/status", lambda _: True)
+            await gate.post("/v1/jobs", {"handler": "echo", "key": "after", "args": [1]})
+        assert proxy.url
+
+
+async def test_a_node_that_has_closed_serves_nobody(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        await fleet.leave(gate.node)
+        answer = await gate.client.get("/v1/status")
+        assert answer.status_code == 503
+        assert answer.json()["code"] == "POOLNOTRUNNING"
+        assert int(answer.headers["retry-after"]) >= 1
