@@ -45,7 +45,7 @@ CAPACITY: Final = 8  # of each but those in sh, which do one thing at a time
 TOGETHER_MAX: Final = 20  # jobs of one request
 UNDER_WAY_MAX: Final = 32  # of 50 slots
 KEYS_SHARE: Final = 0.7  # keys for each job: some have several, which queue
-KILL_EVERY_S: Final = (1.0, 3.0)
+KILL_EVERY_S: Final = (4.0, 12.0)  # a worker; and so a gateway
 BOTH: Final = 0.2  # of the kills of gateways hit both at once
 REST_S: Final = (0.1, 1.0)  # before the next process
 READERS: Final = 4
@@ -151,7 +151,7 @@ class Campaign:
         bodies, about = [], []
         for number in numbers:
             spec = {
-                "ms": self.dice.choice((0, 0, 0, 5, 20, 100)) if number % 50 else 1000,
+                "ms": self.dice.choice((0, 0, 0, 5, 20, 100)) if number % 20 else 1000,
                 "fails": int(self.dice.random() < 0.03),
             }
             key, job = f"k{self.dice.randrange(int(self.jobs * KEYS_SHARE))}", f"j{number}"

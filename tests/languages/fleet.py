@@ -93,7 +93,7 @@ class Process:
     def start(self) -> Self:
         """Start the next process."""
         self.boot += 1
-        self.record("boot", p=self.p)
+        self.begun()
         ledger = self.directory / f"{self.name}-{self.boot}.jsonl"
         with (self.directory / f"{self.name}-{self.boot}.log").open("wb") as log:
             self.process = subprocess.Popen(
@@ -107,6 +107,10 @@ class Process:
         reader.start()
         self._readers.append(reader)
         return self
+
+    def begun(self) -> None:
+        """Write down that it shall take jobs."""
+        self.record("boot", p=self.p)
 
     def _read(self, process: subprocess.Popen[bytes], p: str) -> None:
         assert process.stdout is not None
@@ -184,6 +188,9 @@ class Gateway(Process):
     """A `pool web` on a port of its own, which its next process has too."""
 
     port: int
+
+    def begun(self) -> None:
+        """Write nothing: it takes none."""
 
     @property
     def url(self) -> str:

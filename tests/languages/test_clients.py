@@ -142,7 +142,10 @@ def test_who_is_cut_off_stops_before_anybody_else_begins(
     assert fleet.result(key, job)["result"]["epoch"] == second.epoch
     assert await_outcomes(alone, key) == ["refused"]
     heir.leave()
-    until(lambda: len(alone.said()) and alone.said()[-1].get("worker"), lambda: f"it does not register again: {alone.lines} {alone.log()} {between.answered[-5:]}")
+    until(
+        lambda: len(alone.said()) and alone.said()[-1].get("worker"),
+        lambda: f"it does not register again: {alone.lines} {alone.log()} {between.answered[-5:]}",
+    )
     again = fleet.dispatch(f"{key}-again")
     assert fleet.result(f"{key}-again", again)["has_result"]
     assert await_outcomes(alone, f"{key}-again") == ["done"]
