@@ -176,12 +176,11 @@ async def poll(asked: WebRequest) -> PollTold:
     claim, remote = _claim(asked), await _remote(asked)
     held, lost = _held(asked, claim, body.held)
     wait_s = 0.0 if asked.gateway.waits.is_closed else body.wait_s
-    polled: Polled | None = None
     with asked.waits.within():
         polled = await remote.poll(claim, held, jobs_max=body.jobs_max, wait_s=wait_s)
-    if polled is None:  # the gateway is about to end: another one, or a later poll, has the jobs
-        polled = await remote.heartbeat(claim, held)
-    return _told(asked, polled, lost)
+        return _told(asked, polled, lost)
+    # The gateway is about to end: another one, or a later poll, hands the jobs out.
+    return _told(asked, await remote.heartbeat(claim, held), lost)
 
 
 async def heartbeat(asked: WebRequest) -> PollTold:
@@ -275,7 +274,9 @@ def _job(asked: WebRequest, claim: WorkerClaim, token: str) -> JobClaim:
 
 
 def _progress(told: ProgressBody | None) -> Progress | None:
-    return told and Progress(done=told.done, total=told.total, note=told.note)
+    if told is None:
+        return None
+    return Progress(done=told.done, total=told.total, note=told.note)
 
 
 def _held(
