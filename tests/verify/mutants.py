@@ -40,8 +40,8 @@ from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.pause_mutants import PAUSE_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
 from tests.verify.remote_mutants import REMOTE_MUTANTS
-from tests.verify.web_mutants import WEB_MUTANTS
 from tests.verify.schedule_mutants import SCHEDULE_MUTANTS
+from tests.verify.web_mutants import WEB_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "mutants.md"

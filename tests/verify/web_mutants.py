@@ -29,8 +29,8 @@ WEB_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a page of elsewhere is let in",
         "breaks": "whatever site is looked at on this machine can pause the pool",
         "path": "pool/ops/web/access.py",
-        "old": '    return origin is not None and origin.partition("://")[2] != headers.get("host", "")',
-        "new": "    return False",
+        "old": '    return origin is not None and origin.partition("://")[2] !=',
+        "new": "    return False and None !=",
         "by": (_ACCESS + "test_without_secrets_only_programs_of_this_machine_are_answered",),
     },
     {
