@@ -18,7 +18,7 @@ JOBS_OVER_HTTP ?= 10000
 PARALLEL = -n $(WORKERS) --dist worksteal
 WORKERS ?= 8
 
-.PHONY: check test test-ops test-all test-loops test-long test-cluster test-sentinel test-languages demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
+.PHONY: check test test-ops test-all test-loops test-long test-web test-cluster test-sentinel test-languages demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
 
 # A minute before each commit.
 check: lint
@@ -29,6 +29,10 @@ test: lint
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
+
+# What a gateway answers, by its OpenAPI: at each boundary of each schema, and call after call.
+test-web: $(READY)
+	POOL_TEST_WEB=long $(BIN)/python -m pytest tests/web/test_contract.py
 
 # The guarantees of the kernel again: on three primaries of a cluster, and on a primary with a
 # replica and three sentinels.  `test` has the short forms.
@@ -59,7 +63,7 @@ test-loops: lint
 	POOL_TEST_LOOPS=both $(BIN)/python -m pytest $(PARALLEL)
 
 # The tests hold short forms of all the others.
-test-all: test-loops test-long test-cluster test-sentinel test-languages verify sim steps chaos chaos-each mutants
+test-all: test-loops test-long test-web test-cluster test-sentinel test-languages verify sim steps chaos chaos-each mutants
 
 demo: $(READY)
 	$(BIN)/pool demo

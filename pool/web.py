@@ -6,6 +6,7 @@ try:
     from pool.ops.web.access import Authenticator, Caller, Keyring, Role
     from pool.ops.web.app import WebApp, WebOptions
 except ModuleNotFoundError as _error:
-    raise ModuleNotFoundError(f"{_error}; pip install 'keyed-pool[web]'", name=_error.name) from None
+    _said = f"{_error}; pip install 'keyed-pool[web]'"
+    raise ModuleNotFoundError(_said, name=_error.name) from None
 
 __all__ = ["Authenticator", "Caller", "Keyring", "Role", "WebApp", "WebOptions"]

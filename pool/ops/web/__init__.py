@@ -3,6 +3,7 @@
     access     who asks, and what they may: bearer secrets, roles
     limits     how much, how often, for how long
     bodies     what is sent, as types: they judge it, and its schemas are theirs
+    tokens     what a worker is and has, signed
     jobs, looking, events, workers   what each call does: a line or two of the node's own
     routes     one table: method, path, role, body, answer, errors
     openapi    the table as OpenAPI 3.1

@@ -41,6 +41,7 @@ from pool.ops.web.limits import Rates, Waits
 from pool.ops.web.openapi import document
 from pool.ops.web.problems import MEDIA_TYPE, WebRefusal, headers_of, problem_of
 from pool.ops.web.routes import PATH_CHECKS, ROUTES, WebRoute
+from pool.ops.web.tokens import Tokens
 
 FAILED_PER_S: Final = 20.0  # requests of nobody known, of all together
 QUERY_CHARS_MAX: Final = 16 * 1024
@@ -127,6 +128,7 @@ class WebApp:
             endpoints=Endpoints(node, metrics),
             waits=Waits(self._options.waits_max),
             streams=Waits(self._options.streams_max),
+            tokens=Tokens(self._options.signing),
         )
         self._audit = ActsNoted(node)
         self._rates, self._failed = Rates(self._options.requests_per_s), Rates(FAILED_PER_S)

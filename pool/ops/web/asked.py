@@ -16,6 +16,7 @@ from pool.ops.inspect import Found
 from pool.ops.web.access import Caller
 from pool.ops.web.limits import Waits
 from pool.ops.web.problems import WebRefusal
+from pool.ops.web.tokens import Tokens
 from pool.redis.pipeline import Pipeline
 
 
@@ -27,6 +28,7 @@ class Gateway:
     endpoints: Endpoints
     waits: Waits
     streams: Waits
+    tokens: Tokens
 
     @property
     def pipeline(self) -> Pipeline:

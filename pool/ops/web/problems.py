@@ -43,6 +43,8 @@ STATUSES: Final[Mapping[type[PoolError], int]] = {
     errors.NotStopped: 504,
     errors.LostError: 409,
     errors.Gone: 410,
+    errors.WorkerGone: 410,
+    errors.WrongClaim: 410,
     errors.StoreError: 503,
     errors.JobLost: 404,
     errors.NodeError: 503,

@@ -20,7 +20,7 @@ from pool.names import check_batch, check_handler, check_job_id, check_key, chec
 from pool.ops.admin import JobsChanged
 from pool.ops.browse import JobRows
 from pool.ops.summary import PoolStatus
-from pool.ops.web import answers, bodies, events, jobs, looking
+from pool.ops.web import answers, bodies, events, jobs, looking, workers
 from pool.ops.web.access import Role
 from pool.ops.web.asked import WebRequest
 from pool.ops.why import Why
@@ -458,6 +458,93 @@ def _operating() -> list[WebRoute]:
     return found
 
 
+def _workers() -> list[WebRoute]:
+    one = (errors.WorkerGone, errors.WrongClaim, errors.ClaimRefused, *STORE)
+    ended = (*one, errors.PayloadEncodingError, errors.PayloadTooLarge, errors.StorageFull)
+    rows: tuple[tuple[str, Run, Any, Any, Sequence[type[PoolError]], str], ...] = (
+        (
+            "/poll",
+            workers.poll,
+            bodies.PollBody,
+            workers.PollTold,
+            one,
+            "Wait for jobs, and for what is to be told of those that are held; renews the lease.",
+        ),
+        (
+            "/heartbeat",
+            workers.heartbeat,
+            bodies.HeartbeatBody,
+            workers.PollTold,
+            one,
+            "Renew the lease of a worker that takes no more; not while a poll is open.",
+        ),
+        (
+            "/complete",
+            workers.complete,
+            bodies.CompleteBody,
+            workers.EndsTold,
+            ended,
+            "End jobs that are done; a repeat is told as one.",
+        ),
+        (
+            "/fail",
+            workers.fail,
+            bodies.FailBody,
+            workers.EndsTold,
+            ended,
+            "End attempts that failed: another one follows, or the job is parked.",
+        ),
+        (
+            "/release",
+            workers.release,
+            bodies.ReleaseBody,
+            workers.EndsTold,
+            ended,
+            "Give jobs back, so that they go on elsewhere; one that was to stop has ended by that.",
+        ),
+        (
+            "/save",
+            workers.save,
+            bodies.SaveBody,
+            workers.EndsTold,
+            ended,
+            "Store the state of a job, from which it goes on after a crash.",
+        ),
+        (
+            "/leave",
+            workers.leave,
+            bodies.OfWorker,
+            workers.LeftTold,
+            one,
+            "Give back what a worker has, and have it leave.",
+        ),
+    )
+    make = partial(WebRoute, method="POST", group="workers", role="worker")
+    return [
+        make(
+            path="/v1/workers",
+            does="Register a worker; its token comes with all that it asks from then on.",
+            run=workers.register,
+            body=(bodies.RegisterBody,),
+            answer=workers.WorkerTold,
+            status=201,
+            may=(errors.DuplicateHandler, errors.StorageFull, *STORE),
+        ),
+        *(
+            make(
+                path=f"/v1/workers{path}",
+                does=does,
+                run=run,
+                body=(body,),
+                answer=answer,
+                may=may,
+                waits=path == "/poll",
+            )
+            for path, run, body, answer, may, does in rows
+        ),
+    ]
+
+
 def _looking() -> list[WebRoute]:
     make = partial(WebRoute, group="looking")
     return [
@@ -538,6 +625,7 @@ ROUTES: Final[Sequence[WebRoute]] = (
     *_batches(),
     *_schedules(),
     *_operating(),
+    *_workers(),
     *_looking(),
     *_health(),
 )
