@@ -9,9 +9,11 @@ from typing import Any, Literal, TypeAlias
 import attrs
 import msgspec
 
+from pool.core.ids import member_name
 from pool.core.record import Progress
 from pool.errors import PoolError
 from pool.jobs.remote.claims import (
+    NUMBER,
     Beat,
     EndedJob,
     Failure,
@@ -60,6 +62,7 @@ class JobHanded:
     kind: Literal["job", "service"]
     attempt: int
     epoch: int
+    worker: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     encoding: Literal["json", "base64"]
@@ -335,6 +338,7 @@ def _handed(token: str, each: HandedOut) -> JobHanded:
         kind=each.job.kind,
         attempt=each.job.attempt,
         epoch=each.job.epoch,
+        worker=member_name(each.job.worker, NUMBER),
         args=args,
         kwargs=dict(each.kwargs),
         encoding="base64" if is_bytes else "json",
