@@ -97,9 +97,10 @@ func (w *Worker) serve(ctx context.Context, me *Answer) (bool, error) {
 		}
 		w.reap(wait)
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), w.deadline)
+	left := max(seconds(w.answerS), time.Until(w.deadline)) // then it lapses anyway
+	ctx, cancel := context.WithTimeout(context.Background(), left)
 	defer cancel()
-	w.Ask(ctx, "/leave", 0, object{"worker_token": me.Token}) // beyond that we have left anyway
+	w.Ask(ctx, "/leave", 0, object{"worker_token": me.Token})
 	return false, nil
 }
 

@@ -10,7 +10,7 @@ import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 const NEVER = new AbortController().signal
-const after = (ms) => AbortSignal.timeout(Math.max(0, Math.ceil(ms)))
+const after = (ms) => AbortSignal.timeout(Math.ceil(ms))
 
 /** Work until the signal aborts: then end what runs within the grace, give back the rest, leave. */
 export async function work({
@@ -128,8 +128,8 @@ export async function work({
         await Promise.race([sleep(1000 * heartbeat_s), ...ends])
       }
     }
-    const left = after(deadlineMs - performance.now()) // then we have left anyway
-    await ask('/leave', { worker_token }, 0, left).catch(() => {})
+    const leftMs = Math.max(1000 * answerS, deadlineMs - performance.now())
+    await ask('/leave', { worker_token }, 0, after(leftMs)).catch(() => {}) // it lapses, then
     return false
   }
 
