@@ -167,10 +167,13 @@ class Scene:
 @contextmanager
 def _process(*words: str) -> Iterator[tuple[int, str]]:
     """Yield a process of ours: its id, and the first line that it prints."""
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    silent = subprocess.DEVNULL  # a gateway's log
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=silent, text=True) as process:
         try:
             assert process.stdout is not None
-            yield process.pid, process.stdout.readline()
+            said = process.stdout.readline()
+            assert said, f"{words[0]} has ended"
+            yield process.pid, said
         finally:
             process.kill()
 
