@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
@@ -189,8 +190,10 @@ class WebApp:
             return _refused(known)
         except ClientDisconnect:
             raise
-        except Exception:  # noqa: BLE001 - whatever it is, the next request is answered
-            _log.exception("web.failed", method=shown(request.method))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next request is answered
+            # Where, and of what kind: what it says, and what is local there, may be payloads.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            _log.error("web.failed", problem=name_of(type(error)), where=where)
             return _refused(WebRefusal("WEBFAULT", "what failed is in the gateway's log"))
 
     async def _carry_out(self, request: Request) -> WebAnswer:
