@@ -137,7 +137,6 @@ class WebApp:
         self._table = sorted(
             ((_pattern(route.path), route) for route in ROUTES), key=lambda each: each[1].parts
         )
-        self._document: bytes | None = None
 
     def close(self) -> None:
         """Answer all who wait, and have nobody wait from now on; before the node closes."""
@@ -200,7 +199,7 @@ class WebApp:
         method, parts = request.scope["method"], self._parts(request.scope)
         headers = _headers(request.headers)
         if method in {"HEAD", "GET"} and parts == ["openapi.json"]:
-            return WebAnswer(body=self._openapi())
+            return WebAnswer(body=as_json(document(ROUTES, request.scope.get("root_path", ""))))
         route, names = self._find(method, parts)
         caller = await self._caller(request, headers, route.role)
         for secret in ("authorization", "cookie", "proxy-authorization"):
@@ -224,11 +223,6 @@ class WebApp:
         if route.action == DISPATCH:
             self._audit.count(asked, answered.told)
         return answered
-
-    def _openapi(self) -> bytes:
-        if self._document is None:
-            self._document = as_json(document(ROUTES))
-        return self._document
 
     # --- where it goes ------------------------------------------------------------------------
 
