@@ -144,8 +144,8 @@ class Replica(Actor[Message]):
 
     @property
     def is_behind(self) -> bool:
-        """Whether it cannot be brought up to date: its map is damaged, or cannot be fetched."""
-        return bool(self._damaged) or self._is_failing
+        """Whether it cannot be brought up to date, as its map cannot be fetched."""
+        return self._is_failing
 
     @property
     def is_closed(self) -> bool:

@@ -46,8 +46,8 @@ DOCTOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a copy that cannot go on is well",
         "breaks": "a process goes on with a map as it was, and nobody is told",
         "path": "pool/maps/replica.py",
-        "old": "return bool(self._damaged) or self._is_failing",
-        "new": "return self._is_failing",
+        "old": "return self._is_failing",
+        "new": "return False",
         "by": (
             _NODES + "test_a_copy_that_cannot_go_on_is_told_of_and_mended_by_deleting_what_is_in"
             "_its_way",
