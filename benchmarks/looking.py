@@ -63,6 +63,7 @@ class Look:
     longest_ms: float  # one command
     commands: int
     slowest: str
+    beyond: int = 0  # commands that took longer than the limit
 
     def line(self) -> str:
         """Return it as a row."""
@@ -98,6 +99,7 @@ class Watch:
             longest_ms=longest["duration"] / 1000 if longest else 0.0,
             commands=sum(each["calls"] for each in mine),
             slowest=longest["command"].split()[0].decode() if longest else "none",
+            beyond=sum(each["duration"] > 1000 * LIMIT_MS for each in slow),
         )
 
 
@@ -176,7 +178,7 @@ def report(found: list[Look], records: int, workers: int) -> Iterator[str]:
         yield each.line()
     for each in found:
         if each.longest_ms > LIMIT_MS:
-            yield f"beyond {LIMIT_MS:g} ms: {each.verb}"
+            yield f"beyond {LIMIT_MS:g} ms: {each.verb}, {each.beyond} of {each.commands} commands"
 
 
 def main() -> int:
@@ -192,7 +194,10 @@ def main() -> int:
         found = anyio.run(looks, server.url, client, args.records, args.workers)
     for line in report(found, args.records, args.workers):
         sys.stdout.write(f"{line}\n")
-    return int(any(each.longest_ms > LIMIT_MS for each in found))
+    # Of one that is looked at once a few may have waited for a processor.
+    return int(
+        any(each.beyond > (each.commands // 1000 if each.verb == LONG else 0) for each in found)
+    )
 
 
 if __name__ == "__main__":

@@ -29,5 +29,6 @@ def test_what_is_beyond_the_limit_is_said() -> None:
         longest_ms=LIMIT_MS + 1,
         commands=3,
         slowest="HSCAN",
+        beyond=1,
     )
-    assert list(report([look], 1, 1))[-1] == "beyond 5 ms: jobs"
+    assert list(report([look], 1, 1))[-1] == "beyond 5 ms: jobs, 1 of 3 commands"
