@@ -59,7 +59,8 @@ _TOGETHER: Final = 100  # handlers asked for in one round trip
 RECENT_MS: Final = 3_600_000  # of dead letters, and of the journal: what is new
 NEWEST: Final = 500  # entries of a lane's journal
 SECTIONS: Final = (
-    *("memory", "persistence", "replication", "stats", "clients", "latencystats"),
+    *("memory", "persistence", "replication", "stats", "clients"),
+    *("latencystats", "commandstats"),
 )  # of what a server says of itself
 
 
@@ -138,12 +139,13 @@ class ServerFacts:
     replication: Mapping[str, str] | None = None
     stats: Mapping[str, str] | None = None
     clients: Mapping[str, str] | None = None
-    latencies: Mapping[str, str] | None = None
+    latencystats: Mapping[str, str] | None = None
+    commandstats: Mapping[str, str] | None = None
     cluster: Mapping[str, str] = attrs.field(factory=dict)  # empty: it is in none
 
     def sections(self) -> dict[str, Mapping[str, str] | None]:
         """Return all by their names, as a right to them is called."""
-        return {name: getattr(self, name.replace("latencystats", "latencies")) for name in SECTIONS}
+        return {name: getattr(self, name) for name in SECTIONS}
 
 
 @attrs.frozen(kw_only=True)
@@ -267,6 +269,7 @@ async def server_of(pipeline: Pipeline, prefix: str) -> ServerFacts:
             ("INFO", "stats"),
             ("INFO", "clients"),
             ("INFO", "latencystats"),
+            ("INFO", "commandstats"),
             *([("CLUSTER", "INFO")] if pipeline.is_of_cluster else ()),
         ]
     )
@@ -284,8 +287,9 @@ async def server_of(pipeline: Pipeline, prefix: str) -> ServerFacts:
         replication=told[2],
         stats=told[3],
         clients=told[4],
-        latencies=told[5],
-        cluster=(told[6] or {}) if pipeline.is_of_cluster else {},
+        latencystats=told[5],
+        commandstats=told[6],
+        cluster=(told[7] or {}) if pipeline.is_of_cluster else {},
     )
 
 

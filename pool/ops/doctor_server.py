@@ -15,6 +15,7 @@ from pool.ops.findings import Rule, Spot
 MEMORY_SHARE: Final = 0.8  # of its limit
 CLIENTS_SHARE: Final = 0.8  # likewise
 SLOW_MS: Final = 50.0
+CALLS_MIN: Final = 1_000  # of a command, before anything is said of it
 BUFFER_BYTES: Final = 32 * 1024 * 1024
 SLOTS: Final = 16_384
 DENIED: Final = ("cmd", "key", "channel", "auth")
@@ -68,14 +69,19 @@ def _versions(facts: PoolFacts) -> Iterator[Spot]:
         )
 
 
+def _words(text: str | None) -> dict[str, str]:
+    return dict(word.partition("=")[::2] for word in (text or "").split(","))
+
+
 def _slow(facts: PoolFacts) -> Iterator[Spot]:
     begins = "latency_percentiles_usec_"
     for server in facts.servers:
         slow = dict[str, float]()
-        for name, text in (server.latencies or {}).items():
+        for name, text in (server.latencystats or {}).items():
             command = name.removeprefix(begins)
-            if name.startswith(begins) and command.partition("|")[0] not in WAITING:
-                told = dict(word.partition("=")[::2] for word in text.split(","))
+            calls = _number(_words((server.commandstats or {}).get(f"cmdstat_{command}")), "calls")
+            if calls and calls >= CALLS_MIN and command.partition("|")[0] not in WAITING:
+                told = _words(text)
                 slow[command] = (_number(told, "p99") or 0.0) / 1000
         slow = {command: ms for command, ms in slow.items() if ms >= SLOW_MS}
         if slow:
@@ -314,7 +320,7 @@ SERVER_RULES: Final = (
         "server-slow",
         "note",
         "how long the server took over each command, since it started",
-        "one in a hundred of any takes over 50 ms; those that wait are left out",
+        "one in a hundred of any takes over 50 ms, of 1,000 at least; those that wait are left out",
         "It does one thing at a time: all wait meanwhile. If the scripts are slow, its machine is; "
         "if another command is, somebody else's is. `CONFIG RESETSTAT` counts anew.",
         _slow,

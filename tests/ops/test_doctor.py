@@ -69,6 +69,13 @@ LATENCIES = (
     b"latency_percentiles_usec_evalsha:p50=90.111,p99=501.759,p99.9=1007.615\r\n"
     b"latency_percentiles_usec_client|setinfo:p50=1.003,p99=8.031,p99.9=8.031\r\n"
 )
+COMMANDS = (
+    b"# Commandstats\r\n"
+    b"cmdstat_evalsha:calls=11000,usec=990000,usec_per_call=90.00,rejected_calls=0\r\n"
+    b"cmdstat_keys:calls=1000,usec=9,usec_per_call=0.01\r\n"
+    b"cmdstat_flushall:calls=999,usec=9,usec_per_call=0.01\r\n"
+    b"cmdstat_xread:calls=11000,usec=9,usec_per_call=0.01\r\n"
+)
 
 
 def server(
@@ -83,7 +90,8 @@ def server(
         replication=sections(replication),
         stats=sections(STATS),
         clients=sections(CLIENTS),
-        latencies=sections(LATENCIES),
+        latencystats=sections(LATENCIES),
+        commandstats=sections(COMMANDS),
     )
 
 
@@ -339,7 +347,7 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
     ),
     (
         "server-slow",
-        told(latencies__latency_percentiles_usec_keys="p50=9.9,p99=80216.063,p99.9=90000.1"),
+        told(latencystats__latency_percentiles_usec_keys="p50=9.9,p99=80216.063,p99.9=90000.1"),
         "keys 80 ms",
         "SLOWLOG",
     ),
@@ -423,8 +431,9 @@ def test_of_a_sound_pool_nothing_is_found() -> None:
         facts(**noted("clock", 1, ago_s=301.0)),
         facts(**sinks(lag=5, waits_s=59.0, held=3, silent_s=59.0)),
         facts(counters={"results": 50 * 2**20}),
-        told(latencies__latency_percentiles_usec_xread="p50=9.9,p99=80216.063"),
-        told(latencies__latency_percentiles_usec_evalsha="p50=9.9,p99=40216.063"),
+        told(latencystats__latency_percentiles_usec_xread="p50=9.9,p99=80216.063"),
+        told(latencystats__latency_percentiles_usec_evalsha="p50=9.9,p99=40216.063"),
+        told(latencystats__latency_percentiles_usec_flushall="p50=9.9,p99=80216.063"),
         told(clients__connected_clients="80", clients__maxclients="100"),
         told(stats__rejected_connections="0", stats__acl_access_denied_cmd="0"),
         told(cluster__cluster_state="ok", cluster__cluster_slots_ok="16384"),

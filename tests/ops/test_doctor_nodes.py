@@ -283,4 +283,4 @@ async def test_what_the_server_says_of_itself_is_read_whole(fleet: Fleet, redis_
     [server] = facts.servers
     assert all(server.sections().values())
     assert int((server.clients or {})["maxclients"]) > 0
-    assert any(name.endswith("_evalsha") for name in server.latencies or {})
+    assert any(name.endswith("_evalsha") for name in server.latencystats or {})
