@@ -31,6 +31,7 @@ from pool.ops.checkup import (
     PoolFacts,
     Queue,
     ServerFacts,
+    distinct,
     gather,
     sections,
 )
@@ -441,6 +442,17 @@ def test_of_a_sound_pool_nothing_is_found() -> None:
 )
 def test_up_to_its_threshold_nothing_is_found(given: PoolFacts) -> None:
     assert examine(given) == []
+
+
+def test_a_server_of_many_lanes_is_told_of_once() -> None:
+    """As in a cluster, where each lane is asked by itself."""
+    replids = {"a": "1", "b": "2", "c": "1"}
+    asked_of = [
+        attrs.evolve(server(), of=of, replication={"master_replid": replid})
+        for of, replid in replids.items()
+    ]
+    unknown = [attrs.evolve(server(), of=of, replication=None) for of in "de"]
+    assert [each.of for each in distinct([*asked_of, *unknown])] == ["a c", "b", "d", "e"]
 
 
 def test_the_worst_comes_first() -> None:
