@@ -26,8 +26,8 @@ Severity: TypeAlias = Literal["error", "warning", "note"]
 Fix: TypeAlias = Literal["", "recover", "ttl"]
 SEVERITIES: Final[Mapping[Severity, str]] = {
     "error": "work stands still, or may be lost",
-    "warning": "it will, or goes slowly",
-    "note": "worth knowing, no reason for another exit code",
+    "warning": "work goes slowly, or will stand still",
+    "note": "worth knowing; alone it is no reason for another exit code",
 }
 RECOVER: Final = "pool doctor --fix --yes"
 
