@@ -145,11 +145,11 @@ def node(**ails: int) -> dict[str, Any]:
     return {"members": (owner("n1.1", info=None, ails=Ails(**ails), takes=10**9),)}
 
 
-def noted(edge: str, count: int, ago_s: float = 1.0) -> dict[str, Any]:
+def noted(edge: str, count: int, ago_s: float = 1.0, **more: Any) -> dict[str, Any]:
     at = datetime.fromtimestamp(NOW_MS / 1000 - ago_s, UTC)
     facts: dict[str, Any] = {"position": "", "at": at, "lane": 0, "owner": "n1"}
     facts["detail"] = "error=oh"
-    return {"recent": tuple(JournalEntry(edge=edge, **facts) for _ in range(count))}
+    return {"recent": tuple(JournalEntry(edge=edge, **facts, **more) for _ in range(count))}
 
 
 def sinks(**changes: Any) -> dict[str, Any]:
@@ -290,6 +290,12 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
         "failing",
         facts(record("waiting", attempt=4, error="ValueError: no")),
         "'h' fail again and again, at attempt 4: ValueError: no",
+        "pool why k0",
+    ),
+    (
+        "failing",
+        facts(record("waiting", attempt=4, error="E"), **noted("retried", 3, handler="h")),
+        "at attempt 4, 3 failures within 5 min: E",
         "pool why k0",
     ),
     ("suspects", facts(record("running", marks=MARKED)), "1 jobs were aboard", "pool why k0"),
