@@ -138,6 +138,7 @@ ONE_LOOP = frozenset(
         "redis/test_slow_lines.py",
         "streams",
         "verify/sim",
+        "web/test_access.py",
         "web/test_gateway.py",
     )
 )

@@ -37,4 +37,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
                 yield host, int(port)
             finally:
                 process.terminate()
-    assert b"Traceback" not in (folder / "log").read_bytes()
+    told = (folder / "log").read_bytes()
+    assert b"Traceback" not in told
+    assert b"web.failed" not in told

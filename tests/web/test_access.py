@@ -10,6 +10,8 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from pool import Node
 from pool.errors import ConfigError
@@ -390,6 +392,18 @@ async def test_a_body_is_json_and_says_so(kind: str) -> None:
     async with asking() as client:
         answer = await client.post("/v1/pause", content=b"{}", headers={"content-type": kind})
         assert (answer.status_code, answer.json()["code"]) == (415, "WEBMEDIA")
+
+
+@pytest.mark.anyio
+async def test_it_is_mounted_where_an_application_wants_it() -> None:
+    app = Starlette(routes=[Mount("/a b/pool", WebApp(Node("p", "redis://localhost:1")))])
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert (await client.get("/a%20b/pool/live")).json()["parts"]["node"]["says"] == "new"
+        assert (await client.get("/a%20b/pool/v1/jobs/x%2Fy/z")).json()["code"] == "POOLNOTRUNNING"
+        assert (await client.get("/a%20b/pool/v1/jobs/x/y/z")).json()["code"] == "WEBPATH"
+        told = (await client.get("/a%20b/pool/openapi.json")).json()
+        assert told["servers"] == [{"url": "/a%20b/pool"}]
 
 
 def test_all_roles_are_in_use() -> None:

@@ -10,21 +10,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.web.gateways import SECRETS
 
 LONG = os.environ.get("POOL_TEST_WEB") == "long"
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 
 
-def test_it_keeps_what_its_document_promises(gateway: tuple[str, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ["admin", "worker"])
+def test_it_keeps_what_its_document_promises(
+    gateway: tuple[str, int], tmp_path: Path, role: str
+) -> None:
     host, port = gateway
     program = Path(sys.executable).with_name("schemathesis")
     phases, examples = ("coverage,fuzzing,stateful", 20) if LONG else ("fuzzing", 2)
     command = [program, "--config-file", CONFIG, "run", f"http://{host}:{port}/openapi.json"]
     command += ["--phases", phases, "--max-examples", str(examples), "--seed", "1", "--no-color"]
-    command += ["--header", f"Authorization: Bearer {SECRETS['admin']}"]
-    # A stream of events does not end.
-    command += ["--exclude-path", "/v1/events"]
+    command += ["--header", f"Authorization: Bearer {SECRETS[role]}"]
+    if role == "worker":
+        command += ["--include-tag", "workers"]
+    else:
+        # What workers ask is for workers alone; a stream of events does not end.
+        command += ["--exclude-tag", "workers", "--exclude-path", "/v1/events"]
     done = subprocess.run(
         [str(word) for word in command],
         cwd=tmp_path,

@@ -55,16 +55,20 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
     )
     web.add_argument(
         "--host",
+        type=_filled,
         default="127.0.0.1",
         metavar="ADDRESS",
         help="where to listen (default: 127.0.0.1); any other one needs secrets",
     )
     web.add_argument("--port", type=int, default=_WEB_PORT, help=f"(default: {_WEB_PORT})")
     web.add_argument(
-        "--secrets", metavar="FILE", help="a TOML file of secrets by role and name; or POOL_WEB_*"
+        "--secrets",
+        type=_filled,
+        metavar="FILE",
+        help="a TOML file of secrets by role and name; or POOL_WEB_*",
     )
-    web.add_argument("--certfile", metavar="FILE", help="for TLS: the certificate, in PEM")
-    web.add_argument("--keyfile", metavar="FILE", help="for TLS: its key, in PEM")
+    for name, text in (("--certfile", "the certificate"), ("--keyfile", "its key")):
+        web.add_argument(name, type=_filled, metavar="FILE", help=f"for TLS: {text}, in PEM")
     _add_web_limits(web)
     _add_pool(web)
 
@@ -95,6 +99,9 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
 
     doctor = _command(commands, "doctor", "say what is wrong with a pool, and what mends it")
     doctor.add_argument("--all", action="store_true", help="walk over all jobs, not over 20,000")
+    doctor.add_argument(
+        "--streams", action="store_true", help="look at streams and sinks, too: see acl --operator"
+    )
     doctor.add_argument("--fix", action="store_true", help="say what this command could mend")
     doctor.add_argument("--yes", action="store_true", help="with --fix: and mend it")
     _add_pool(doctor)
@@ -119,8 +126,10 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
         "--operator", action="store_true", help="as well what `maps`, `streams` and `purge` need"
     )
 
-    explain = _command(commands, "explain", "say more about an error")
-    explain.add_argument("error", metavar="CODE", help="as printed in brackets, or the class")
+    explain = _command(commands, "explain", "say more about an error, or a finding of doctor")
+    explain.add_argument(
+        "error", metavar="CODE", help="as printed in brackets, the class, or a finding"
+    )
 
     completion = _command(commands, "completion", "print what a shell needs to complete our words")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose")

@@ -15,7 +15,7 @@ import attrs
 from pool.core.pauses import Cordon, Pause
 from pool.jobs.client.ref import Status
 from pool.jobs.client.schedules import Schedule
-from pool.ops.doctor import Finding
+from pool.ops.findings import Finding
 from pool.ops.members import NodeRow, WorkerRow
 
 _DEPTH_MAX: Final = 200

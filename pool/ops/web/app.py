@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
@@ -136,7 +137,6 @@ class WebApp:
         self._table = sorted(
             ((_pattern(route.path), route) for route in ROUTES), key=lambda each: each[1].parts
         )
-        self._document: bytes | None = None
 
     def close(self) -> None:
         """Answer all who wait, and have nobody wait from now on; before the node closes."""
@@ -189,15 +189,17 @@ class WebApp:
             return _refused(known)
         except ClientDisconnect:
             raise
-        except Exception:  # noqa: BLE001 - whatever it is, the next request is answered
-            _log.exception("web.failed", method=shown(request.method))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next request is answered
+            # Where, and of what kind: what it says, and what is local there, may be payloads.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            _log.error("web.failed", problem=name_of(type(error)), where=where)
             return _refused(WebRefusal("WEBFAULT", "what failed is in the gateway's log"))
 
     async def _carry_out(self, request: Request) -> WebAnswer:
         method, parts = request.scope["method"], self._parts(request.scope)
         headers = _headers(request.headers)
         if method in {"HEAD", "GET"} and parts == ["openapi.json"]:
-            return WebAnswer(body=self._openapi())
+            return WebAnswer(body=as_json(document(ROUTES, request.scope.get("root_path", ""))))
         route, names = self._find(method, parts)
         caller = await self._caller(request, headers, route.role)
         for secret in ("authorization", "cookie", "proxy-authorization"):
@@ -221,11 +223,6 @@ class WebApp:
         if route.action == DISPATCH:
             self._audit.count(asked, answered.told)
         return answered
-
-    def _openapi(self) -> bytes:
-        if self._document is None:
-            self._document = as_json(document(ROUTES))
-        return self._document
 
     # --- where it goes ------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -38,8 +39,8 @@ _SENT: Final = ("WEBSLOW", "WEBTOOLARGE", "WEBMEDIA")
 _WAITS: Final = ("WEBBUSY",)
 
 
-def document(routes: Sequence[WebRoute]) -> dict[str, Any]:
-    """Return the whole document."""
+def document(routes: Sequence[WebRoute], root: str = "") -> dict[str, Any]:
+    """Return the whole document, of what stands below a path."""
     kinds = dict.fromkeys(kind for route in routes for kind in _kinds(route))
     kinds[WebProblem] = None
     found, components = msgspec.json.schema_components(list(kinds), ref_template=_REF)
@@ -57,6 +58,7 @@ def document(routes: Sequence[WebRoute]) -> dict[str, Any]:
             "description": "Jobs by key, one owner per key: the control plane of a pool, and its "
             "workers in any language.",
         },
+        "servers": [{"url": quote(root) or "/"}],
         "paths": paths,
         "components": {
             "schemas": components,

@@ -179,11 +179,12 @@ async def poll(asked: WebRequest) -> PollTold:
     claim, remote = _claim(asked), await _remote(asked)
     held, lost = _held(asked, claim, body.held)
     wait_s = 0.0 if asked.gateway.waits.is_closed else body.wait_s
+    polled = list[Polled]()
     with asked.waits.within():
-        polled = await remote.poll(claim, held, jobs_max=body.jobs_max, wait_s=wait_s)
-        return _told(asked, polled, lost)
-    # The gateway is about to end: another one, or a later poll, hands the jobs out.
-    return _told(asked, await remote.heartbeat(claim, held), lost)
+        polled.append(await remote.poll(claim, held, jobs_max=body.jobs_max, wait_s=wait_s))
+    if not polled:  # the gateway is about to end: another one, or a later poll, hands jobs out
+        polled.append(await remote.heartbeat(claim, held))
+    return _told(asked, polled[0], lost)
 
 
 async def heartbeat(asked: WebRequest) -> PollTold:
