@@ -69,7 +69,8 @@ class Visit:
     )  # the worker's, and not held
     starts: dict[int, dict[str, Start]] = attrs.field(factory=lambda: defaultdict(dict))
     stop: list[ToStop] = attrs.field(factory=list)
-    lost: dict[str, Lost] = attrs.field(factory=dict)
+    lost: dict[str, Lost] = attrs.field(factory=dict)  # by key
+    former: list[Lost] = attrs.field(factory=list)  # of keys that it holds under a later claim
     messages: list[Message] = attrs.field(factory=list)
 
     @property
@@ -93,6 +94,11 @@ class Visit:
     def count(self) -> int:
         """How many jobs were found to be handed out."""
         return sum(map(len, (*self.starts.values(), *self.forgotten.values())))
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to say that no poll shall wait with."""
+        return bool(self.count or self.lost or self.former or self.gone)
 
     def expires_in_s(self) -> float:
         """Return for how long nobody else can have what it holds, from when the request came."""
