@@ -131,14 +131,15 @@ class Visit:
 
     async def _renew_in(self, lane: int, wants: int, finds_all: bool) -> None:
         mine = self.held(lane)
-        takes = len(mine) + wants if wants else self.open_takes(lane)
+        # Before it is said: whoever is cancelled meanwhile has said it, maybe.
+        self.takes[lane] = takes = len(mine) + wants if wants else self.open_takes(lane)
         self.errors.pop(lane, None)
         try:
             said = await self.leases.say(lane, self.claim.name, takes)
             if said.is_gone:
                 self.lose(lane, "expired")
                 return
-            self.said[lane], self.takes[lane] = said, takes
+            self.said[lane] = said
             if mine or (said.keys and finds_all):
                 await self._compare(lane, mine, finds_all=finds_all)
             await self.read_starts(lane)
@@ -152,6 +153,7 @@ class Visit:
         for beat in self.held(lane):
             self.lost[beat.job.key] = Lost(beat.job, reason)
         self.gone.add(lane)
+        self.takes.pop(lane, None)
         self.said.pop(lane, None)
         self.starts.pop(lane, None)
         self.forgotten.pop(lane, None)

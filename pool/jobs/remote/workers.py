@@ -333,8 +333,8 @@ class RemoteWorkers:
         until_s = visit.arrived_s + (min(wait_s, self._heartbeat_s) if visit.beats else wait_s)
         desk = self.waiting.open(claim, frozenset(visit.beats), wants)
         try:
+            desk.takes, desk.said = visit.takes, visit.said
             await visit.renew(wants)
-            desk.takes, desk.said = dict(visit.takes), visit.said
             await visit.note()
             if wants and not visit.has_news:
                 await self._pull(visit, desk)
@@ -374,7 +374,6 @@ class RemoteWorkers:
         if any(desk.takes.values()):
             desk.is_closing = True
             await self._close(visit)
-            desk.takes = {}
         jobs = await self._hand_again(visit, desk.wants)
         jobs += await self._hand_out(visit, desk.wants - len(jobs))
         await visit.give_back()
