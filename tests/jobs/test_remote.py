@@ -366,9 +366,12 @@ async def test_a_beat_gives_back_what_was_granted_and_no_poll_waits_for(
     await leases.say(lane, mine.claim.name, 1)
     await node.dispatch("add", "k", 1)
     assert fleet.client.xlen(Names(fleet.pool, lane).stream(mine.claim.name)) == 1
-    other = await client(node)
+    other, told = await client(node), Polled(heartbeat_s=0, expires_in_s=0)
     await mine.beat()
-    await other.until(1)
+    with anyio.fail_after(WAIT_S):
+        while not told.jobs:
+            told = await other.poll()
+    assert not told.jobs[0].is_recovered  # as it would be of a worker that died
     await other.complete(0)
 
 
@@ -401,6 +404,43 @@ async def test_a_poll_that_is_cancelled_closes_its_worker(fleet: Fleet, lanes: i
         await opened(fleet, mine, lanes)
         tasks.cancel_scope.cancel()
     await fleet.until(lambda: not any(takes(fleet, mine, lane) for lane in range(lanes)))
+    for lane in range(lanes):  # and it is here, closed
+        assert fleet.client.hexists(Names(fleet.pool, lane).open, mine.claim.id)
+
+
+async def test_who_may_have_killed_its_worker_is_handed_out_alone(fleet: Fleet, lanes: int) -> None:
+    node = await fleet.node(lanes=lanes, lease_ttl_s=1.0)
+    dead = await client(node)
+    for n in range(3):
+        await node.dispatch("add", f"k{n}", n)
+    await dead.until(3)
+    dead.held.clear()
+    mine, answers = await client(node), list[set[str]]()
+    with anyio.fail_after(WAIT_S):
+        while len(mine.held) < 3:
+            told = await mine.poll(8, wait_s=0.2)
+            if told.jobs:
+                answers.append({out.job.key for out in told.jobs})
+            assert all(out.is_recovered for out in told.jobs)
+    assert [len(keys) for keys in answers] == [1, 1, 1]
+    await mine.complete(0)
+
+
+async def test_of_two_claims_of_one_key_the_former_is_lost(fleet: Fleet) -> None:
+    node = await fleet.node()
+    mine = await client(node)
+    await node.dispatch("add", "k", 1)
+    await mine.until(1)
+    former = mine.held.pop("k")
+    await mine.door.release(mine.claim, [(former, None)])
+    await mine.until(1)
+    later = mine.held["k"]
+    assert later.epoch > former.epoch
+    for held in ([later, former], [former, later]):
+        told = await mine.door.poll(mine.claim, held, wait_s=WAIT_S)
+        assert [(each.job, each.reason) for each in told.lost] == [(former, "moved")]
+        assert not told.jobs
+    await mine.complete(0)
 
 
 # --- ends -----------------------------------------------------------------------------------------
