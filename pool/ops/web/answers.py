@@ -124,7 +124,7 @@ class ScheduleState:
 
 
 @attrs.frozen(kw_only=True)
-class SchedulePage:
+class ScheduleStates:
     """A page of schedules."""
 
     schedules: tuple[ScheduleState, ...]

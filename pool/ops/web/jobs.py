@@ -31,8 +31,8 @@ from pool.ops.web.answers import (
     JobState,
     JobStop,
     JobTaken,
-    SchedulePage,
     ScheduleState,
+    ScheduleStates,
     WebProblem,
     schedule_told,
 )
@@ -403,13 +403,13 @@ def _told(found: Schedule, next_times: Sequence[datetime] = ()) -> ScheduleState
     return schedule_told(found, packed(found.when), next_times)
 
 
-async def schedules(asked: WebRequest) -> SchedulePage:
+async def schedules(asked: WebRequest) -> ScheduleStates:
     """Tell a page of schedules."""
     query = asked.query
     page = await asked.node.schedules.list(
         handler=query.handler, prefix=query.prefix, cursor=query.cursor, count=query.count
     )
-    return SchedulePage(schedules=tuple(map(_told, page.schedules)), cursor=page.cursor)
+    return ScheduleStates(schedules=tuple(map(_told, page.schedules)), cursor=page.cursor)
 
 
 async def schedule(asked: WebRequest) -> ScheduleState:

@@ -303,7 +303,7 @@ def _schedules() -> list[WebRoute]:
             does="Look through schedules, a page at a time.",
             run=jobs.schedules,
             query=bodies.SchedulesQuery,
-            answer=answers.SchedulePage,
+            answer=answers.ScheduleStates,
             may=STORE,
         ),
         make(
