@@ -413,10 +413,10 @@ MUTANTS: Final = (
     Mutant(
         name="who has left is still listed",
         breaks="a pool that all have left is in trouble for whoever looks",
-        path="pool/ops/inspect.py",
-        old='        if claim != b"done"',
-        new="        if True",
-        by=("tests/ops/test_cli.py",),
+        path="pool/ops/members.py",
+        old=' if each.claim != "done")',
+        new=")",
+        by=("tests/ops/test_cli.py::test_who_has_left_is_gone_at_once_and_a_pool_at_rest_is_well",),
     ),
     Mutant(
         name="an outage is told at each try",
