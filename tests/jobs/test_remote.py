@@ -366,9 +366,12 @@ async def test_a_beat_gives_back_what_was_granted_and_no_poll_waits_for(
     await leases.say(lane, mine.claim.name, 1)
     await node.dispatch("add", "k", 1)
     assert fleet.client.xlen(Names(fleet.pool, lane).stream(mine.claim.name)) == 1
-    other = await client(node)
+    other, told = await client(node), Polled(heartbeat_s=0, expires_in_s=0)
     await mine.beat()
-    await other.until(1)
+    with anyio.fail_after(WAIT_S):
+        while not told.jobs:
+            told = await other.poll()
+    assert not told.jobs[0].is_recovered  # as it would be of a worker that died
     await other.complete(0)
 
 
@@ -401,6 +404,43 @@ async def test_a_poll_that_is_cancelled_closes_its_worker(fleet: Fleet, lanes: i
         await opened(fleet, mine, lanes)
         tasks.cancel_scope.cancel()
     await fleet.until(lambda: not any(takes(fleet, mine, lane) for lane in range(lanes)))
+    for lane in range(lanes):  # and it is here, closed
+        assert fleet.client.hexists(Names(fleet.pool, lane).open, mine.claim.id)
+
+
+async def test_who_may_have_killed_its_worker_is_handed_out_alone(fleet: Fleet, lanes: int) -> None:
+    node = await fleet.node(lanes=lanes, lease_ttl_s=1.0)
+    dead = await client(node)
+    for n in range(3):
+        await node.dispatch("add", f"k{n}", n)
+    await dead.until(3)
+    dead.held.clear()
+    mine, answers = await client(node), list[set[str]]()
+    with anyio.fail_after(WAIT_S):
+        while len(mine.held) < 3:
+            told = await mine.poll(8, wait_s=0.2)
+            if told.jobs:
+                answers.append({out.job.key for out in told.jobs})
+            assert all(out.is_recovered for out in told.jobs)
+    assert [len(keys) for keys in answers] == [1, 1, 1]
+    await mine.complete(0)
+
+
+async def test_of_two_claims_of_one_key_the_former_is_lost(fleet: Fleet) -> None:
+    node = await fleet.node()
+    mine = await client(node)
+    await node.dispatch("add", "k", 1)
+    await mine.until(1)
+    former = mine.held.pop("k")
+    await mine.door.release(mine.claim, [(former, None)])
+    await mine.until(1)
+    later = mine.held["k"]
+    assert later.epoch > former.epoch
+    for held in ([later, former], [former, later]):
+        told = await mine.door.poll(mine.claim, held, wait_s=WAIT_S)
+        assert [(each.job, each.reason) for each in told.lost] == [(former, "moved")]
+        assert not told.jobs
+    await mine.complete(0)
 
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -507,6 +547,36 @@ async def test_a_limit_is_told_and_enforced(fleet: Fleet) -> None:
     [refused] = await mine.door.complete(mine.claim, [(late, 1)])
     assert isinstance(refused.error, ClaimRefused)
     with pytest.raises(JobParked, match="ran longer"):
+        await ref.result(timeout_s=WAIT_S)
+
+
+async def test_progress_is_given_more_time_and_a_beat_without_it_none(fleet: Fleet) -> None:
+    node = await fleet.node()
+    remote = await door(node)
+    offer = HandlerOffer.of("slow", progress_timeout_s=20.0, timeout_s=30.0)
+    mine = Client((await remote.register([offer], capacity=1)).claim, [remote])
+    await node.dispatch("slow", "k")
+    await mine.until(1)
+    ends = list[float]()
+    for progress in (None, Progress(done=1), None, Progress(done=2)):
+        await anyio.sleep(0.01)
+        assert not (await mine.beat(Beat(mine.held["k"], progress))).lost
+        ends.append(fleet.client.zscore(fleet.names.due, "k:k") or 0.0)
+    assert ends[0] < ends[1] == ends[2] < ends[3]
+    await mine.complete(1)
+
+
+async def test_a_failure_of_what_was_asked_to_stop_ends_it(fleet: Fleet) -> None:
+    node = await fleet.node()
+    mine = await client(node)
+    ref = await node.dispatch("add", "k", 1)
+    await mine.until(1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.stop, "k", "enough")
+        await fleet.until(lambda: (r := fleet.record("k")) is not None and r.intent)
+        [ended] = await mine.door.fail(mine.claim, [Failure(job=mine.held.pop("k"))])
+        assert (ended.outcome, ended.in_s) == ("cancelled", 0.0)
+    with pytest.raises(JobCancelled, match="enough"):
         await ref.result(timeout_s=WAIT_S)
 
 

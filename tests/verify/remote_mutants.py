@@ -29,7 +29,7 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "breaks": "a worker is granted jobs that it has not asked for",
         "path": _REMOTE + "workers.py",
         "old": "            desk.is_closing = True\n            await self._close(visit)\n",
-        "new": "            desk.is_closing = True\n",
+        "new": "            desk.takes = {}\n",
         "by": (_TESTS + "test_an_open_poll_is_answered_by_a_dispatch",),
     },
     {
