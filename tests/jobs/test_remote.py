@@ -550,6 +550,36 @@ async def test_a_limit_is_told_and_enforced(fleet: Fleet) -> None:
         await ref.result(timeout_s=WAIT_S)
 
 
+async def test_progress_is_given_more_time_and_a_beat_without_it_none(fleet: Fleet) -> None:
+    node = await fleet.node()
+    remote = await door(node)
+    offer = HandlerOffer.of("slow", progress_timeout_s=20.0, timeout_s=30.0)
+    mine = Client((await remote.register([offer], capacity=1)).claim, [remote])
+    await node.dispatch("slow", "k")
+    await mine.until(1)
+    ends = list[float]()
+    for progress in (None, Progress(done=1), None, Progress(done=2)):
+        await anyio.sleep(0.01)
+        assert not (await mine.beat(Beat(mine.held["k"], progress))).lost
+        ends.append(fleet.client.zscore(fleet.names.due, "k:k") or 0.0)
+    assert ends[0] < ends[1] == ends[2] < ends[3]
+    await mine.complete(1)
+
+
+async def test_a_failure_of_what_was_asked_to_stop_ends_it(fleet: Fleet) -> None:
+    node = await fleet.node()
+    mine = await client(node)
+    ref = await node.dispatch("add", "k", 1)
+    await mine.until(1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.stop, "k", "enough")
+        await fleet.until(lambda: (r := fleet.record("k")) is not None and r.intent)
+        [ended] = await mine.door.fail(mine.claim, [Failure(job=mine.held.pop("k"))])
+        assert (ended.outcome, ended.in_s) == ("cancelled", 0.0)
+    with pytest.raises(JobCancelled, match="enough"):
+        await ref.result(timeout_s=WAIT_S)
+
+
 # --- what it is told ------------------------------------------------------------------------------
 
 

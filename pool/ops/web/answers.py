@@ -105,7 +105,7 @@ class BatchMade:
 
 
 @attrs.frozen(kw_only=True)
-class ScheduleTold:
+class ScheduleState:
     """A schedule; `when` has one of `cron`, `every_s` and `at_ms`, with what belongs to it."""
 
     name: str
@@ -124,10 +124,10 @@ class ScheduleTold:
 
 
 @attrs.frozen(kw_only=True)
-class SchedulesTold:
+class ScheduleStates:
     """A page of schedules."""
 
-    schedules: tuple[ScheduleTold, ...]
+    schedules: tuple[ScheduleState, ...]
     cursor: str
 
 
@@ -195,11 +195,11 @@ class HealthTold:
     parts: dict[str, Any]
 
 
-def schedule_told(found: Schedule, when: dict[str, Any], next_times: Any = ()) -> ScheduleTold:
+def schedule_told(found: Schedule, when: dict[str, Any], next_times: Any = ()) -> ScheduleState:
     """Return a schedule as it is told."""
     names = (each.name for each in attrs.fields(Schedule) if each.name != "when")
     facts = {name: getattr(found, name) for name in names}
-    return ScheduleTold(**facts, when=when, next_times=tuple(next_times))
+    return ScheduleState(**facts, when=when, next_times=tuple(next_times))
 
 
 # --- as JSON ----------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ from pool.ops.web.answers import (
     JobState,
     JobStop,
     JobTaken,
-    SchedulesTold,
-    ScheduleTold,
+    ScheduleState,
+    ScheduleStates,
     WebProblem,
     schedule_told,
 )
@@ -368,7 +368,7 @@ async def cancel_batch(asked: WebRequest) -> WebAnswer:
 # --- schedules --------------------------------------------------------------------------------
 
 
-async def keep_schedule(asked: WebRequest) -> ScheduleTold:
+async def keep_schedule(asked: WebRequest) -> ScheduleState:
     """Make a schedule, or change the one of this name."""
     body: ScheduleBody = asked.body
     args, kwargs = arguments(body)
@@ -399,20 +399,20 @@ def _when(body: ScheduleBody) -> When:
     return Cron(body.cron or "", tz=body.tz, **firing)
 
 
-def _told(found: Schedule, next_times: Sequence[datetime] = ()) -> ScheduleTold:
+def _told(found: Schedule, next_times: Sequence[datetime] = ()) -> ScheduleState:
     return schedule_told(found, packed(found.when), next_times)
 
 
-async def schedules(asked: WebRequest) -> SchedulesTold:
+async def schedules(asked: WebRequest) -> ScheduleStates:
     """Tell a page of schedules."""
     query = asked.query
     page = await asked.node.schedules.list(
         handler=query.handler, prefix=query.prefix, cursor=query.cursor, count=query.count
     )
-    return SchedulesTold(schedules=tuple(map(_told, page.schedules)), cursor=page.cursor)
+    return ScheduleStates(schedules=tuple(map(_told, page.schedules)), cursor=page.cursor)
 
 
-async def schedule(asked: WebRequest) -> ScheduleTold:
+async def schedule(asked: WebRequest) -> ScheduleState:
     """Tell a schedule, with its next times."""
     name = asked.path["schedule"]
     found = await asked.node.schedules.show(name)

@@ -81,7 +81,7 @@ PATH_CHECKS: Final[Mapping[str, Callable[[object], None]]] = {
 
 
 @attrs.frozen(kw_only=True)
-class BatchesTold:
+class BatchList:
     """The newest batches."""
 
     batches: tuple[BatchStatus, ...]
@@ -262,7 +262,7 @@ def _batches() -> list[WebRoute]:
             does="Tell the newest batches.",
             run=jobs.batches,
             query=bodies.BatchesQuery,
-            answer=BatchesTold,
+            answer=BatchList,
             may=STORE,
         ),
         make(
@@ -303,7 +303,7 @@ def _schedules() -> list[WebRoute]:
             does="Look through schedules, a page at a time.",
             run=jobs.schedules,
             query=bodies.SchedulesQuery,
-            answer=answers.SchedulesTold,
+            answer=answers.ScheduleStates,
             may=STORE,
         ),
         make(
@@ -313,7 +313,7 @@ def _schedules() -> list[WebRoute]:
             does="Make a schedule, or change the one of this name.",
             run=jobs.keep_schedule,
             body=(bodies.ScheduleBody,),
-            answer=answers.ScheduleTold,
+            answer=answers.ScheduleState,
             may=(
                 *(*one, errors.UnknownHandler, errors.WrongArguments),
                 *(errors.PayloadEncodingError, errors.PayloadTooLarge, errors.StorageFull),
@@ -328,7 +328,7 @@ def _schedules() -> list[WebRoute]:
             does="Tell a schedule, with its next times.",
             run=jobs.schedule,
             query=bodies.NextQuery,
-            answer=answers.ScheduleTold,
+            answer=answers.ScheduleState,
             may=one,
         ),
         make(
