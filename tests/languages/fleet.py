@@ -123,7 +123,7 @@ class Process:
                     self.lines.append({**line, "p": p})
         self.record("exit", p=p, result=process.wait())
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Send the process a signal."""
         os.kill(self.pid, number)
 
@@ -147,7 +147,7 @@ class Process:
     def kill(self) -> None:
         """SIGKILL it."""
         with self.killing():
-            self.signal(signal.SIGKILL)
+            self.send(signal.SIGKILL)
             self.wait()
 
     @contextmanager
@@ -161,7 +161,7 @@ class Process:
     def leave(self) -> int:
         """Have it leave in peace; returns how it ended."""
         self.record("leave", "invoke", p=self.p, extra={"grace_s": 0.0})
-        self.signal(signal.SIGTERM)
+        self.send(signal.SIGTERM)
         code = self.wait()
         self.record("leave", p=self.p)
         return code
@@ -169,7 +169,7 @@ class Process:
     def end(self) -> None:
         """End it, however it is."""
         if self.process is not None and self.process.poll() is None:
-            self.signal(signal.SIGKILL)
+            self.send(signal.SIGKILL)
         for reader in self._readers:
             reader.join()
 
