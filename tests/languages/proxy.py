@@ -28,6 +28,7 @@ class Between:
 
     upstream: str
     url: str = ""
+    drop: Counter[str] = attrs.field(factory=Counter)  # how many requests of a call are lost yet
     lose: Counter[str] = attrs.field(factory=Counter)  # how many answers of a call are lost yet
     twice: Counter[str] = attrs.field(factory=Counter)  # how many requests come twice yet
     is_cut: bool = False  # but for what is held
@@ -81,7 +82,7 @@ class Between:
         """Ask the gateway; None: whoever asked hears nothing."""
         if call in self.held:
             self.held[call].wait(TAKES_S)
-        elif self.is_cut:
+        elif self.is_cut or self._takes(self.drop, call):
             return None
         times = 1 + self._takes(self.twice, call)
         answers = [

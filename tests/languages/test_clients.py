@@ -190,6 +190,20 @@ def test_answers_that_are_lost_change_nothing(
         assert not between.lose[call]
 
 
+def test_a_job_whose_end_nobody_has_heard_is_not_begun_again(
+    fleet: Fleet, language: Language, between: Between
+) -> None:
+    """Its worker says that it holds it until what became of it is answered."""
+    key = f"unheard-{language}"
+    worker = fleet.worker(language, gateways=[between.url])
+    between.drop["complete"] = 4
+    job = fleet.dispatch(key)
+    assert fleet.result(key, job)["result"]["attempt"] == 1
+    assert await_outcomes(worker, key) == ["done"]
+    assert len(fleet.events("start", key=key)) == 1
+    assert not between.drop["complete"]
+
+
 def test_requests_that_come_twice_change_nothing(
     fleet: Fleet, language: Language, between: Between
 ) -> None:
