@@ -212,7 +212,7 @@ def test_requests_that_come_twice_change_nothing(
     for call in ("complete", "fail"):
         key = f"twice-{call}-{language}"
         between.twice[call] = 1
-        job = fleet.dispatch(key, fails=call == "fail")
+        job = fleet.dispatch(key, fails=int(call == "fail"))
         assert fleet.result(key, job)["result"]["attempt"] == 1 + (call == "fail")
         assert await_outcomes(worker, key, 1 + (call == "fail"))[-1] in ("done", "repeated")
         assert len(fleet.events("start", key=key)) == 1 + (call == "fail")
