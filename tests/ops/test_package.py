@@ -22,11 +22,11 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 # Compressed: half of it is Python, a quarter its docstrings and comments, a sixth Lua, of which
-# half is headers and comments, the rest names and checksums of some 240 files.  The 350 kB that
+# half is headers and comments, the rest names and checksums of some 400 files.  The 350 kB that
 # were wished for are about what is left without docstrings and comments.  They stay: `help()`,
 # editors and `pool explain` show them, scripts are checked by their headers, and what is tested is
 # what is shipped.
-WHEEL_BYTES_MAX = 1_000_000
+WHEEL_BYTES_MAX = 1_050_000
 WHEN = "1700000000"  # any moment; the same one gives the same bytes
 RUN_S = 120.0
 
