@@ -29,9 +29,10 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
-from benchmarks.flows.environments import ALL, OURS, prepare
+from benchmarks.flows.environments import ALL, prepare
 from benchmarks.flows.measure import MEASURE, Figures, Peer, Sizes
 from benchmarks.flows.protocol import PARTS
+from benchmarks.peers.environments import OURS
 from benchmarks.peers.quiet import WAIT_S, refusal, wait_quiet
 from benchmarks.report import document
 from pool.redis.embedded.program import ServerProgram, find_server
@@ -104,7 +105,9 @@ def table(part: str, rounds: Rounds, peers: Mapping[str, Peer]) -> Iterator[str]
     yield "|---" * (len(shown) + 1) + "|"
     for name in names:
         if name != OURS:
-            yield f"| {name} | " + " | ".join(ratio(rounds, name, key) for key in shown) + " |"
+            yield (
+                f"| {name} | " + " | ".join(ratio(rounds, peers[name], key) for key in shown) + " |"
+            )
     yield ""
     for name, peer in peers.items():
         how = peer.ways.get(part)
@@ -113,14 +116,17 @@ def table(part: str, rounds: Rounds, peers: Mapping[str, Peer]) -> Iterator[str]
     yield ""
 
 
-def ratio(rounds: Rounds, name: str, key: str) -> str:
-    """Return ours by theirs, within each round: the median, least and most."""
+def ratio(rounds: Rounds, peer: Peer, key: str) -> str:
+    """Return ours by theirs, within each round: the median, least and most.
+
+    None for what is late by an interval of its own: that is another measure.
+    """
     each = [
-        told[OURS][key] / told[name][key]
+        told[OURS][key] / told[peer.name][key]
         for told in rounds
-        if OURS in told and name in told and told[name][key]
+        if OURS in told and peer.name in told and told[peer.name][key]
     ]
-    if not each:
+    if not each or (peer.by_interval and key.endswith("_ms")):
         return "-"
     return f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})"
 

@@ -38,7 +38,7 @@ class Arq(Flow):
     docs: ClassVar[str] = "https://arq-docs.helpmanual.io/#cron-jobs"
     setting: ClassVar[str] = f"max_jobs=100, poll_delay={POLL_S}"
     ways: ClassVar[dict[str, str]] = {
-        "batch": f"enqueue_job() and result(poll_delay={POLL_S}) of each, all at once",
+        "batch": f"enqueue_job() all at once, result(poll_delay={POLL_S}) of each",
         "cron": "cron(second=all, microsecond=0): each worker looks when it polls",
     }
     promises: ClassVar[dict[str, str]] = {
@@ -73,13 +73,11 @@ class Arq(Flow):
 
     async def batch(self, count: int) -> None:
         """Enqueue each, and wait for each."""
-
-        async def one(number: int) -> None:
-            job = await self.pool.enqueue_job("member", number)
+        enqueue = self.pool.enqueue_job
+        jobs = await asyncio.gather(*(enqueue("member", number) for number in range(count)))
+        for job in jobs:  # all at once they poll each other out of the way
             assert job is not None
             await job.result(poll_delay=POLL_S)
-
-        await asyncio.gather(*(one(number) for number in range(count)))
 
 
 if __name__ == "__main__":

@@ -57,4 +57,4 @@ if __name__ == "__main__":
     else:
         script = Path(__file__).with_suffix(".js")
         environment = {**os.environ, "NODE_PATH": str(MODULES)}
-        os.execve(NODE, [str(NODE), str(script), *sys.argv[1:]], environment)
+        os.execve(NODE, [str(NODE), str(script), *sys.argv[1:]], environment)  # noqa: S606 - no shell is wanted

@@ -50,7 +50,7 @@ class Dramatiq(Flow):
             return number
 
         @dramatiq.actor
-        def plain(number: int) -> None:
+        def plain(_: int) -> None:
             mark(MEMBER)
 
         @dramatiq.actor

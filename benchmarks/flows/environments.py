@@ -1,7 +1,8 @@
-"""Where each peer lives: as in `benchmarks/peers`, and Node.js with what npm installs for BullMQ."""
+"""Where each peer lives: as in `benchmarks/peers`, but BullMQ, which is that of Node.js, by npm."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from typing import Final
 
@@ -38,7 +39,7 @@ def prepare(name: str) -> None:
     done = subprocess.run(
         [*map(str, npm), *NPM_PACKAGES],
         cwd=ROOT,
-        env={"PATH": f"{home / 'bin'}:/usr/bin:/bin", "HOME": str(home)},
+        env={**os.environ, "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=False,

@@ -11,8 +11,9 @@ from typing import Final, Self
 
 import attrs
 
-from benchmarks.flows.environments import ROOT, python_of
+from benchmarks.flows.environments import python_of
 from benchmarks.flows.protocol import AFTER, MEMBER
+from benchmarks.peers.environments import ROOT
 from benchmarks.peers.stage import free_port
 from benchmarks.probe import Probe, Usage
 from benchmarks.report import latency
@@ -188,22 +189,20 @@ def lateness(
 ) -> tuple[list[float], int, int]:
     """Return how late each firing of so many seconds was, in ms; how many did not come, or twice.
 
-    By cron a firing is of the second in which it comes.  By interval its times are those of the
-    first one that was seen, and each second after: what is added to an interval makes it late.
+    By cron a firing is of the second in which it comes.  By interval nobody else knows when it is
+    due: its times are a second apart, and the least late one was in time.
     """
     late_ms: list[float] = []
     missing = doubled = 0
     for name in {what for what, *_ in found}:
         walls = sorted(wall for what, _, wall in found if what == name)
-        first_ns = begin_s * SECOND_NS
-        if by_interval:
-            first_ns += walls[0] % SECOND_NS
         seen: Counter[int] = Counter()
-        for wall in walls:
-            number, late_ns = divmod(wall - first_ns, SECOND_NS)
-            if 0 <= number < seconds:
-                seen[number] += 1
-                late_ms.append(late_ns / 1e6)
+        first_ns = min(wall - number * SECOND_NS for number, wall in enumerate(walls))
+        for number, wall in enumerate(walls):
+            due_ns = first_ns + number * SECOND_NS if by_interval else wall // SECOND_NS * SECOND_NS
+            if begin_s * SECOND_NS <= due_ns < (begin_s + seconds) * SECOND_NS:
+                seen[due_ns] += 1
+                late_ms.append((wall - due_ns) / 1e6)
         missing += seconds - len(seen)
         doubled += seen.total() - len(seen)
     return late_ms, missing, doubled

@@ -1,4 +1,4 @@
-"""What the adapters of this comparison share; the standard library alone, as in `peers/protocol.py`.
+"""What the adapters of this comparison share: the standard library alone, as `peers/protocol.py`.
 
 `python -m benchmarks.flows.NAME ROLE URL PART COUNT` is one of four processes:
 
@@ -65,7 +65,7 @@ class Flow(abc.ABC):
         """Fire schedules for ever."""
         raise NotImplementedError
 
-    async def open(self) -> None:
+    async def open(self) -> None:  # noqa: B027 - some connect by themselves
         """Connect as a client."""
 
     async def batch(self, count: int) -> None:
@@ -76,7 +76,7 @@ class Flow(abc.ABC):
         """Make so many jobs, and one that begins when all have ended; return once that stands."""
         raise NotImplementedError
 
-    async def cron(self) -> None:
+    async def cron(self) -> None:  # noqa: B027 - only some have them there
         """Store the schedules, where they do not stand in the code of worker or beat."""
 
     @classmethod

@@ -39,7 +39,7 @@ def python_of(name: str) -> str:
 
 
 def prepare(name: str, *, is_upgrade: bool = False, packages: Sequence[str] = ()) -> None:
-    """Make a peer's environment unless it is there, of other packages than its own if some are given.
+    """Make a peer's environment unless it is there; of `packages`, if some are given.
 
     Raises:
         RuntimeError: pip failed; the error repeats what it said.
