@@ -81,12 +81,11 @@ class Stage:
             self.probe = Probe(url)
             stack.callback(self.probe.close)
             roles = ["client", "worker", *["beat"] * (self._part == "cron" and self._peer.has_beat)]
-            self._members = {
-                role: stack.enter_context(
-                    _member(self._peer.name, role, url, self._part, self._count)
-                )
-                for role in roles
+            self._members = {  # all import at the same time
+                role: _member(self._peer.name, role, url, self._part, self._count) for role in roles
             }
+            for member in self._members.values():
+                stack.enter_context(member)
             self.client, self._worker = self._members["client"], self._members["worker"]
             self.client.tell()
             self.client.hear()
