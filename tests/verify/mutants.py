@@ -40,6 +40,7 @@ from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.pause_mutants import PAUSE_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
 from tests.verify.schedule_mutants import SCHEDULE_MUTANTS
+from tests.verify.sync_mutants import SYNC_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "mutants.md"
@@ -78,7 +79,7 @@ MUTANTS: Final = (
         Mutant(**each)
         for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *SCHEDULE_MUTANTS, *PAUSE_MUTANTS)
     ),
-    *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS)),
+    *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS, *SYNC_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,
