@@ -39,10 +39,11 @@ from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, 
 from pool.jobs.client.batch import KEEP_S, OPEN_S, Batch, batch_options
 from pool.jobs.client.batch_ref import Batches
 from pool.jobs.client.dispatch import Dispatching
-from pool.jobs.client.job_client import WINDOW_S, DispatchOptions, JobClient, known_id
+from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.journal import Journal, JournalFilter, start_of
 from pool.jobs.client.listing import JobPage, Listing
 from pool.jobs.client.operating import Operating
+from pool.jobs.client.options import WINDOW_S, DispatchOptions, known_id
 from pool.jobs.client.parked import DeadLetters
 from pool.jobs.client.pausing import Operator
 from pool.jobs.client.plan_ref import PlanRef, plans, see_to

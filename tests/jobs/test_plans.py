@@ -15,7 +15,8 @@ from pool.core.plans import ANYTHING, after, own_id, plan_key, plan_of, planned_
 from pool.errors import ConfigError, InvalidKey, InvalidOption, NoSuchPlan, PlanRefused
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
 from pool.jobs.client import plans
-from pool.jobs.client.job_client import DispatchOptions, JobClient
+from pool.jobs.client.job_client import JobClient
+from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.plans import Comparing, PlanKeeper
 from pool.plans import Planned, PlanStatus, StopAll
 from pool.schedules import Every

@@ -50,7 +50,8 @@ from pool.jobs.around import Outgoing, dispatch_through
 from pool.jobs.client.batch_ref import BatchRef, ask, tell_stirred
 from pool.jobs.client.dispatch import Call, _checked
 from pool.jobs.client.dispatcher import Accepted, Pending
-from pool.jobs.client.job_client import Admitting, DispatchOptions, JobClient
+from pool.jobs.client.job_client import Admitting, JobClient
+from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.ref import JobRef
 from pool.jobs.followers import Follower, several
 from pool.jobs.handlers import Handler

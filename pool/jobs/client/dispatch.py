@@ -30,7 +30,8 @@ from pool.jobs.client.dispatcher import (
     Accepted,
     Pending,
 )
-from pool.jobs.client.job_client import Admitting, DispatchOptions, JobClient, new_id
+from pool.jobs.client.job_client import Admitting, JobClient
+from pool.jobs.client.options import DispatchOptions, new_id
 from pool.jobs.client.ref import JobRef
 from pool.jobs.client.schedules import schedule
 from pool.jobs.handlers import Handler

@@ -34,7 +34,8 @@ from pool.errors import (
     UnknownHandler,
     shown,
 )
-from pool.jobs.client.job_client import JobClient, check_named
+from pool.jobs.client.job_client import JobClient
+from pool.jobs.client.options import check_named
 from pool.jobs.client.ref import JobRef
 from pool.jobs.context import LaneState
 from pool.names import pair

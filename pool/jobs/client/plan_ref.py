@@ -32,7 +32,8 @@ from pool.errors import (
     again,
     unsure,
 )
-from pool.jobs.client.job_client import DispatchOptions, JobClient
+from pool.jobs.client.job_client import JobClient
+from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler
 from pool.jobs.producing import Producer

@@ -74,8 +74,9 @@ from pool.errors import (
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
 from pool.jobs.client.dispatch import Call
 from pool.jobs.client.dispatcher import Accepted
-from pool.jobs.client.job_client import DispatchOptions, JobClient
+from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.listing import Listing
+from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.ref import JobRef
 from pool.jobs.client.shelves import PAGE_MAX, JobFilter
 from pool.jobs.job import Job

@@ -24,7 +24,8 @@ from pool.errors import (
     shown,
 )
 from pool.jobs.client.dispatcher import Accepted
-from pool.jobs.client.job_client import DispatchOptions, JobClient
+from pool.jobs.client.job_client import JobClient
+from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler, Handlers
 from pool.jobs.scheduling import (

@@ -19,7 +19,7 @@ from pool.errors import PoolError
 from pool.events import Observer
 from pool.jobs.client.batch import KEEP_S, OPEN_S, batch_options
 from pool.jobs.client.dispatch import Call, Dispatching
-from pool.jobs.client.job_client import WINDOW_S, DispatchOptions
+from pool.jobs.client.options import WINDOW_S, DispatchOptions
 from pool.jobs.client.parked import ParkedJob, ParkedPage
 from pool.jobs.client.ref import Status
 from pool.jobs.followers import Follower, several
