@@ -28,8 +28,10 @@ from pool.names import WORKERS, Control
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.cli.batches import bar
 from pool.ops.cli.parser import make
+from pool.ops.cli.shapes import SHAPES, faults
 from pool.ops.cli.status import fetch
-from pool.ops.doctor import Finding
+from pool.ops.doctor import RULES
+from pool.ops.findings import Finding, Rule
 from pool.redis.url import Url
 from pool.settings import Settings
 from pool.version import __version__
@@ -247,9 +249,26 @@ def test_an_error_is_explained_by_its_code_or_class(
     assert json.loads(capsys.readouterr().out)["retryable"] is True
 
 
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_finding_is_explained(rule: Rule, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a network, and without the marks of a page."""
+    assert main(["explain", rule.name]) == OK
+    said = capsys.readouterr().out
+    assert said.startswith(f"{rule.name}, a")
+    assert "\nIt is over: " in said
+    assert "](" not in said
+    assert main(["explain", rule.name, "--json"]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["finding"], told["severity"]) == (rule.name, rule.severity)
+    assert told["why"]
+    assert told["do"]
+
+
 def test_an_error_that_is_none_is_likened_to_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "POOLFUL"]) == USAGE
     assert "is it POOLFULL" in capsys.readouterr().err
+    assert main(["explain", "no-workers"]) == USAGE
+    assert "is it no-worker" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["ttl", "2"]])
@@ -438,7 +457,9 @@ async def test_batches_are_listed_waited_for_and_cancelled(
     async def told(*words: str, code: int = OK) -> Any:
         capsys.readouterr()
         assert await anyio.to_thread.run_sync(main, ["batches", *words, *where, "--json"]) == code
-        return json.loads(capsys.readouterr().out)
+        found = json.loads(capsys.readouterr().out)
+        assert list(faults(found, SHAPES[f"batches {words[0]}"])) == []
+        return found
 
     async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
         for name in ("b1", "b2"):
@@ -485,7 +506,9 @@ async def test_dead_letters_are_listed_mended_replayed_and_discarded(
     async def told(*words: str, code: int = OK) -> Any:
         capsys.readouterr()
         assert await anyio.to_thread.run_sync(main, ["parked", *words, *where, "--json"]) == code
-        return json.loads(capsys.readouterr().out)
+        found = json.loads(capsys.readouterr().out)
+        assert list(faults(found, SHAPES[f"parked {words[0]}"])) == []
+        return found
 
     async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
         refs: list[Any] = [await node.dispatch("add", f"k{i}", "x", two=i) for i in range(3)]
