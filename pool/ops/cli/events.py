@@ -25,13 +25,12 @@ _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out `pool events`."""
+    """Carry out `pool events`: 0, or 1 if not all lanes could be read."""
     check_pool(args.pool)
     wanted = JournalFilter(key=args.key, handler=args.handler)
     since = _since(args.since)
     with reachable(args.url) as url:
-        anyio.run(_run, args, url, wanted, since)
-    return 0
+        return anyio.run(_run, args, url, wanted, since)
 
 
 def span_s(option: str, text: str) -> float:
@@ -69,11 +68,13 @@ def entry_facts(entry: JournalEntry) -> dict[str, Any]:
 
 async def _run(
     args: argparse.Namespace, url: Url, wanted: JournalFilter, since: datetime | str | None
-) -> None:
+) -> int:
     async with inspect.opened(args.pool, url) as (pipeline, found):
         ats = list(start_of(since, found.lanes))
-        async for entry in Journal(pipeline, args.pool, wanted, ats, args.follow):
+        journal = Journal(pipeline, args.pool, wanted, ats, args.follow)
+        async for entry in journal:
             write([json.dumps(entry_facts(entry)) if args.json else entry_line(entry)])
+        return 1 if journal.failed else 0
 
 
 def _since(text: str) -> datetime | str | None:
