@@ -126,7 +126,7 @@ async def test_entries_that_the_cap_took_are_told_of(fleet: Fleet, handlers: Han
 
 
 async def test_a_gap_says_what_made_it(fleet: Fleet, handlers: Handlers) -> None:
-    """Who lost its data must not be told that a cap took them: behind a cap there is a full page."""
+    """Who lost its data is not told that a cap took them: behind a cap there is a full page."""
     node = await fleet.node(handlers, lanes=1)
     await park(node, "a")
     name = Names(fleet.pool, 0).journal
