@@ -12,8 +12,9 @@ import pytest
 from pool import Handlers, Job, Node, Park
 from pool.core.journal import FOREIGN, MISSED, PAGE, UNREAD
 from pool.errors import InvalidOption, JobParked, StoreFault, StoreUnavailable
-from pool.events import CommitRefused, PlanHeld
+from pool.events import CommitRefused, HookFailed, PlanHeld
 from pool.jobs import noting
+from pool.jobs.around import Happened
 from pool.jobs.client.journal import latest
 from pool.jobs.noting import Noter
 from pool.listing import Journal, JournalEntry
@@ -265,6 +266,37 @@ async def test_while_a_lane_hangs_so_many_wait_and_the_others_are_counted(
     assert [entry.key for entry in found] == [f"k{n}" for n in range(noting.WAITING_MAX)]
     assert (held.edge, held.key) == ("plan.held", "plan:p")
     assert held.detail == "plan=p stops=3 wanted=0 token=t dropped_before=5"
+
+
+async def test_what_comes_with_each_ordinary_job_is_one_entry_a_minute_with_their_number(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    """A hook that raises would drive all else out of the journal."""
+
+    @handlers.on("started")
+    async def bad(happened: Happened) -> None:
+        raise RuntimeError(happened.key)
+
+    node = await fleet.node(handlers, lanes=LANES)
+    noter = node._noter
+    assert noter is not None
+    for number in range(30):
+        await (await node.dispatch("fine", f"k{number}")).result(timeout_s=PATIENCE_S)
+    await fleet.seen(HookFailed, times=30)  # each is told to observers
+    await park(node, "flaky")
+    noted = await read(node.journal(handler="fine"))
+    assert [(each.edge, "times" in each.detail) for each in noted] == [("hook.failed", False)]
+    [(key, fine)] = [each for each in noter._sums.items() if "fine" in each[0]]  # type: ignore[operator]
+    assert fine.times == 29
+    noter._on_minute(key)
+    await fleet.until(lambda: _has_times(node, 29))
+    noter._on_minute(key)  # a minute in which none has come: the next one is told at once
+    assert key not in noter._sums
+
+
+async def _has_times(node: Node, times: int) -> bool:
+    entries = await read(node.journal(handler="fine"))
+    return [each for each in entries if f"times={times}" in each.detail.split()] != []
 
 
 async def _counts(node: Node, entries: int) -> bool:
