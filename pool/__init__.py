@@ -7,7 +7,8 @@
     pool/redis/      all that knows Redis: addresses, pipeline, scripts and their commands
     pool/runtime/    time and tasks: actors, their supervisor, the session with a pool
     pool/maps/       replicated maps            pool/streams/    streams, readers, sinks
-    pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them
+    pool/jobs/       the node: client/ dispatches, worker/ runs, fleet/ looks after all of them,
+                     remote/ serves workers that poll
     pool/letters.py  dead letters, by name  pool/listing.py  many jobs at once, by name
     pool/schedules.py   schedules, by name
     pool/plans.py       plans, by name

@@ -22,6 +22,7 @@ __all__ = [
     "BatchFailed",
     "BatchSealed",
     "BatchTooLarge",
+    "ClaimRefused",
     "CodecMissing",
     "ConfigError",
     "DeadlockRisk",
@@ -77,7 +78,9 @@ __all__ = [
     "UnknownVersion",
     "UnsupportedServer",
     "UsageError",
+    "WorkerGone",
     "WrongArguments",
+    "WrongClaim",
     "WrongLoop",
     "WrongValue",
 ]
@@ -449,6 +452,20 @@ class WrongValue(UsageError):
 
     code: ClassVar[str] = "POOLMAPVALUE"
     hint: ClassVar[str] = "strings, lists and whole numbers have operations of their own"
+
+    problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class WrongClaim(UsageError):
+    """What a polling worker brings is no claim of its own: nothing was done.
+
+    A claim is what registering, or a poll, has answered, and comes back as it was; those of another
+    pool, and those of another worker's jobs, are refused.
+    """
+
+    code: ClassVar[str] = "POOLWRONGCLAIM"
+    hint: ClassVar[str] = "send claims back as they were given to this worker"
 
     problem: str
 
@@ -833,6 +850,38 @@ class NotOwner(LostError):
     key: str
     job_id: str
     epoch: int
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class WorkerGone(LostError):
+    """This polling worker has no lease any more: what it held runs elsewhere, or will.
+
+    It was not heard for longer than its lease lasts, it has left, or the pool has lost its data. It
+    registers again, as another worker, and ends everything it runs: none of it can be settled.
+    """
+
+    code: ClassVar[str] = "POOLWORKERGONE"
+    hint: ClassVar[str] = "end what it runs, and register again"
+
+    worker: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class ClaimRefused(LostError):
+    """A polling worker's word about a job was refused; nothing was done.
+
+    `reason` is expired (its worker has no lease any more), timed out (it is past its limit, and was
+    ended as such), moved (another worker has it, or it waits for one), superseded (it has ended by
+    somebody else's word), or unreadable (its record is damaged, and will be parked).
+    """
+
+    code: ClassVar[str] = "POOLCLAIM"
+    hint: ClassVar[str] = "drop the job: it goes on, or has ended, without this worker"
+
+    key: str
+    job_id: str
+    epoch: int
+    reason: str
 
 
 # --- Redis ----------------------------------------------------------------------------------

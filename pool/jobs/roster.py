@@ -23,6 +23,7 @@ from pool.maps.deltas import Value
 
 _NO_WORKER: Final = b"!"  # no id begins like that
 SHUTDOWN_KEY: Final = b"!shutdown"  # in `workers`
+REMOTE: Final = "remote"  # the node of workers that poll: they are in no node's process
 
 
 @attrs.frozen(kw_only=True)

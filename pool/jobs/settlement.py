@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 
 from pool.core.lapse import Lapse, lapsed
 from pool.core.options import Options
-from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Record, Start, one_line, pack_attempt
+from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Record, one_line, pack_attempt
 from pool.core.settlement import (
     TOO_LONG,
     CancelJob,
@@ -61,9 +61,20 @@ def judgement_of(settings: Settings, timing: Timing) -> Judgement:
     )
 
 
+class Named(Protocol):
+    """What says which run it is, and of which handler."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def handler(self) -> str: ...
+
+
 def edge_of(
     key: str,
-    run: Record | Start,
+    run: Named,
     decision: Decision,
     settings: Settings,
     *,

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 import attrs
@@ -63,6 +63,9 @@ from pool.runtime.hang import FROZEN_S
 from pool.runtime.session import CLOSE_BUDGET_S
 from pool.runtime.stream_tailer import Fields
 
+if TYPE_CHECKING:
+    from pool.jobs.remote.workers import RemoteWorkers
+
 Actors: TypeAlias = tuple[Actor[Any], ...]
 _SIGNALS_MAX: Final = 10_000  # wake-ups kept for a node that does not read
 
@@ -102,6 +105,8 @@ class Wiring:
         self._going: dict[str, _Going] = {}  # by worker id
         self._judging: set[int] = set()  # lanes where handlers have a stop budget to end
         self._routes: list[dict[str, Callable[[list[tuple[str, Fields]]], bool]]] = []
+        self._remote: RemoteWorkers | None = None  # until somebody asks for it
+        self._opening_remote: anyio.Lock = anyio.Lock()
         context.generation = made.generation
         self.lifespans: Lifespans = Lifespans(context.node, self._supervisor)
         self.maps: Maps = Maps(
@@ -257,6 +262,29 @@ class Wiring:
             return worker
         raise NotRunning(state="closing")
 
+    async def remote_workers(self) -> RemoteWorkers:
+        """Return the door of workers that poll; it is opened when it is first asked for.
+
+        Raises:
+            NotRunning: The node leaves.
+        """
+        async with self._opening_remote:
+            if not self._is_open:
+                raise NotRunning(state="closing")
+            if self._remote is None:
+                from pool.jobs.remote.workers import RemoteWorkers
+
+                remote = RemoteWorkers(
+                    context=self.context,
+                    replica=self.replica,
+                    tell_waiters=self._tell_waiters,
+                    suspect=self._reaper.suspect,
+                )
+                await self._supervisor.start(remote.waiting)
+                await remote.prepare()
+                self._remote = remote
+            return self._remote
+
     def keep_schedules(self, wanted: Sequence[WantedSchedule]) -> None:
         """Have these stored, and again whenever their lane has lost its data."""
         self._sweeper.scheduler.keep(wanted)
@@ -327,9 +355,12 @@ class Wiring:
         """Give up everything in order; keep-alive goes on until the end."""
         self._is_open = False
         ids = [self.context.node_id, *self.membership.workers]
+        if self._remote is not None:
+            await self._remote.waiting.close()
         owns = await self.give_up_workers(grace_s)
         await self.lifespans.leave(self.context.settings.grace_s)
-        first: Actors = (self._sweeper, self._reaper)
+        door: Actors = () if self._remote is None else (self._remote.waiting,)
+        first: Actors = (*door, self._sweeper, self._reaper)
         for actor in first:
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
         with anyio.move_on_after(self.context.settings.op_timeout_s):
@@ -372,6 +403,8 @@ class Wiring:
         """End everything beside the loop, within a budget each.  Twice is fine."""
         self._is_open = False
         await self._listener.aclose(CLOSE_BUDGET_S)
+        if self._remote is not None:
+            await self._remote.waiting.aclose(CLOSE_BUDGET_S)
         await self.maps.aclose()
         await self._keepalive.aclose(CLOSE_BUDGET_S)
         self.context.loop.close()

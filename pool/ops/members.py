@@ -16,7 +16,7 @@ import anyio
 import attrs
 
 from pool.errors import PoolError, StoreFault, again
-from pool.jobs.roster import WorkerEntry
+from pool.jobs.roster import REMOTE, WorkerEntry
 from pool.names import Names
 from pool.ops.inspect import Found, all_of, fields_of, whole
 from pool.ops.keyfacts import FleetFacts, KeyOwner, Standing, fleet, owners
@@ -27,6 +27,7 @@ _TOGETHER: Final = 100  # members asked for in one round trip
 # The worst last: of several lanes that one counts.
 _ORDER: Final = ("live", "closed", "cordoned", "draining", "hung", "silent", "fenced", "gone")
 assert set(_ORDER) == set(get_args(Standing))
+_HERE: Final = frozenset(_ORDER[: _ORDER.index("silent")])
 
 
 @attrs.frozen(kw_only=True)
@@ -205,6 +206,8 @@ def _worker(worker_id: str, lanes: Sequence[KeyOwner], info: WorkerEntry | None)
 
 
 def _node(node: str, lanes: Sequence[KeyOwner], workers: Sequence[WorkerRow]) -> NodeRow:
+    if node == REMOTE:
+        return _remote(workers)
     first = next((each for each in workers if each.host), None)
     return NodeRow(
         id=node,
@@ -217,4 +220,20 @@ def _node(node: str, lanes: Sequence[KeyOwner], workers: Sequence[WorkerRow]) ->
         running=sum(each.running for each in workers),
         pending=sum(each.pending for each in workers),
         lease_s=_lease_s(lanes),
+    )
+
+
+def _remote(workers: Sequence[WorkerRow]) -> NodeRow:
+    """Return what stands for all workers that poll: they are in no node's process."""
+    return NodeRow(
+        id=REMOTE,
+        host="",
+        pid=0,
+        version="",
+        standing="live" if any(each.standing in _HERE for each in workers) else "gone",
+        down=0,
+        workers=len(workers),
+        running=sum(each.running for each in workers),
+        pending=sum(each.pending for each in workers),
+        lease_s=min((each.lease_s for each in workers if each.lease_s is not None), default=None),
     )

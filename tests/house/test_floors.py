@@ -40,6 +40,7 @@ FLOOR = {
     "jobs.client": 11,
     "jobs.worker": 11,
     "jobs.fleet": 12,
+    "jobs.remote": 12,
     "jobs.wiring": 13,
     "jobs.node": 14,
     "jobs.sync": 15,

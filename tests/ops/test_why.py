@@ -70,6 +70,7 @@ ROWS = [
     ("superseded", facts(ended("cancelled", "superseded by j9")), "superseded by j9", ""),
     ("cancelled", facts(ended("cancelled", "the night is over")), "the night is over", ""),
     ("done", facts(ended("done")), "ended 60.0 s ago: done, by wA.1 in attempt 2", ""),
+    ("done", facts(ended("done", halves=1)), "ended 60.0 s ago: done, by wA.1 in attempt 2", ""),
     ("unknown", facts(looked=5, of=9), "looked at the newest 5 of 9", ""),
     ("ending", facts(record("queued", intent="ssuperseded by j9")), "out of the line", ""),
     (
@@ -180,6 +181,7 @@ def test_each_state_is_told_in_words_with_what_helps(
     assert command in told.next
     assert bool(command) == bool(told.next)
     json.dumps(attrs.asdict(told))
+    assert not any(line.endswith(":") for line in map(str.rstrip, lines(told)))
     text = "\n".join(lines(told))
     assert told.says in text
     assert told.next in text

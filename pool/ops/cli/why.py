@@ -86,7 +86,8 @@ def _facts(told: Why) -> Iterator[tuple[str, str]]:
     if told.progress:
         yield "progress", told.progress
     if told.marks or told.crashes:
-        yield "suspected", f"of {told.crashes:g} worker crashes: {', '.join(told.marks)}"
+        names = f": {', '.join(told.marks)}" if told.marks else ""  # of one that ended nobody knows
+        yield "suspected", f"of {told.crashes:g} worker crashes{names}"
     if told.messages:
         yield "messages", f"{told.messages} are not handled"
     if told.line_length:

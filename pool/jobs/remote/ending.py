@@ -1,0 +1,352 @@
+"""What a polling worker says of its jobs, carried out as its own worker would: by `advance`.
+
+Every edge names worker, epoch and id, and the script compares all three with the record: a late or
+repeated request finds its own outcome (`repeated`), or is refused with the reason.  Nothing is kept
+here, so a gateway that dies in between leaves what the script did, or did not do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import attrs
+
+from pool.core.codec import check_size, encode_value
+from pool.core.options import Options
+from pool.core.record import ERROR_CHARS_MAX, Outcome, Record, attempts, one_line, pack_attempt
+from pool.core.settlement import Decision, ParkJob, Wait, after_failure, after_timeout
+from pool.errors import (
+    Gone,
+    PayloadEncodingError,
+    PayloadTooLarge,
+    PoolError,
+    StorageFull,
+    StoreLost,
+    StoreUnavailable,
+)
+from pool.events import AttemptFailed, CommitRefused
+from pool.jobs.context import Context, Ranks
+from pool.jobs.remote.claims import EndedJob, EndOutcome, Failure, JobClaim, WorkerClaim
+from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
+from pool.jobs.worker.settlement import outcome_text
+from pool.names import pair
+from pool.redis.commands.admission import ranking
+from pool.redis.commands.change import Advanced, Changed, EdgeStatus
+from pool.redis.commands.edges import (
+    CancelEdge,
+    DoneEdge,
+    Edge,
+    GrantEdge,
+    ParkEdge,
+    SaveEdge,
+    WaitEdge,
+)
+from pool.redis.commands.upkeep import Owned
+from pool.redis.pipeline import BATCH_BYTES_MAX
+
+BATCH_MAX: Final = 256  # edges in one call
+
+Item = tuple[JobClaim, Edge]
+
+
+@attrs.define(eq=False)
+class Endings:
+    """Ends jobs for one gateway."""
+
+    context: Context
+    tell_waiters: TellWaiters
+    number: Callable[[int], int]  # of a lane: higher than all before, at any gateway
+
+    # --- edges --------------------------------------------------------------------------------
+
+    def done(self, claim: WorkerClaim, job: JobClaim, value: Any) -> Edge:
+        """Return what settles a job with a result.
+
+        Raises:
+            PayloadEncodingError, PayloadTooLarge: It cannot be one.
+        """
+        settings, options = self.context.settings, claim.handlers.get(job.handler)
+        encoded = encode_value(value)
+        check_size("result", encoded, settings.result_bytes_max)
+        ttl_ms = outcome_ttl_ms(settings, options)
+        if value is None and (options is None or options.retention_s is None):
+            ttl_ms = round(settings.known_s * 1000)  # that it has ended is all there is to tell
+        return DoneEdge(job.key, job.epoch, job.id, ttl_ms, job.handler, encoded)
+
+    def released(self, job: JobClaim, state: Any | None) -> Edge:
+        """Return what hands a job over in order.
+
+        Raises:
+            PayloadEncodingError, PayloadTooLarge: Its state cannot be one.
+        """
+        checkpoint = None if state is None else self._state(state)
+        of = (job.key, job.epoch, job.id, self.released_ttl_ms, job.handler)
+        return GrantEdge(*of, mark="f", checkpoint=checkpoint)
+
+    @property
+    def released_ttl_ms(self) -> int:
+        """For how long the outcome is kept of what ends as it is given back."""
+        return outcome_ttl_ms(self.context.settings)
+
+    def saved(self, job: JobClaim, state: Any, seen: int) -> Edge:
+        """Return what stores a state.
+
+        Raises:
+            PayloadEncodingError, PayloadTooLarge: It cannot be one.
+        """
+        edge = SaveEdge(job.key, job.epoch, job.id, handler=job.handler, state=self._state(state))
+        edge.message, edge.number = seen, self.number(job.lane)
+        return edge
+
+    def failed(
+        self, claim: WorkerClaim, failure: Failure, record: Record | None, now_ms: float
+    ) -> Edge:
+        """Return what follows a failed attempt."""
+        job, options = failure.job, claim.handlers.get(failure.job.handler, Options())
+        kind = one_line(failure.type, ERROR_CHARS_MAX) or "Error"
+        error, attempt = f"{kind}: {failure.message}", job.attempt
+        ran_ms = now_ms - record.since_ms if record is not None else 0.0
+        if options.kind == "service" and ran_ms >= 1000 * options.healthy_s:
+            attempt = 1  # it was well for long enough: this failure is a first one
+        decision: ParkJob | Wait
+        decision = after_failure(
+            attempt, options, self.context.io.dice, cause="failed", error=error
+        )
+        if not failure.may_retry:
+            decision = ParkJob("failed", one_line(error, ERROR_CHARS_MAX))
+        packed = pack_attempt(kind, failure.message, failure.traceback)
+        decision = attrs.evolve(decision, failed=packed)
+        if isinstance(decision, Wait) and failure.delay_s is not None:
+            decision = attrs.evolve(decision, delay_s=failure.delay_s)
+        return self._edge(job, decision, options)
+
+    def timed_out(self, claim: WorkerClaim, job: JobClaim) -> Edge:
+        """Return what follows an attempt that came to its limit."""
+        options = claim.handlers.get(job.handler, Options())
+        decision = after_timeout(job.attempt, options, self.context.io.dice)
+        return self._edge(job, decision, options)
+
+    def _edge(self, job: JobClaim, decision: Decision, options: Options) -> Edge:
+        settings = self.context.settings
+        return edge_of(job.key, job, decision, settings, has_begun=True, options=options)
+
+    def _state(self, state: Any) -> bytes:
+        encoded = encode_value(state)
+        check_size("state", encoded, self.context.settings.state_bytes_max)
+        return encoded
+
+    # --- calls --------------------------------------------------------------------------------
+
+    async def made(
+        self, items: Iterable[tuple[JobClaim, Callable[[], Edge]]], claim: WorkerClaim
+    ) -> list[EndedJob]:
+        """Make the edges, and carry them out; of what cannot be made nothing is done."""
+        ended, made = dict[int, EndedJob](), defaultdict[int, list[tuple[int, Item]]](list)
+        for at, (job, make) in enumerate(items):
+            try:
+                made[job.lane].append((at, (job, make())))
+            except (PayloadEncodingError, PayloadTooLarge) as error:
+                ended[at] = EndedJob(job, error=error)
+        for lane, those in made.items():
+            told = await self.end(claim, lane, [item for _, item in those])
+            ended |= {at: each for (at, _), each in zip(those, told, strict=True)}
+        errors = [each.error for each in ended.values()]
+        if errors and all(isinstance(error, StoreUnavailable) for error in errors):
+            assert errors[0] is not None
+            raise errors[0]
+        return [ended[at] for at in sorted(ended)]
+
+    async def end(self, claim: WorkerClaim, lane: int, items: Sequence[Item]) -> list[EndedJob]:
+        """Carry edges out; an error of the store is that of each."""
+        found = list[EndedJob]()
+        for some in _batches(items):
+            try:
+                told = await self.advance(claim, lane, [edge for _, edge in some])
+            except Gone:
+                found += [await self._of_gone(claim, job, edge) for job, edge in some]
+                continue
+            except PoolError as error:
+                found += [EndedJob(job, error=error) for job, _ in some]
+                continue
+            for (job, edge), changed in zip(some, told, strict=True):
+                found.append(await self._ended(claim, job, edge, changed))
+        return found
+
+    async def advance(self, claim: WorkerClaim, lane: int, edges: Sequence[Edge]) -> list[Changed]:
+        """Carry one batch out, and tell who waits.
+
+        Raises:
+            Gone: The worker is fenced in this lane.
+            StoreUnavailable, StoreLost, StoreFault: It may be done, or not.
+        """
+        context, ranks = self.context, Ranks()
+        state = context.lanes[lane]
+        for edge in edges:
+            if isinstance(edge, GrantEdge):
+                targets = context.targets(edge.key, edge.handler, lane=lane, but=claim.id)
+                edge.ranked = ranking(ranks.of(targets))
+        call = state.lane.advance(
+            "own",
+            claim.name,
+            edges,
+            pending_s=context.timing.pending_timeout_s,
+            targets=ranks.targets,
+            expects=state.time.expects(context.io.clock()),
+        )
+        try:
+            # Repeatable: the same writer's repeat is told its own outcome; see `_ended`.
+            advanced: Advanced = await context.pipeline.call(call, repeatable=True)
+        except StoreLost:
+            context.on_data_lost(lane)
+            raise
+        context.tell_unassigned(lane, advanced.unassigned)
+        return advanced.told
+
+    # --- what was said ------------------------------------------------------------------------
+
+    async def _ended(
+        self, claim: WorkerClaim, job: JobClaim, edge: Edge, changed: Changed
+    ) -> EndedJob:
+        status = changed.status
+        if status is EdgeStatus.MOVED_ON and changed.facts != edge.handler:
+            edge.handler = changed.facts  # its record names another than its start did
+            return (await self.end(claim, job.lane, [(job, edge)]))[0]
+        if status is EdgeStatus.TIMED_OUT:
+            await self.end(claim, job.lane, [(job, self.timed_out(claim, job))])
+            return self._refused(job, "timed out", changed)
+        outcome = _OUTCOMES.get((type(edge), status))
+        if outcome is not None:
+            self.over(claim, job, edge, changed)
+            return EndedJob(
+                job, outcome, in_s=edge.delay_ms / 1000 if type(edge) is WaitEdge else 0.0
+            )
+        match status:
+            case EdgeStatus.REPEAT if changed.facts in _OWN[type(edge)]:
+                return EndedJob(job, "repeated")
+            case EdgeStatus.FULL:
+                return EndedJob(job, error=StorageFull())
+            case EdgeStatus.FENCED if isinstance(edge, WaitEdge) and await self._has_failed(
+                claim, job
+            ):
+                return EndedJob(job, "repeated", in_s=edge.delay_ms / 1000)
+            case EdgeStatus.SETTLED | EdgeStatus.REPEAT:  # in its name, but not as it says now
+                return self._refused(job, "superseded", changed)
+            case EdgeStatus.UNREADABLE:
+                return self._refused(job, "unreadable", changed)
+        return self._refused(job, "moved", changed)
+
+    def over(self, claim: WorkerClaim, job: JobClaim, edge: Edge, changed: Changed) -> None:
+        """Tell who has to know, as a worker does."""
+        if isinstance(edge, WaitEdge):
+            self.context.on_due(job.lane, edge.delay_ms / 1000)
+        if isinstance(edge, (WaitEdge, ParkEdge)):
+            self._tell_failed(job, edge)
+        if changed.facts and changed.status is EdgeStatus.DONE:
+            outcome = outcome_text(edge, claim.name, job.attempt) or b""
+            of = pair(edge.key, edge.id)
+            self.tell_waiters(job.lane, changed.waiters, "ended", of, outcome)
+            tell_next(self.context, job.lane, edge, changed)
+
+    def _tell_failed(self, job: JobClaim, edge: WaitEdge | ParkEdge) -> None:
+        follows = "parked"
+        if isinstance(edge, WaitEdge):
+            follows = f"attempt {edge.attempt} in {edge.delay_ms / 1000:.3f} s"
+        self.context.emit(
+            AttemptFailed(
+                key=job.key,
+                handler=job.handler,
+                attempt=job.attempt,
+                error=edge.error,
+                follows=follows,
+            )
+        )
+
+    def _refused(self, job: JobClaim, reason: str, changed: Changed) -> EndedJob:
+        self.context.emit(CommitRefused(key=job.key, epoch=job.epoch, answer=str(changed)))
+        return EndedJob.refused(job, reason)
+
+    async def _has_failed(self, claim: WorkerClaim, job: JobClaim) -> bool:
+        """Say whether this attempt was told to have failed before, by this worker."""
+        names = self.context.lanes[job.lane].lane.names
+        try:
+            text = await self.context.pipeline.execute(
+                "HGET", names.attempts, job.key, repeatable=True
+            )
+        except PoolError:
+            return False
+        job_id, _, told = (text or b"").decode(errors="replace").partition("\t")
+        mine = (claim.name, job.attempt)
+        return job_id == job.id and any((a.owner, a.number) == mine for a in attempts(told))
+
+    async def _of_gone(self, claim: WorkerClaim, job: JobClaim, edge: Edge) -> EndedJob:
+        """Say what became of a job whose worker is fenced: it may have ended it before."""
+        found = await self.look(job)
+        mine = (claim.name, job.epoch)
+        is_own = isinstance(found, Outcome) and (found.owner, found.epoch) == mine
+        if is_own and found.word in _OWN[type(edge)]:
+            return EndedJob(job, "repeated")
+        self.context.emit(CommitRefused(key=job.key, epoch=job.epoch, answer="GONE"))
+        return EndedJob.refused(job, "expired")
+
+    async def look(self, job: JobClaim) -> Any:
+        """Return the record or outcome of a job, if either can be had."""
+        state = self.context.lanes[job.lane]
+        try:
+            call = state.lane.look([(job.key, job.id)])
+            return (await self.context.pipeline.call(call, repeatable=True))[0]
+        except PoolError:
+            return None
+
+    async def records(
+        self, claim: WorkerClaim, lane: int, keys: Sequence[str]
+    ) -> dict[str, Record]:
+        """Return the records of those keys that a worker runs in a lane.
+
+        Raises:
+            StoreUnavailable, StoreLost, StoreFault: Why not.
+        """
+        found, size = dict[str, Record](), self.context.io.pages.compared
+        for at in range(0, len(keys), size):
+            items = [(key.encode(), "") for key in keys[at : at + size]]
+            call = self.context.lanes[lane].lane.reconcile(claim.name, items, at="", after="")
+            owned: Owned = await self.context.pipeline.call(call, repeatable=True)
+            found |= owned.running
+            found |= {key: record for key, _, record in owned.strays}
+        return found
+
+
+_OUTCOMES: Final[dict[tuple[type[Edge], EdgeStatus], EndOutcome]] = {
+    (DoneEdge, EdgeStatus.DONE): "done",
+    (WaitEdge, EdgeStatus.DONE): "retried",
+    (ParkEdge, EdgeStatus.DONE): "parked",
+    (GrantEdge, EdgeStatus.GRANTED): "released",
+    (GrantEdge, EdgeStatus.UNASSIGNED): "released",
+    (GrantEdge, EdgeStatus.DONE): "cancelled",  # somebody had asked it to stop
+    (CancelEdge, EdgeStatus.DONE): "cancelled",
+    (SaveEdge, EdgeStatus.DONE): "saved",
+}
+
+# The outcomes that each makes, if it makes any.
+_OWN: Final[dict[type[Edge], frozenset[str]]] = {
+    DoneEdge: frozenset({"done"}),
+    WaitEdge: frozenset({"parked", "cancelled"}),
+    ParkEdge: frozenset({"parked"}),
+    GrantEdge: frozenset({"cancelled"}),
+    CancelEdge: frozenset({"cancelled"}),
+    SaveEdge: frozenset(),
+}
+
+
+def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """Yield them in batches that are neither too many nor too large; one alone may be."""
+    some, size_bytes = list[Item](), 0
+    for item in items:
+        size_bytes += item[1].size_bytes
+        if some and (len(some) >= BATCH_MAX or size_bytes > BATCH_BYTES_MAX):
+            yield some
+            some, size_bytes = [], item[1].size_bytes
+        some.append(item)
+    if some:
+        yield some

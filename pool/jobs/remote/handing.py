@@ -1,0 +1,229 @@
+r"""From starts that a worker was granted to jobs that its client is handed.
+
+    granted --fetched, decoded--> acknowledged, with its limit --> handed out
+       |          \--not for this client: left to others, or parked
+       +--too much: given back          +--a stop was asked for: ended; too late: the sweeper's
+
+It is acknowledged before it is handed out, so what nobody heard of has not begun and what was taken
+back never begins.  The gateway dies before the acknowledgement: it is granted still, and the next
+poll hands it out.  Dies after it, or its answer is lost: the worker runs it by the record and the
+next poll does not name it, so it is handed out again, under the same epoch and attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import attrs
+
+from pool.core.codec import decode_call, decode_value, head_of
+from pool.core.options import Options
+from pool.core.record import ERROR_CHARS_MAX, Record, Start, one_line, pack_attempt
+from pool.core.retry import full_jitter
+from pool.core.settlement import Decision, Grant, ParkJob, Wait
+from pool.core.stored import state_of
+from pool.errors import CodecMissing, Gone, PayloadEncodingError
+from pool.jobs.context import Context
+from pool.jobs.remote.claims import HandedOut, JobClaim, WorkerClaim
+from pool.jobs.remote.ending import Endings
+from pool.jobs.settlement import TellWaiters, edge_of
+from pool.names import pair
+from pool.redis.commands.change import EdgeStatus
+from pool.redis.commands.edges import AcknowledgeEdge, CancelEdge, Edge, LimitEdge
+
+REPLY_BYTES_MAX: Final = 4 * 1024 * 1024  # of arguments and states in one answer; one may be larger
+
+
+@attrs.define(eq=False)
+class _Body:
+    """What is fetched of a job."""
+
+    payload: bytes | None
+    checkpoint: bytes = b""
+
+    @property
+    def size(self) -> int:
+        return len(self.payload or b"") + len(self.checkpoint)
+
+
+@attrs.define(eq=False)
+class Handing:
+    """Hands jobs out for one gateway."""
+
+    context: Context
+    endings: Endings
+    tell_waiters: TellWaiters
+
+    async def hand_out(
+        self, claim: WorkerClaim, lane: int, starts: Sequence[Start], left_bytes: int
+    ) -> list[HandedOut]:
+        """Acknowledge starts, and return those that may begin.
+
+        What has no room in the answer stays granted.
+
+        Raises:
+            StoreUnavailable, StoreLost, StoreFault: Some may be acknowledged.
+        """
+        edges, ready = list[Edge](), dict[str, tuple[Start, HandedOut]]()
+        for start in starts:
+            body = await self._body(lane, start.key, start.flags, start.payload)
+            left_bytes -= body.size
+            if left_bytes < 0 and ready:
+                break
+            made = self._made(claim, lane, start, body)
+            if isinstance(made, HandedOut):
+                ready[start.key] = start, made
+                edges += self._beginning(claim, start)
+            else:
+                edges.append(self._instead(claim, start, made))
+        return await self._acknowledge(claim, lane, edges, ready)
+
+    async def again(
+        self, claim: WorkerClaim, lane: int, records: Sequence[tuple[str, Record]], left_bytes: int
+    ) -> list[HandedOut]:
+        """Return jobs that the worker runs by their records, and of which its client says nothing.
+
+        Raises:
+            StoreUnavailable, StoreLost, StoreFault: Why not.
+        """
+        found = list[HandedOut]()
+        for key, record in records:
+            body = await self._body(lane, key, f"p{record.flags}", None)
+            left_bytes -= body.size
+            if left_bytes < 0 and found:
+                break
+            made = self._made(claim, lane, _start_of(key, record), body)
+            if isinstance(made, HandedOut):
+                found.append(made)
+            else:
+                edge = self._instead(claim, _start_of(key, record), made)
+                job = claim_of(claim, lane, _start_of(key, record))
+                await self.endings.end(claim, lane, [(job, edge)])
+        return found
+
+    # --- what it needs ------------------------------------------------------------------------
+
+    async def _body(self, lane: int, key: str, flags: str, payload: bytes | None) -> _Body:
+        has_payload, has_state = "p" in flags, "b" in flags
+        if not (has_payload or has_state):
+            return _Body(payload or b"")
+        names = self.context.lanes[lane].lane.names
+        places = [names.payloads] if has_payload else []
+        places += [names.checkpoints] if has_state else []
+        async with self.context.pipeline.at(names.prefix).reads.turn() as turn:
+            found = await self.context.pipeline.execute_all(("HGET", at, key) for at in places)
+            turn.size = sum(len(each) for each in found if isinstance(each, bytes))
+        state = state_of(found[-1] or b"") if has_state else b""
+        return _Body(found[0] if has_payload else payload or b"", state)
+
+    def _made(
+        self, claim: WorkerClaim, lane: int, start: Start, body: _Body
+    ) -> HandedOut | Decision:
+        """Decode what its client needs; what cannot be handed out is another's, or is parked."""
+        options = claim.handlers.get(start.handler)
+        if options is None or body.payload is None:
+            return Grant()  # where its payload is gone, that parks it
+        try:
+            name, version, _ = head_of(body.payload)
+            if name or version > 1:
+                raise CodecMissing(path="$", problem=f"of version {version}", codec=name or "json")
+            args, kwargs = decode_call(body.payload)
+            state: Any = decode_value(body.checkpoint) if body.checkpoint else None
+        except CodecMissing as error:
+            # As a worker without that codec does: whoever has it may come first the next time.
+            dice = self.context.io.dice
+            delay_s = full_jitter(1, options.backoff_max_s, options.backoff_max_s, dice)
+            problem = one_line(str(error), ERROR_CHARS_MAX)
+            return Wait(delay_s, start.attempt, problem, failed=pack_attempt("left", problem))
+        except PayloadEncodingError as error:
+            return ParkJob("malformed payload", str(error))
+        return HandedOut(
+            job=claim_of(claim, lane, start),
+            args=args,
+            kwargs=kwargs,
+            state=state,
+            is_recovered="r" in start.flags,
+            timeout_s=options.timeout_s,
+        )
+
+    # --- the batch ----------------------------------------------------------------------------
+
+    def _beginning(self, claim: WorkerClaim, start: Start) -> list[Edge]:
+        of = (start.key, start.epoch, start.id)
+        edges: list[Edge] = [AcknowledgeEdge(*of)]
+        limit_s = claim.handlers[start.handler].limit_s
+        if limit_s is not None:
+            # Whoever sweeps ends it then: its client had as long to end by itself.
+            in_ms = round(1000 * (limit_s + self.context.timing.stop_budget_s))
+            edges.append(LimitEdge(*of, in_ms=in_ms))
+        return edges
+
+    def _instead(self, claim: WorkerClaim, start: Start, decision: Decision) -> Edge:
+        options = claim.handlers.get(start.handler, Options())
+        return edge_of(start.key, start, decision, self.context.settings, options=options)
+
+    async def _acknowledge(
+        self,
+        claim: WorkerClaim,
+        lane: int,
+        edges: Sequence[Edge],
+        ready: dict[str, tuple[Start, HandedOut]],
+    ) -> list[HandedOut]:
+        if not edges:
+            return []
+        try:
+            told = await self.endings.advance(claim, lane, edges)
+        except Gone:
+            return []  # the next renewal says so
+        found = list[HandedOut]()
+        for edge, changed in zip(edges, told, strict=True):
+            if edge.key not in ready:
+                self.endings.over(claim, named(claim, lane, edge), edge, changed)
+            if not isinstance(edge, AcknowledgeEdge):
+                continue
+            start, made = ready[edge.key]
+            if changed.status is EdgeStatus.STOPPED:
+                await self._stopped(claim, lane, start, changed.facts)
+            elif changed.status is EdgeStatus.DONE:
+                _, waiters = changed.of_start
+                if waiters:
+                    of = pair(start.key, start.id)
+                    self.tell_waiters(lane, waiters, "started", of, b"")
+                found.append(made)
+        return found
+
+    async def _stopped(self, claim: WorkerClaim, lane: int, start: Start, cause: str) -> None:
+        """End what somebody asked to stop before it began."""
+        ttl_ms = self._instead(claim, start, Grant()).ttl_ms
+        edge = CancelEdge(start.key, start.epoch, start.id, ttl_ms, start.handler, cause)
+        await self.endings.end(claim, lane, [(claim_of(claim, lane, start), edge)])
+
+
+def claim_of(claim: WorkerClaim, lane: int, start: Start) -> JobClaim:
+    """Return what a job's client shows to say that it has it."""
+    options = claim.handlers.get(start.handler)
+    kind = options.kind if options is not None else start.kind
+    of = (start.key, start.id, start.handler, kind, start.epoch, start.attempt)
+    return JobClaim(claim.id, lane, *of)
+
+
+def named(claim: WorkerClaim, lane: int, edge: Edge) -> JobClaim:
+    """Return the same, as far as an edge says it."""
+    return JobClaim(claim.id, lane, edge.key, edge.id, edge.handler, "job", edge.epoch, 1)
+
+
+def _start_of(key: str, record: Record) -> Start:
+    return Start(
+        key,
+        record.id,
+        record.handler,
+        record.kind,
+        record.epoch,
+        record.attempt,
+        record.flags,
+        record.marks,
+        record.accepted,
+        None,
+        record.more,
+    )

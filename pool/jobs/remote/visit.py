@@ -1,0 +1,380 @@
+"""One request of a polling worker: what its lanes say of it, compared with what its client says.
+
+    per lane: renew.lua --> reconcile.lua --> the stream of its starts
+              gone: all it held there is lost
+
+    held, and the worker's by its record       goes on; told to end if somebody wants that
+    held, and not the worker's                 lost, with the reason
+    the worker's by its record, and not held   handed out again
+    granted, and not acknowledged              handed out, or given back
+
+Lanes are islands: one that does not answer fails the request only if the worker holds jobs there,
+for whose sake the client must not believe that they were renewed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import anyio
+import attrs
+
+from pool.core.codec import decode_value
+from pool.core.record import Outcome, Record, Start
+from pool.core.timing import Timing
+from pool.errors import Gone, PayloadEncodingError, PoolError, StoreLost, WorkerGone, again
+from pool.jobs.context import Context
+from pool.jobs.quarantine import quarantine
+from pool.jobs.remote.claims import Beat, JobClaim, Lost, Message, ToStop, WorkerClaim
+from pool.jobs.remote.ending import BATCH_MAX, Endings
+from pool.jobs.remote.leases import LaneLease, Leases
+from pool.jobs.trials import LIVED_S
+from pool.redis.commands.change import EdgeStatus
+from pool.redis.commands.edges import (
+    AcknowledgeEdge,
+    Edge,
+    GrantEdge,
+    LimitEdge,
+    NoteEdge,
+    OverEdge,
+    SeenEdge,
+)
+from pool.redis.commands.talk import InboxPage
+from pool.redis.commands.upkeep import Owned
+
+MESSAGE_BYTES_MAX: Final = 1024 * 1024  # of messages in one answer; one page may be larger
+
+
+@attrs.define(eq=False, kw_only=True)
+class Visit:
+    """What is learned while one request is served."""
+
+    context: Context
+    leases: Leases
+    endings: Endings
+    claim: WorkerClaim
+    beats: dict[str, Beat]  # by key: what the client says it holds
+    arrived_s: float
+    open_takes: Callable[[int], int]  # of a lane: by the poll that is open here; 0: none is
+    only: int | None = None  # one lane alone
+    takes: dict[int, int] = attrs.field(factory=dict)  # by lane, as was said last
+    said: dict[int, LaneLease] = attrs.field(factory=dict)
+    errors: dict[int, PoolError] = attrs.field(factory=dict)
+    gone: set[int] = attrs.field(factory=set)
+    running: dict[str, Record] = attrs.field(factory=dict)  # of what is held
+    forgotten: dict[int, list[tuple[str, Record]]] = attrs.field(
+        factory=lambda: defaultdict(list)
+    )  # the worker's, and not held
+    starts: dict[int, dict[str, Start]] = attrs.field(factory=lambda: defaultdict(dict))
+    stop: list[ToStop] = attrs.field(factory=list)
+    lost: dict[str, Lost] = attrs.field(factory=dict)
+    messages: list[Message] = attrs.field(factory=list)
+
+    @property
+    def lanes(self) -> list[int]:
+        """Those that the worker is in."""
+        return [
+            lane
+            for lane, has in enumerate(self.claim.lanes)
+            if has and lane not in self.gone and self.only in (None, lane)
+        ]
+
+    def held(self, lane: int) -> list[Beat]:
+        """Return what the client says it holds in a lane, and is not lost."""
+        return [
+            beat
+            for key, beat in self.beats.items()
+            if beat.job.lane == lane and key not in self.lost
+        ]
+
+    @property
+    def count(self) -> int:
+        """How many jobs were found to be handed out."""
+        return sum(map(len, (*self.starts.values(), *self.forgotten.values())))
+
+    def expires_in_s(self) -> float:
+        """Return for how long nobody else can have what it holds, from when the request came."""
+        mine = [lane for lane in self.said if self.held(lane)] or list(self.said)
+        ends = [
+            said.asked_s + said.ttl_s - Timing(said.ttl_s).margin_s
+            for said in (self.said[lane] for lane in mine)
+        ]
+        return max(0.0, min(ends) - self.arrived_s) if ends else 0.0
+
+    # --- renewing -----------------------------------------------------------------------------
+
+    async def renew(self, wants: int, *, finds_all: bool = False) -> None:
+        """Renew in all lanes; the worker takes so many more than it holds.
+
+        With any, or with `finds_all`, what it does not say that it holds is looked for.
+
+        Raises:
+            WorkerGone: It is fenced in all lanes, or nowhere known.
+            StoreUnavailable, StoreLost, StoreFault: See above.
+        """
+        async with anyio.create_task_group() as tasks:
+            for lane in self.lanes:
+                tasks.start_soon(self._renew_in, lane, wants, finds_all or wants > 0)
+        if not self.lanes:
+            raise WorkerGone(worker=self.claim.id)
+        failed = [lane for lane in self.errors if self.held(lane)]
+        if failed or len(self.errors) >= len(self.lanes):
+            raise again(self.errors[(failed or list(self.errors))[0]])
+
+    async def _renew_in(self, lane: int, wants: int, finds_all: bool) -> None:
+        mine = self.held(lane)
+        takes = len(mine) + wants if wants else self.open_takes(lane)
+        self.errors.pop(lane, None)
+        try:
+            said = await self.leases.say(lane, self.claim.name, takes)
+            if said.is_gone:
+                self.lose(lane, "expired")
+                return
+            self.said[lane], self.takes[lane] = said, takes
+            if mine or (said.keys and finds_all):
+                await self._compare(lane, mine, finds_all=finds_all)
+            await self.read_starts(lane)
+        except StoreLost:
+            self.lose(lane, "lost")
+        except PoolError as error:
+            self.errors[lane] = error
+
+    def lose(self, lane: int, reason: str) -> None:
+        """Note that the worker has no lease in a lane, and nothing it held there."""
+        for beat in self.held(lane):
+            self.lost[beat.job.key] = Lost(beat.job, reason)
+        self.gone.add(lane)
+        self.said.pop(lane, None)
+        self.starts.pop(lane, None)
+        self.forgotten.pop(lane, None)
+
+    async def read_starts(self, lane: int) -> None:
+        """Read what the worker was granted and has not acknowledged.
+
+        Raises:
+            StoreUnavailable, StoreFault: Why not.
+        """
+        stream = self.context.lanes[lane].lane.names.stream(self.claim.name)
+        # Never more than it takes, by far: what is left the next poll reads.
+        entries = await self.context.pipeline.execute(
+            "XRANGE", stream, "-", "+", "COUNT", max(1, self.claim.capacity), repeatable=True
+        )
+        for entry_id, flat in entries:
+            fields = {
+                n.decode(errors="replace"): v for n, v in zip(flat[::2], flat[1::2], strict=True)
+            }
+            start = Start.parse(entry_id, fields)
+            if start is not None and start.key not in self.running:
+                self.starts[lane][start.key] = start
+
+    # --- comparing ----------------------------------------------------------------------------
+
+    async def compare(self) -> None:
+        """Compare what is held once more.
+
+        Raises:
+            StoreUnavailable, StoreFault: Why not.
+        """
+        for lane in list(self.said):
+            mine = self.held(lane)
+            if mine:
+                try:
+                    await self._compare(lane, mine, finds_all=False)
+                except StoreLost:
+                    self.lose(lane, "lost")
+
+    async def _compare(self, lane: int, mine: Sequence[Beat], *, finds_all: bool) -> None:
+        state, size = self.context.lanes[lane], self.context.io.pages.compared
+        items = [(beat.job.key.encode(), "") for beat in mine]
+        running, listed = dict[str, Record](), list[bytes]()
+        at = "0" if finds_all else ""
+        while True:
+            some, items = items[:size], items[size:]
+            call = state.lane.reconcile(self.claim.name, some, at=at, after="")
+            theirs: Owned = await self.context.pipeline.call(call, repeatable=True)
+            at = theirs.at
+            listed += theirs.names
+            running |= theirs.running
+            running |= {key: record for key, _, record in theirs.strays}
+            for start in theirs.starts:  # acknowledged before, which the server has lost
+                self.starts[lane][start.key] = start
+            for key, text in theirs.unreadable.items():
+                await quarantine(self.context, state, key, text, self.claim.name)
+            if not (at or items):
+                break
+        await self._sort(lane, mine, running)
+        held = {beat.job.key for beat in mine}
+        names = {key.decode(errors="surrogateescape") for key in listed} - held
+        if names:
+            found = await self.endings.records(self.claim, lane, sorted(names))
+            self.forgotten[lane] = list(found.items())
+
+    async def _sort(self, lane: int, mine: Sequence[Beat], running: dict[str, Record]) -> None:
+        for beat in mine:
+            job, record = beat.job, running.get(beat.job.key)
+            if record is not None and (record.epoch, record.id) == (job.epoch, job.id):
+                self.running[job.key] = record
+                continue
+            start = self.starts[lane].get(job.key)
+            if start is not None and (start.epoch, start.id) == (job.epoch, job.id):
+                # It is at work on it: whoever comes for what is not acknowledged shall not.
+                del self.starts[lane][job.key]
+                edge = AcknowledgeEdge(job.key, job.epoch, job.id, has_begun=True)
+                told = await self.endings.advance(self.claim, lane, [edge])
+                if told[0].status is EdgeStatus.DONE:
+                    continue
+            self.running.pop(job.key, None)
+            self.lost[job.key] = Lost(job, await self._why(job))
+        for start in list(self.starts[lane].values()):
+            if start.key in self.running:
+                del self.starts[lane][start.key]
+
+    async def _why(self, job: JobClaim) -> str:
+        found = await self.endings.look(job)
+        match found:
+            case Outcome(word=word):
+                return f"ended: {word}"
+            case Record(owner=owner) if owner:
+                return "moved"
+            case Record():
+                return "requeued"
+        return "ended"
+
+    # --- what there is to say of what it holds --------------------------------------------------
+
+    def now_ms(self, lane: int) -> float:
+        """Return what pool time is."""
+        said = self.said[lane]
+        return said.now_ms + 1000 * (self.context.io.clock() - said.asked_s)
+
+    async def note(self) -> None:
+        """Write down how far jobs are, and end those whose time is up.
+
+        Raises:
+            StoreUnavailable, StoreFault: Some of it may be done.
+        """
+        for lane in list(self.said):
+            edges = [edge for beat in self.held(lane) for edge in self._notes(lane, beat)]
+            try:
+                while edges:
+                    some, edges = edges[:BATCH_MAX], edges[BATCH_MAX:]
+                    told = await self.endings.advance(self.claim, lane, some)
+                    edges += [
+                        edge
+                        for edge, changed in zip(some, told, strict=True)
+                        if changed.status is EdgeStatus.MORE  # messages than one call takes out
+                    ]
+            except (Gone, StoreLost):
+                self.lose(lane, "expired")
+        await self.time_out()
+
+    def _notes(self, lane: int, beat: Beat) -> list[Edge]:
+        job, record = beat.job, self.running.get(beat.job.key)
+        if record is None:
+            return []
+        of, found = (job.key, job.epoch, job.id), list[Edge]()
+        ran_s = (self.now_ms(lane) - record.since_ms) / 1000
+        if beat.progress is not None:
+            found.append(NoteEdge(*of, progress=beat.progress.pack()))
+            options = self.claim.handlers.get(job.handler)
+            if options is not None and options.progress_timeout_s is not None:
+                left_s = min(
+                    options.progress_timeout_s,
+                    (options.timeout_s or options.progress_timeout_s + ran_s) - ran_s,
+                )
+                in_ms = max(1, round(1000 * (left_s + self.context.timing.stop_budget_s)))
+                found.append(LimitEdge(*of, in_ms=in_ms))
+        if beat.seen:
+            found.append(SeenEdge(*of, message=beat.seen))
+        if record.marks.halves and LIVED_S <= ran_s < LIVED_S + 3 * self.context.timing.renew_s:
+            found.append(OverEdge(*of))
+        return found
+
+    async def time_out(self) -> None:
+        """End what the sweeper has found to be past its limit: its client had its time to end."""
+        for lane in list(self.said):
+            late = [b.job for b in self.held(lane) if self._intent(b.job.key).startswith("t")]
+            if late:
+                edges = [(job, self.endings.timed_out(self.claim, job)) for job in late]
+                await self.endings.end(self.claim, lane, edges)
+                self.lost |= {job.key: Lost(job, "timed out") for job in late}
+
+    def is_trying(self) -> bool:
+        """Say whether it holds one that is suspected of a death, and has not lived for long."""
+        return any(
+            record.marks.halves and self.now_ms(lane) - record.since_ms < 1000 * LIVED_S
+            for lane in self.said
+            for beat in self.held(lane)
+            if (record := self.running.get(beat.job.key)) is not None
+        )
+
+    def _intent(self, key: str) -> str:
+        record = self.running.get(key)
+        return record.intent if record is not None else ""
+
+    def tell(self, *, is_draining: bool, moves: Sequence[JobClaim]) -> None:
+        """Say which jobs are to be ended."""
+        for lane in self.said:
+            for beat in self.held(lane):
+                job, intent = beat.job, self._intent(beat.job.key)
+                timeout_s = self._timeout_s(job)
+                record = self.running.get(job.key)
+                ran_ms = self.now_ms(lane) - record.since_ms if record is not None else 0.0
+                if intent.startswith("s"):
+                    self.stop.append(ToStop(job, "stop", intent[1:]))
+                elif timeout_s is not None and ran_ms >= 1000 * timeout_s:
+                    self.stop.append(ToStop(job, "timeout"))
+                elif job in moves or (is_draining and job.kind == "service"):
+                    self.stop.append(ToStop(job, "release"))
+
+    def _timeout_s(self, job: JobClaim) -> float | None:
+        options = self.claim.handlers.get(job.handler)
+        return options.timeout_s if options is not None else None
+
+    async def read_messages(self) -> None:
+        """Read what was said to jobs that the worker holds.
+
+        Raises:
+            StoreUnavailable, StoreFault: Why not.
+        """
+        left_bytes = MESSAGE_BYTES_MAX
+        for lane in list(self.said):
+            for beat in self.held(lane):
+                record = self.running.get(beat.job.key)
+                if record is None or "i" not in record.flags or left_bytes <= 0:
+                    continue
+                call = self.context.lanes[lane].lane.inbox(beat.job.key, beat.seen)
+                page: InboxPage = await self.context.pipeline.call(call, repeatable=True)
+                for number, payload in page.messages:
+                    left_bytes -= len(payload)
+                    self.messages.append(Message(beat.job, number, _value(payload)))
+
+    async def give_back(self) -> None:
+        """Give back what was granted while no poll is open: others may have room.
+
+        Raises:
+            StoreUnavailable, StoreFault: Some of it may be done.
+        """
+        for lane in list(self.said):
+            edges = [self._given(start) for start in self.starts[lane].values()]
+            self.starts[lane].clear()
+            while edges:
+                try:
+                    await self.endings.advance(self.claim, lane, edges[:BATCH_MAX])
+                except (Gone, StoreLost):
+                    break  # the next renewal says so
+                edges = edges[BATCH_MAX:]
+
+    def _given(self, start: Start) -> Edge:
+        ttl_ms = self.endings.released_ttl_ms
+        return GrantEdge(start.key, start.epoch, start.id, ttl_ms, start.handler)
+
+
+def _value(payload: bytes) -> object:
+    """Return a message's value; of what cannot be read its bytes, as they are."""
+    try:
+        return decode_value(payload)
+    except PayloadEncodingError:
+        return payload
