@@ -217,6 +217,30 @@ async def test_a_lane_without_a_journal_keeps_nobody_from_the_others(
     assert diary.entries.count((UNREAD, "")) == 1
 
 
+async def test_a_pool_that_was_empty_for_a_while_is_no_clock_that_is_behind(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    """What is dispatched before the first renewal is stamped later than time had stood till then.
+
+    And what scripts say of times and clocks has a unit.
+    """
+    await fleet.leave(await fleet.node(handlers, lanes=1, lease_ttl_s=1.0))
+    await anyio.sleep(2.5)
+    node = await fleet.node(handlers, lanes=1, lease_ttl_s=1.0)
+    await park(node, "a")
+    name = Names(fleet.pool, 0).lane
+    began = fleet.client.hget(name, "seen")
+    await fleet.until(lambda: _has_moved(fleet, name, began))
+    found = await read(node.journal())
+    assert "clock" not in {entry.edge for entry in found}
+    assert fleet.client.hget(name, "behind") is None
+    assert all(" ms" in entry.detail for entry in found if entry.edge == "quiet")
+
+
+async def _has_moved(fleet: Fleet, name: str, before: Any) -> bool:
+    return bool(fleet.client.hget(name, "seen") != before)
+
+
 # --- what nodes see -----------------------------------------------------------------------------
 
 
