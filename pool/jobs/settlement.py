@@ -113,15 +113,17 @@ def tell_all(
     Returns how many of the records could be read.
     """
     for edge, each in zip(edges, told, strict=True):
-        if each.status is EdgeStatus.DONE and isinstance(edge, WaitEdge):
+        if each.status is not EdgeStatus.DONE:
+            continue
+        if isinstance(edge, WaitEdge):
             context.on_due(lane, edge.delay_ms / 1000)
-        if each.status is EdgeStatus.DONE and each.facts:
+        if context.jobs is not None and type(edge) in _OVER:
+            _tell_settled(context.jobs, edge)
+        if each.facts:
             if each.waiters:
                 of = pair(key_of(edge.key), edge.id)
                 tell_waiters(lane, each.waiters, "ended", of, b"")
             tell_next(context, lane, edge, each)
-            if context.jobs is not None and type(edge) in _OVER:
-                _tell_settled(context.jobs, edge)
     return sum(each.status is not EdgeStatus.UNREADABLE for each in told)
 
 
