@@ -121,6 +121,20 @@ async def state_of(node: Node, key: str, state: str) -> None:
 # --- looking --------------------------------------------------------------------------------
 
 
+async def test_what_is_queued_is_counted_apart_from_what_waits(stage: Stage) -> None:
+    """As `pool jobs` has it: lanes have one number for both."""
+    for n in range(3):
+        await stage.node.options(delay_s=3600.0).dispatch("add", f"late{n}")
+    for _ in range(3):
+        await stage.node.options(if_exists="queue").dispatch("stay", "k")
+    await state_of(stage.node, "k", "running")
+    states = [each["state"] for each in (await stage.json("jobs"))["jobs"]]
+    jobs = (await stage.json("status", code=FINDING))["jobs"]
+    assert jobs == {each: states.count(each) for each in jobs}
+    assert (jobs["waiting"], jobs["queued"]) == (3, 2)
+    assert "3 waiting, 0 unassigned, 2 queued" in await stage.told("status", code=FINDING)
+
+
 async def test_nodes_and_workers_say_where_they_are_and_what_they_have(stage: Stage) -> None:
     for n in range(3):
         await (await stage.node.dispatch("stay", f"k{n}")).started(WAIT_S)
@@ -388,7 +402,7 @@ ASKED: dict[str, list[tuple[str, int]]] = {
     "job": [("bad", OK), ("nothing", FINDING), ("stays", OK)],
     "why": [("bad", OK), ("nothing", FINDING), ("stays", OK)],
     "doctor": [("", FINDING)],
-    "rates": [("", FINDING)],
+    "rates": [("", OK), ("--since 1d", OK)],
     "events": [("--since all", OK), ("--key bad", OK)],
     "journal": [("follow --key k --for 1m", OK), ("show", OK), ("stop", OK)],
     "dispatch": [("add new [1] --wait 60", OK)],
