@@ -32,7 +32,7 @@ class PoolStatus:
     `jobs` counts live jobs by state, `waiting_for` the unassigned ones by handler (empty: of
     handlers that nobody has registered), `oldest` is the job that has waited longest for its start.
     `looked` records were walked over for the findings.  If these were all there are, `jobs` has
-    those that are queued behind another one of their key as `queued`; else they are among `waiting`.
+    what is queued behind another job of its key as `queued`; else it is among `waiting`.
     """
 
     v: int = 1

@@ -107,9 +107,10 @@ async def test_each_way_to_end_without_a_run_is_told_once(
     first = await late.dispatch("fine", "line")
     second = await client.options(delay_s=3600.0, if_exists="queue").dispatch("fine", "line")
     third = await client.options(delay_s=3600.0, if_exists="coalesce").dispatch("fine", "line")
+    expires = client.options(expires_s=0.05, allow_unknown=True)
+    late_one = await expires.dispatch("nobodys", "expires")
     with pytest.raises(JobCancelled):
-        expires = client.options(expires_s=0.05, allow_unknown=True)
-        await (await expires.dispatch("nobodys", "expires")).result(timeout_s=PATIENCE_S)
+        await late_one.result(timeout_s=PATIENCE_S)
     ids = {ref.job_id for ref in (stopped, second)}
 
     def ends(events: list[Event]) -> list[JobSettled]:

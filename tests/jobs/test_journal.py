@@ -147,7 +147,7 @@ async def test_a_gap_says_what_made_it(fleet: Fleet, handlers: Handlers) -> None
     assert gap.detail.startswith("the cap took entries")
 
 
-async def test_without_an_answer_of_any_lane_there_is_an_error_and_of_one_an_entry(
+async def test_without_an_answer_of_any_lane_there_is_an_error(
     fleet: Fleet, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await fleet.node(handlers, lanes=LANES)

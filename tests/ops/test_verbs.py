@@ -124,7 +124,7 @@ async def state_of(node: Node, key: str, state: str) -> None:
 async def test_what_is_queued_is_counted_apart_from_what_waits(stage: Stage) -> None:
     """As `pool jobs` has it: lanes have one number for both."""
     for n in range(3):
-        await stage.node.options(delay_s=3600.0).dispatch("add", f"late{n}")
+        await stage.node.options(delay_s=3600.0).dispatch("stay", f"late{n}")
     for _ in range(3):
         await stage.node.options(if_exists="queue").dispatch("stay", "k")
     await state_of(stage.node, "k", "running")

@@ -62,7 +62,7 @@ def find(word: str) -> type[PoolError]:
     raise InvalidOption(option="CODE", value=shown(word), problem=problem)
 
 
-def finding_facts(rule: Rule) -> dict[str, str]:
+def finding_facts(rule: Rule) -> dict[str, object]:
     """Return what there is to say of a finding."""
     page = pages()[rule.name]
     return {
