@@ -61,7 +61,7 @@ def find(word: str) -> type[PoolError]:
     raise InvalidOption(option="CODE", value=shown(word), problem=problem)
 
 
-def finding_facts(rule: Rule) -> dict[str, object]:
+def finding_facts(rule: Rule) -> dict[str, str]:
     """Return what there is to say of a finding."""
     page = pages()[rule.name]
     return {

@@ -80,7 +80,8 @@ def seconds_of(text: str) -> float:
     Raises:
         InvalidOption: It is no such span, or more than what is kept.
     """
-    return checks.seconds("since", span_s("since", text), low=60.0, high=DAY_S)
+    since_s: float = checks.seconds("since", span_s("since", text), low=60.0, high=DAY_S)
+    return since_s
 
 
 def told_of(pool: str, since_s: float, minutes: Sequence[RatedMinute]) -> RatesTold:
