@@ -126,8 +126,9 @@ class Operators:
         self._ask(ask)
 
     def end(self) -> None:
-        """Take back whatever stands, until nothing does."""
+        """Take back whatever stands, again and again: over a slow line a call comes late."""
         self._is_ending = True
+        self._world.after(_AGAIN_S, self.end)
         if self.is_over:
             return
         for pause in self._standing():
@@ -141,7 +142,6 @@ class Operators:
         for entry in self._entries("!paused "):
             for pause in _named(entry, self._config):
                 self.resume(pause)
-        self._world.after(_AGAIN_S, self.end)
 
     def _entries(self, begin: str) -> list[str]:
         """Return what the map of workers says that was asked for."""
