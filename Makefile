@@ -17,7 +17,7 @@ COUNT   ?= 100
 PARALLEL = -n $(WORKERS) --dist worksteal
 WORKERS ?= 8
 
-.PHONY: check test test-ops test-all test-loops test-long test-cluster test-sentinel demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet verify sim steps chaos chaos-each mutants small-mutants soak clean
+.PHONY: check test test-ops test-all test-loops test-long test-cluster test-sentinel demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet bench-looking verify sim steps chaos chaos-each mutants small-mutants soak clean
 
 # A minute before each commit.
 check: lint
@@ -100,6 +100,10 @@ bench-peers: $(READY)
 # What only a pool does, at the size of a fleet: takeovers, deployments, 100,000 services.
 bench-fleet: $(READY)
 	$(BIN)/python -m benchmarks.fleet --scale $(SCALE)
+
+# What looking at a pool of a million jobs and 1,000 workers costs; 2 GB of memory, a minute or two.
+bench-looking: $(READY)
+	$(BIN)/python -m benchmarks.looking
 
 verify: $(READY)
 	$(BIN)/python -m tests.verify.proofs

@@ -50,21 +50,22 @@ class Turns:
             self.all_s.append(time.thread_time() - began_s)
 
 
-def fill(client: redis.Redis, records: int) -> None:
-    """Write records of all states, and the indexes that lead to them."""
-    names = Names(POOL, 0)
-    workers = [f"w8z4k0qv1xt{n}.1" for n in range(WORKERS)]
+def fill(client: redis.Redis, records: int, *, pool: str = POOL, count: int = WORKERS) -> list[str]:
+    """Write records of all states, and the indexes that lead to them; return their workers."""
+    names = Names(pool, 0)
+    workers = [f"w8z4k0qv1xt{n}.1" for n in range(count)]
     client.zadd(names.keepalive, dict.fromkeys(workers, FAR_MS))
     client.hset(names.handlers, "thumbnail", "j|5|1000|60000|0|60000")
     for first in range(0, records, _TOGETHER):
         _fill(client, names, range(first, min(first + _TOGETHER, records)), workers)
     client.hset(names.lane, mapping={"waiting": len(range(3, records, 4))})
     client.hset(names.lane, mapping={"unassigned": len(range(2, records, 4))})
+    return workers
 
 
 def _fill(client: redis.Redis, names: Names, numbers: range, workers: list[str]) -> None:
     """Write some of them, all of one worker: one command for each structure."""
-    worker = workers[numbers.start // _TOGETHER % WORKERS]
+    worker = workers[numbers.start // _TOGETHER % len(workers)]
     jobs: dict[Any, Any] = {}
     by_state: list[list[str]] = [[], [], [], []]
     for n in numbers:

@@ -14,6 +14,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +44,8 @@ from pool.ops.cli import parser as words
 from pool.ops.cli.explain import facts, kinds
 from pool.ops.cli.shapes import SHAPES, classes, fields_of, word_of
 from pool.ops.doctor import RULES
+from pool.ops.findings import SEVERITIES, Rule
+from pool.ops.runbook import linked, pages
 from pool.redis.scripts import Script
 from pool.settings import Settings
 from tools import figures, life
@@ -244,10 +247,33 @@ def shapes() -> str:
 def findings() -> str:
     """What `pool doctor` looks for, from its table."""
     rows = (
-        (f"[`{rule.name}`](#{rule.name})", rule.severity, rule.looks_at, rule.threshold)
+        (
+            f"[`{rule.name}`](../findings/{rule.name}.md)",
+            *(rule.severity, rule.looks_at, rule.threshold),
+        )
         for rule in RULES
     )
     return table(("finding", "how bad", "what is looked at", "from when on"), rows)
+
+
+def finding(rule: Rule) -> str:
+    """The page of a finding, as `pool explain` prints it."""
+    page = pages()[rule.name]
+    looks = f"It looks at {rule.looks_at}. That is a finding when: {rule.threshold}."
+    mends = {
+        "": "",
+        "recover": "`pool doctor --fix --yes` mends it, by being a node for a while.",
+        "ttl": "`pool doctor --fix --yes` mends it, by bringing the TTL to all lanes.",
+    }[rule.fix]
+    parts = (
+        f"# {rule.name}",
+        f"*{rule.severity}: {SEVERITIES[rule.severity]}.* {looks}",
+        *("## Why", linked(page.why, "../")),
+        *("## What to do", rule.advice, linked(page.do, "../"), mends),
+        *("## How to see that it is over", linked(page.over, "../")),
+        "[All findings](../how-to/at-three-in-the-morning.md#what-is-looked-for)",
+    )
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _one_space(text: str) -> str:
@@ -454,7 +480,10 @@ PARTS: Final = (
 
 
 # Files that are generated as a whole.
-FILES: Final = {"assets/life-of-a-job.svg": life.picture}
+FILES: Final[dict[str, Callable[[], str]]] = {
+    "assets/life-of-a-job.svg": life.picture,
+    **{f"findings/{rule.name}.md": partial(finding, rule) for rule in RULES},
+}
 
 
 def renewed(part: Part, text: str) -> str:
@@ -477,6 +506,7 @@ def main() -> int:
         if not path.is_file() or path.read_text("utf-8") != make():
             stale.append(f"{name}\n")
             if not is_check:
+                path.parent.mkdir(exist_ok=True)
                 path.write_text(make(), "utf-8")
     for part in PARTS:
         path = DOCS / part.page

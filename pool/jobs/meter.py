@@ -36,6 +36,10 @@ class Meter:
         """The event loop took so long to take up what a thread had posted; four times a second."""
         raise NotImplementedError
 
+    def pause_s(self) -> float:
+        """Return the longest pause of the collector of the last minute or two; from any thread."""
+        raise NotImplementedError
+
     def renewed(self, took_s: float, failed: int, of: int) -> None:
         """So many leases were to be renewed, which failed for some."""
         raise NotImplementedError

@@ -140,6 +140,7 @@ class Wiring:
             ),
             begun=self._begun,
             down=self._supervisor.count_down,
+            copies=self._count_behind,
         )
         self._reaper = Reaper(
             name="reaper",
@@ -174,6 +175,10 @@ class Wiring:
         """The names of the parts that are down at the moment; see `Supervisor`."""
         unwoken = ("pipeline",) if self.context.pipeline.is_unwoken else ()
         return (*self._supervisor.down, *unwoken)
+
+    def _count_behind(self) -> int:
+        own = {WORKERS} if self.replica.is_behind else set[str]()
+        return len(self.maps.behind() | own)
 
     @property
     def is_to_drain(self) -> bool:

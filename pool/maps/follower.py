@@ -73,6 +73,7 @@ class _Reading(Reading):
 
     stored: StoredMap
     receive: Receive
+    heard_s: float  # when its log was read, or looked at, last
 
 
 @attrs.frozen
@@ -139,7 +140,10 @@ class MapFollower:
 
     def follow(self, stored: StoredMap, at: Position, receive: Receive) -> None:
         """Read this map's log from behind `at`; what is on its way from elsewhere is dropped."""
-        reading = _Reading(stored.log, entry_of(at), stored=stored, receive=receive)
+        heard_s = self.io.clock()
+        reading = _Reading(
+            stored.log, entry_of(at), stored=stored, receive=receive, heard_s=heard_s
+        )
         tailer = self._tailer_of(stored) or self._tailer_with_room()
         tailer.follow([*{**tailer.readings, stored.log: reading}.values()])
 
@@ -167,6 +171,12 @@ class MapFollower:
         for reading in list(self._readings.values()):
             reading.receive(Rejoined())
 
+    def behind(self) -> set[str]:
+        """Return the maps of which nothing has been heard for a TTL."""
+        since_s = self.io.clock() - self.timing().ttl_s
+        readings = self._readings.values()
+        return {each.stored.name for each in readings if each.heard_s < since_s}
+
     @property
     def _readings(self) -> Mapping[str, _Reading]:
         return {
@@ -188,8 +198,10 @@ class MapFollower:
     def _deliver(
         self, tailer: StreamTailer[_Reading], told: Sequence[tuple[_Reading, News]]
     ) -> None:
+        now_s = self.io.clock()
         for reading, message in told:
             if tailer.follows(reading):
+                reading.heard_s = now_s
                 if isinstance(message, Probed):
                     reading.is_off = message.damaged == reading.stream
                 reading.receive(message)

@@ -111,6 +111,7 @@ class Replica(Actor[Message]):
     _waiters: dict[int, set[_Waiter]] = attrs.field(init=False, factory=dict)  # by revision
     _is_asking: bool = attrs.field(init=False, default=False)  # the server, for what we wait for
     _damaged: str = attrs.field(init=False, default="")  # which key was told of
+    _is_failing: bool = attrs.field(init=False, default=False)  # it cannot be fetched
     _watchers: list[_Watching] = attrs.field(init=False, factory=list)
     _is_lost: bool = attrs.field(init=False, default=False)
     _is_overflowed: bool = attrs.field(init=False, default=False)
@@ -140,6 +141,11 @@ class Replica(Actor[Message]):
     def is_synced(self) -> bool:
         """Whether the map was ever here; `synced()` waits for it."""
         return self._copy.is_synced
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it cannot be brought up to date, as its map cannot be fetched."""
+        return self._is_failing
 
     @property
     def is_closed(self) -> bool:
@@ -331,12 +337,12 @@ class Replica(Actor[Message]):
                     if faults == 1 or (failures and not faults):  # one lost page is no news
                         self.emit(self._not_fetched(error))
                 else:
-                    failures = 0
+                    failures, self._is_failing = 0, False
                     if state is not None:
                         self._receive(Fetched(ask, state, await self._is_ours_there(state.at)))
                         return
                     continue
-                failures += 1
+                failures, self._is_failing = failures + 1, True
                 await anyio.sleep(reconnect_delay(failures, self.follower.io.dice))
 
     async def _is_ours_there(self, theirs: Position) -> bool | None:

@@ -113,6 +113,11 @@ class Maps:
         if self._held.get(name) is held:
             del self._held[name]
 
+    def behind(self) -> set[str]:
+        """Return the names of the maps whose copies here cannot be brought up to date."""
+        held = {name for name, each in self._held.items() if each.replica.is_behind}
+        return held | self.follower.behind()
+
     def new_replica(self, name: str) -> Replica:
         """Return a replica that whoever asks for it starts and stops."""
         session = self.session

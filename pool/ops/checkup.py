@@ -12,6 +12,7 @@ seems out of place is read again at the end, and told of if it still is.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -19,18 +20,25 @@ from typing import Any, Final
 import anyio
 import attrs
 
+from pool.core import journal
+from pool.core.ids import order
+from pool.core.journal import JournalEntry
 from pool.core.options import Options
 from pool.core.pauses import Asked
 from pool.core.plans import PlanTurn, plan_and_version, plan_key, stored_turn
 from pool.core.record import Record
 from pool.core.schedules import parse
-from pool.errors import AuthError, PoolError, StoreFault, again
+from pool.core.times import Cron
+from pool.errors import AuthError, PoolError, StoreFault, StoreLost, again
 from pool.jobs.roster import WorkerEntry
 from pool.jobs.scheduling import HOLD_S
 from pool.names import PAUSED, Control, Names, lane_of
+from pool.ops import stores
 from pool.ops.inspect import Found, all_of, fields_of, pairs, whole
 from pool.ops.keyfacts import KeyOwner
 from pool.ops.members import MEMBERS_MAX, known_fleet, of_lane
+from pool.ops.stores import StreamRow
+from pool.redis.commands.lane import Lane
 from pool.redis.commands.opening import generation_of_pool
 from pool.redis.commands.pausing import LanePauses, without_hold
 from pool.redis.commands.reply import read
@@ -48,7 +56,12 @@ INBOXES_MAX: Final = 500
 SCHEDULES_MAX: Final = 1_000  # of a lane
 SCHEDULES: Final = 64  # looked at by one command: each has the arguments of its jobs
 _TOGETHER: Final = 100  # handlers asked for in one round trip
-RECENT_MS: Final = 3_600_000  # of dead letters: what is new
+RECENT_MS: Final = 3_600_000  # of dead letters, and of the journal: what is new
+NEWEST: Final = 500  # entries of a lane's journal
+SECTIONS: Final = (
+    *("memory", "persistence", "replication", "stats", "clients"),
+    *("latencystats", "commandstats"),
+)  # of what a server says of itself
 
 
 @attrs.frozen(kw_only=True)
@@ -86,6 +99,7 @@ class LaneFacts:
     late_batches: Late = attrs.field(factory=Late)  # likewise; its keys are their ids
     late_schedules: Late = attrs.field(factory=Late)  # in `scheduled`; its keys are their names
     unreadable_schedules: tuple[str, ...] = ()
+    crons: frozenset[str] = frozenset()  # schedules that are cron expressions
     missed: Mapping[str, int] = attrs.field(factory=dict)  # times, by schedule, since it was made
     late_out: Mapping[int, float] = attrs.field(factory=dict)  # lane -> ms, messages not carried
     queues: tuple[Queue, ...] = ()
@@ -102,6 +116,9 @@ class LaneFacts:
     inboxes: Mapping[str, int] = attrs.field(factory=dict)
     looked: int = 0
     pauses: LanePauses = attrs.field(factory=LanePauses)
+    recent: tuple[JournalEntry, ...] = ()  # of the journal, within RECENT_MS, the newest first
+    lacking: Mapping[str, int] = attrs.field(factory=dict)  # members missing, by batch under way
+    kept: int = 0  # ended jobs of which the outcomes are remembered
     unread: tuple[str, ...] = ()
 
     @property
@@ -120,6 +137,15 @@ class ServerFacts:
     memory: Mapping[str, str] | None = None
     persistence: Mapping[str, str] | None = None
     replication: Mapping[str, str] | None = None
+    stats: Mapping[str, str] | None = None
+    clients: Mapping[str, str] | None = None
+    latencystats: Mapping[str, str] | None = None
+    commandstats: Mapping[str, str] | None = None
+    cluster: Mapping[str, str] = attrs.field(factory=dict)  # empty: it is in none
+
+    def sections(self) -> dict[str, Mapping[str, str] | None]:
+        """Return all by their names, as a right to them is called."""
+        return {name: getattr(self, name) for name in SECTIONS}
 
 
 @attrs.frozen(kw_only=True)
@@ -141,6 +167,9 @@ class PoolFacts:
     asked: Asked = attrs.field(factory=Asked)  # by operators
     servers: tuple[ServerFacts, ...] = ()
     plans: tuple[KeptPlan, ...] = ()
+    streams: tuple[StreamRow, ...] = ()
+    has_cron: bool = True  # cron expressions can be read here: the extra is installed
+    may_list: bool = True  # this user may look through names of keys, which leads to streams
     unread: tuple[str, ...] = ()
 
     @property
@@ -155,9 +184,13 @@ class PoolFacts:
 
 
 async def gather(
-    pipeline: Pipeline, found: Found, *, records_max: int | None = RECORDS_MAX
+    pipeline: Pipeline,
+    found: Found,
+    *,
+    records_max: int | None = RECORDS_MAX,
+    has_streams: bool = False,
 ) -> PoolFacts:
-    """Look at a pool; of its records at so many, None: at all.
+    """Look at a pool; of its records at so many, None: at all; and at its streams, if asked for.
 
     Raises:
         PoolError: The server does not answer, or refuses.
@@ -182,6 +215,7 @@ async def gather(
                 tasks.start_soon(look, number)
     prefixes = [Control(found.pool).prefix, *(Names(found.pool, n).prefix for n in sorted(lanes))]
     places = {pipeline.at(prefix): prefix for prefix in reversed(prefixes)}
+    rows, may_list = await _streams(pipeline, found) if has_streams else ((), True)
     return PoolFacts(
         pool=found.pool,
         pool_ttl_ms=round(found.ttl_s * 1000),
@@ -190,6 +224,9 @@ async def gather(
         asked=asked,
         plans=tuple(await _plans(pipeline, found, lanes, unread)),
         servers=tuple([await server_of(*each) for each in places.items()]),
+        streams=rows,
+        may_list=may_list,
+        has_cron=importlib.util.find_spec("cronsim") is not None,
         unread=tuple(unread),
     )
 
@@ -214,10 +251,27 @@ async def _plans(
     return kept
 
 
+async def _streams(pipeline: Pipeline, found: Found) -> tuple[tuple[StreamRow, ...], bool]:
+    """Read a page of the streams, and say whether this user may."""
+    try:
+        return (await stores.streams(pipeline, found)).streams, True
+    except AuthError:
+        return (), False
+
+
 async def server_of(pipeline: Pipeline, prefix: str) -> ServerFacts:
     """Read what a server says of itself, as far as its user may."""
     replies = await pipeline.replies_to(
-        [("INFO", "memory"), ("INFO", "persistence"), ("INFO", "replication")]
+        [
+            ("INFO", "memory"),
+            ("INFO", "persistence"),
+            ("INFO", "replication"),
+            ("INFO", "stats"),
+            ("INFO", "clients"),
+            ("INFO", "latencystats"),
+            ("INFO", "commandstats"),
+            *([("CLUSTER", "INFO")] if pipeline.is_of_cluster else ()),
+        ]
     )
     told = [sections(reply) if isinstance(reply, bytes) else None for reply in replies]
     for reply in replies:
@@ -231,12 +285,17 @@ async def server_of(pipeline: Pipeline, prefix: str) -> ServerFacts:
         memory=told[0],
         persistence=told[1],
         replication=told[2],
+        stats=told[3],
+        clients=told[4],
+        latencystats=told[5],
+        commandstats=told[6],
+        cluster=(told[7] or {}) if pipeline.is_of_cluster else {},
     )
 
 
 def sections(text: bytes) -> dict[str, str]:
     """Return the facts of a recorded INFO."""
-    return dict(re.findall(r"^(\w+):([^\r\n]*)", text.decode(errors="replace"), re.MULTILINE))
+    return dict(re.findall(r"^([\w|]+):([^\r\n]*)", text.decode(errors="replace"), re.MULTILINE))
 
 
 # --- one lane ---------------------------------------------------------------------------------
@@ -262,9 +321,9 @@ class _Reading:
 
     async def lane(self, records_max: int | None) -> LaneFacts:
         n = self._names
-        now_ms, flat, jobs, parked, _ = await self._ask(
+        now_ms, flat, jobs, parked, newest = await self._ask(
             *(("TIME",), ("HGETALL", n.lane), ("HLEN", n.jobs), ("ZCARD", n.parked)),
-            ("XLEN", n.journal),
+            ("XREVRANGE", n.journal, "+", "-", "COUNT", NEWEST),
         )
         told = pairs(flat)
         self._offset_ms = whole(told.get("offset", b"0"))
@@ -281,6 +340,11 @@ class _Reading:
             pauses=LanePauses.of(told),
             jobs=jobs,
             parked=parked,
+            recent=tuple(
+                journal.parse(raw, self._number)
+                for raw in newest
+                if order(raw[0])[0] > now_ms - RECENT_MS
+            ),
         )
         members = await of_lane(self._pipeline, self._unread, n, self._workers, self._now_ms)
         facts = attrs.evolve(
@@ -291,6 +355,7 @@ class _Reading:
             **await self._letters(parked),
         )
         facts = attrs.evolve(facts, **await self._schedules(facts.slack_ms))
+        facts = attrs.evolve(facts, **await self._ended(told))
         facts = attrs.evolve(facts, **await self._walk(facts, records_max))
         starts = await fields_of(self._pipeline, self._unread, n.jobs, facts.late_starts.keys)
         parsed = {
@@ -411,6 +476,29 @@ class _Reading:
         names = tuple(name.decode(errors="surrogateescape") for name in reversed(last))
         return {"parked_recently": recently, "parked_last": names}
 
+    async def _ended(self, told: Mapping[str, bytes]) -> dict[str, Any]:
+        """Read how many outcomes are remembered, and which batches under way lack members."""
+        n = self._names
+        kept, newest = await self._ask(
+            ("ZCARD", n.kept), ("ZRANGE", n.batches, 0, HEADS - 1, "REV")
+        )
+        lane = Lane(n, told.get("incarnation", b"").decode(errors="replace"))
+        lacking = dict[str, int]()
+        for raw in newest:
+            batch_id = raw.decode(errors="replace")
+            try:
+                looked = await self._pipeline.call(
+                    lane.batch_look(batch_id, members_max=0), repeatable=True
+                )
+            except StoreFault as error:
+                self._unread.append(f"{n.batch(batch_id)}: {error.problem}")
+                continue
+            except StoreLost:
+                break  # which is told by itself
+            if looked is not None and looked.head.missing and not looked.head.is_settled:
+                lacking[batch_id] = looked.head.missing
+        return {"kept": kept, "lacking": lacking}
+
     async def _schedules(self, slack_ms: int) -> dict[str, Any]:
         """Read which schedules are late, cannot be read, and have missed times."""
         n, late_ms = self._names, slack_ms + 1000 * HOLD_S
@@ -420,6 +508,7 @@ class _Reading:
             ("ZCOUNT", n.scheduled, "-inf", wall_ms - late_ms),
         )
         missed, unreadable, cursor, looked = dict[str, int](), list[str](), "0", 0
+        crons = set[str]()
         while looked < SCHEDULES_MAX:
             [reply] = await self._ask(("HSCAN", n.schedules, cursor, "COUNT", SCHEDULES))
             cursor, flat = reply or ("0", [])
@@ -429,7 +518,10 @@ class _Reading:
                 stored = parse(name, text)
                 if stored is None:
                     unreadable.append(name)
-                elif jobless := stored.head.missed + stored.head.overlapped:
+                    continue
+                if isinstance(stored.when, Cron):
+                    crons.add(name)
+                if jobless := stored.head.missed + stored.head.overlapped:
                     missed[name] = jobless
             if not cursor.strip("0"):
                 break
@@ -437,6 +529,7 @@ class _Reading:
             "late_schedules": self._late(heads, count, late_ms, wall_ms),
             "unreadable_schedules": tuple(unreadable),
             "missed": missed,
+            "crons": frozenset(crons),
         }
 
     # --- the walk ---

@@ -4,89 +4,55 @@
 
 Pure.  A rule says what it looks at, from when on that is a finding, how bad it is, and what to do;
 of each spot it names how many, for how long, some keys, and where.  A new kind of state is a row
-more.  docs/how-to/at-three-in-the-morning.md has a section for each.
-
-`fix` names what mends it by the scripts that nodes run anyway: `recover` is what any node does, so
-a client that joins for a while does it; `ttl` is the change of TTL, run again.
+more, and a page in `runbook.md`.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, get_args
 
 import attrs
 
 from pool.core.pauses import Pause, What
 from pool.core.record import Progress, Record, more_of
-from pool.names import QUEUED, key_of, lane_of, split_pair
-from pool.ops.checkup import HANDLERS_MAX, LaneFacts, Late, PoolFacts, Queue, ServerFacts
-from pool.ops.keyfacts import KeyOwner
+from pool.names import key_of, lane_of, split_pair
+from pool.ops.checkup import HANDLERS_MAX, LaneFacts, Late, PoolFacts, Queue
+from pool.ops.doctor_nodes import NODE_RULES
+from pool.ops.doctor_server import SERVER_RULES
+from pool.ops.doctor_streams import STREAM_RULES
+from pool.ops.findings import (
+    KEYS_TOLD,
+    PATIENCE_S,
+    RECOVER,
+    WHERE_TOLD,
+    Finding,
+    Rule,
+    Severity,
+    Spot,
+    ages_s,
+    id_of,
+    is_worker,
+    kill_command,
+    lane_place,
+    members_of,
+    place_of,
+    spot_of,
+    why_command,
+)
 from pool.ops.why import pause_command, resume_command, span
+from pool.settings import Settings
 
 VERSION: Final = 1  # of the JSON: raised when a field goes or means something else
-KEYS_TOLD: Final = 5
-WHERE_TOLD: Final = 5
-# What waits for longer is a finding: so long a fleet may take to come up, or to be replaced.
-PATIENCE_S: Final = 60.0
 ATTEMPTS: Final = 3  # of one job, from which on it fails in a loop
 SUSPECTED: Final = 2  # deaths of workers
 INBOX: Final = 100  # messages of one job that are not handled
-MEMORY_SHARE: Final = 0.8  # of its limit
+RESULTS_BYTES: Final = round(0.8 * Settings().results_bytes_max)
+EXTRA: Final = "pip install 'keyed-pool[schedules]'"
 QUEUED_S: Final = 600.0  # behind the live job of a key
-BACKUP_S: Final = 86_400.0  # since the last snapshot, where there is no log
-
-Severity: TypeAlias = Literal["error", "warning", "note"]
-Fix: TypeAlias = Literal["", "recover", "ttl"]
-_RECOVER: Final = "pool doctor --fix --yes"
-
-
-@attrs.frozen(kw_only=True)
-class Spot:
-    """One place where a rule holds."""
-
-    says: str
-    count: int = 1
-    oldest_s: float | None = None
-    keys: tuple[str, ...] = ()
-    where: tuple[str, ...] = ()
-    command: str = ""
-
-
-@attrs.frozen(kw_only=True)
-class Finding:
-    """What a rule has found, and what to do about it; `where` are workers, nodes, or lanes.
-
-    `severity` is error (work stands still, or may be lost), warning (it will, or goes slowly) or
-    note (worth knowing; alone it is no reason for another exit code).
-    """
-
-    rule: str
-    severity: Severity
-    says: str
-    count: int
-    oldest_s: float | None
-    keys: tuple[str, ...]
-    where: tuple[str, ...]
-    advice: str
-    command: str
-    fix: Fix
-
-
-@attrs.frozen
-class Rule:
-    """A row of the table."""
-
-    name: str
-    severity: Severity
-    looks_at: str
-    threshold: str
-    advice: str
-    find: Callable[[PoolFacts], Iterable[Spot]]
-    fix: Fix = ""
 
 
 def examine(facts: PoolFacts) -> list[Finding]:
@@ -101,74 +67,13 @@ def examine(facts: PoolFacts) -> list[Finding]:
             keys=spot.keys[:KEYS_TOLD],
             where=spot.where[:WHERE_TOLD],
             advice=rule.advice,
-            command=spot.command or (_RECOVER if rule.fix == "recover" else ""),
+            command=spot.command or (RECOVER if rule.fix == "recover" else ""),
             fix=rule.fix,
         )
         for rule in RULES
         for spot in rule.find(facts)
     ]
     return sorted(found, key=lambda each: get_args(Severity).index(each.severity))
-
-
-# --- parts ------------------------------------------------------------------------------------
-
-
-def _lane(lane: LaneFacts) -> tuple[str, ...]:
-    return (f"lane {lane.number}",)
-
-
-def _place(member: KeyOwner) -> str:
-    info = member.info
-    if info is None or not info.host:
-        return member.name
-    label = f"{info.label} " if info.label else ""
-    return f"{label}{member.name} (pid {info.pid} on {info.host})"
-
-
-def _kill(member: KeyOwner) -> str:
-    info = member.info
-    if info is None or not info.pid:
-        return "pool status"
-    return f"ssh {shlex.quote(info.host)} kill -9 {info.pid}"
-
-
-def _why(names: Sequence[str]) -> str:
-    """Name the command that says more of the first of these."""
-    if not names:
-        return "pool status"
-    first = names[0]
-    if first[:1] != QUEUED:
-        return f"pool why {shlex.quote(first)}"
-    key, job_id = split_pair(first[1:])
-    return f"pool why {shlex.quote(key)} --id {shlex.quote(job_id)}"
-
-
-def _ages_s(lane: LaneFacts, records: Iterable[Record]) -> float:
-    return max((lane.now_ms - each.accepted / 1000 for each in records), default=0.0) / 1000
-
-
-def _members(facts: PoolFacts) -> Iterator[tuple[LaneFacts, KeyOwner]]:
-    for lane in facts.lanes:
-        for member in lane.members:
-            yield lane, member
-
-
-def _is_worker(member: KeyOwner) -> bool:
-    return member.name.startswith("w")
-
-
-def _spot_of(lane: LaneFacts, found: Sequence[tuple[str, Record]], says: str) -> Iterator[Spot]:
-    """Yield one spot for records of a lane, if there are any."""
-    if found:
-        names = [name for name, _ in found]
-        yield Spot(
-            says=f"{len(found)} {says}",
-            count=len(found),
-            oldest_s=_ages_s(lane, (record for _, record in found)),
-            keys=tuple(map(key_of, names)),
-            where=_lane(lane),
-            command=_why(names),
-        )
 
 
 # --- data -------------------------------------------------------------------------------------
@@ -179,7 +84,7 @@ def _lost(facts: PoolFacts) -> Iterator[Spot]:
         if lane.is_lost and (facts.workers or lane.jobs):
             yield Spot(
                 says=f"lane {lane.number} has no data, or not those of this pool",
-                where=_lane(lane),
+                where=lane_place(lane),
                 command="pool status",
             )
 
@@ -204,7 +109,7 @@ def _astray(facts: PoolFacts) -> Iterator[Spot]:
                 says=f"{count} jobs stand where no index leads to them",
                 count=count,
                 keys=tuple(map(key_of, lane.astray)),
-                where=_lane(lane),
+                where=lane_place(lane),
             )
 
 
@@ -238,7 +143,7 @@ def _unreaped(facts: PoolFacts) -> Iterator[Spot]:
                 f"{owned} jobs",
                 count=len(late),
                 oldest_s=max(-(each.lease_s or 0.0) for each in late),
-                where=tuple(map(_place, late)),
+                where=tuple(map(place_of, late)),
             )
 
 
@@ -255,32 +160,15 @@ def _claims(facts: PoolFacts) -> Iterator[Spot]:
 
 
 def _hung(facts: PoolFacts) -> Iterator[Spot]:
-    for _, member in _members(facts):
-        if member.standing == "hung" and _is_worker(member):
+    for _, member in members_of(facts):
+        if member.standing == "hung" and is_worker(member):
             yield Spot(
-                says=f"the event loop of {_place(member)} hangs: of its {member.running} running "
+                says=f"the event loop of {place_of(member)} hangs: of its {member.running} running "
                 "jobs none moves, and it takes no others",
                 count=member.running,
-                where=(_place(member),),
-                command=_kill(member),
+                where=(place_of(member),),
+                command=kill_command(member),
             )
-
-
-def _down(facts: PoolFacts) -> Iterator[Spot]:
-    for _, member in _members(facts):
-        if member.down and member.standing not in ("fenced", "gone", "silent"):
-            mine = [each for each in facts.workers.values() if each.node == _id(member)]
-            where = [f"pid {each.pid} on {each.host}" for each in mine if each.host]
-            yield Spot(
-                says=f"{member.down} parts of node {_id(member)} have crashed and do not run again",
-                count=member.down,
-                where=(member.name, *where),
-                command="pool status",
-            )
-
-
-def _id(member: KeyOwner) -> str:
-    return member.name.rpartition(".")[0]
 
 
 def _nobody(facts: PoolFacts) -> Iterator[Spot]:
@@ -293,12 +181,12 @@ def _nobody(facts: PoolFacts) -> Iterator[Spot]:
 
 
 def _handing_over(facts: PoolFacts) -> Iterator[Spot]:
-    for _, member in _members(facts):
+    for _, member in members_of(facts):
         if member.standing == "draining" and member.running:
             yield Spot(
-                says=f"{_place(member)} leaves, and has {member.running} jobs yet",
+                says=f"{place_of(member)} leaves, and has {member.running} jobs yet",
                 count=member.running,
-                where=(_place(member),),
+                where=(place_of(member),),
             )
 
 
@@ -411,9 +299,9 @@ def _unknown(facts: PoolFacts) -> Iterator[Spot]:
             yield Spot(
                 says=f"{left} jobs wait for handlers that no node has ever registered{named}",
                 count=left,
-                oldest_s=_ages_s(lane, (record for _, record in found)) if found else None,
+                oldest_s=ages_s(lane, (record for _, record in found)) if found else None,
                 keys=tuple(name for name, _ in found),
-                where=_lane(lane),
+                where=lane_place(lane),
                 command="pool run MODULE",
             )
 
@@ -429,14 +317,14 @@ def _unassigned(facts: PoolFacts) -> Iterator[Spot]:
                     count=queue.count,
                     oldest_s=waited_s,
                     keys=queue.keys,
-                    where=_lane(lane),
+                    where=lane_place(lane),
                     command=f"pool run MODULE  # one whose handlers have {queue.handler!r}",
                 )
 
 
 def _backlog(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
-        standing = {_id(member): member for member in lane.members}
+        standing = {id_of(member): member for member in lane.members}
         for queue in lane.queues:
             if _is_paused(lane, queue):
                 continue
@@ -454,8 +342,8 @@ def _backlog(facts: PoolFacts) -> Iterator[Spot]:
                 count=queue.count,
                 oldest_s=waited_s,
                 keys=queue.keys,
-                where=tuple(f"{_place(each)}: {each.standing}" for each in able),
-                command="pool run MODULE  # further workers" if live else _why(queue.keys),
+                where=tuple(f"{place_of(each)}: {each.standing}" for each in able),
+                command="pool run MODULE  # further workers" if live else why_command(queue.keys),
             )
 
 
@@ -480,10 +368,10 @@ def _late_starts(standings: tuple[str, ...]) -> Callable[[PoolFacts], Iterator[S
                     count=len(keys),
                     oldest_s=oldest_s,
                     keys=tuple(keys),
-                    where=(_place(member),) if member is not None else (owner,),
-                    command=_kill(member)
+                    where=(place_of(member),) if member is not None else (owner,),
+                    command=kill_command(member)
                     if member is not None and word == "hung"
-                    else _why(keys)
+                    else why_command(keys)
                     if word in ("live", "closed", "cordoned", "draining")
                     else "",
                 )
@@ -506,7 +394,7 @@ def _late(
                     count=late.count,
                     oldest_s=late.oldest_ms / 1000,
                     keys=tuple(map(key, late.keys)),
-                    where=_lane(lane),
+                    where=lane_place(lane),
                 )
 
     return find
@@ -522,8 +410,17 @@ def _channel(facts: PoolFacts) -> Iterator[Spot]:
                 f"lanes {to}",
                 count=count,
                 oldest_s=max(lane.late_out.values()) / 1000,
-                where=_lane(lane),
+                where=lane_place(lane),
             )
+
+
+def _late_schedules(facts: PoolFacts) -> Iterator[Spot]:
+    """Whoever mends this by being a node here must be able to read them, too."""
+    late = {key for lane in facts.lanes for key in lane.late_schedules.keys if key in lane.crons}
+    find = _late(attrgetter("late_schedules"), "schedules are due and nobody fired them")
+    for spot in find(facts):
+        lacks = not facts.has_cron and bool(late.intersection(spot.keys))
+        yield attrs.evolve(spot, command=EXTRA) if lacks else spot
 
 
 def _unreadable_schedules(facts: PoolFacts) -> Iterator[Spot]:
@@ -534,7 +431,7 @@ def _unreadable_schedules(facts: PoolFacts) -> Iterator[Spot]:
                 says=f"{len(names)} schedules cannot be read, and fire no more",
                 count=len(names),
                 keys=names,
-                where=_lane(lane),
+                where=lane_place(lane),
                 command=f"pool schedules remove {shlex.quote(names[0])}",
             )
 
@@ -564,6 +461,20 @@ def _held_plans(facts: PoolFacts) -> Iterator[Spot]:
             )
 
 
+def _lacking(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        if lane.lacking:
+            ids = sorted(lane.lacking, key=lambda each: -lane.lacking[each])
+            yield Spot(
+                says=f"{len(ids)} batches under way lack members that are not there and never will "
+                f"be, the most {lane.lacking[ids[0]]}",
+                count=sum(lane.lacking.values()),
+                keys=tuple(ids),
+                where=lane_place(lane),
+                command=f"pool batches show {shlex.quote(ids[0])}",
+            )
+
+
 def _failing_plans(facts: PoolFacts) -> Iterator[Spot]:
     for plan in facts.plans:
         if plan.turn.problem:
@@ -580,7 +491,7 @@ def _retries(facts: PoolFacts) -> Iterator[Spot]:
             for each in lane.records
             if each[1].state == "waiting" and each[1].attempt > 1 and each[1].attempt <= ATTEMPTS
         ]
-        yield from _spot_of(lane, found, "jobs wait for their next attempt")
+        yield from spot_of(lane, found, "jobs wait for their next attempt")
 
 
 def _failing(facts: PoolFacts) -> Iterator[Spot]:
@@ -593,7 +504,7 @@ def _failing(facts: PoolFacts) -> Iterator[Spot]:
             most = max(record.attempt for _, record in found)
             last = next((record.error for _, record in reversed(found) if record.error), "")
             words = f"jobs of {handler!r} fail again and again, at attempt {most}"
-            yield from _spot_of(lane, found, f"{words}: {last}" if last else words)
+            yield from spot_of(lane, found, f"{words}: {last}" if last else words)
 
 
 # --- what runs --------------------------------------------------------------------------------
@@ -614,13 +525,13 @@ def _past_limit(lane: LaneFacts, record: Record, *, is_progress: bool) -> bool:
 def _too_long(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         found = [x for x in lane.records if _past_limit(lane, x[1], is_progress=False)]
-        yield from _spot_of(lane, found, "jobs run longer than their timeout_s, and do not end")
+        yield from spot_of(lane, found, "jobs run longer than their timeout_s, and do not end")
 
 
 def _no_progress(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         found = [x for x in lane.records if _past_limit(lane, x[1], is_progress=True)]
-        yield from _spot_of(lane, found, "jobs have made no progress for longer than they may")
+        yield from spot_of(lane, found, "jobs have made no progress for longer than they may")
 
 
 def _stopping(facts: PoolFacts) -> Iterator[Spot]:
@@ -631,16 +542,16 @@ def _stopping(facts: PoolFacts) -> Iterator[Spot]:
             if record.intent and record.owner:
                 by_owner[record.owner].append((name, record))
         for owner, found in by_owner.items():
-            place = _place(standing[owner]) if owner in standing else owner
+            place = place_of(standing[owner]) if owner in standing else owner
             says = f"jobs were told to end, and have not: {place} has them"
-            for spot in _spot_of(lane, found, says):
+            for spot in spot_of(lane, found, says):
                 yield attrs.evolve(spot, where=(place,))
 
 
 def _suspects(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         found = [each for each in lane.records if each[1].marks.deaths >= SUSPECTED]
-        yield from _spot_of(lane, found, f"jobs were aboard at {SUSPECTED} crashes or more")
+        yield from spot_of(lane, found, f"jobs were aboard at {SUSPECTED} crashes or more")
 
 
 def _queued(facts: PoolFacts) -> Iterator[Spot]:
@@ -648,9 +559,9 @@ def _queued(facts: PoolFacts) -> Iterator[Spot]:
         found = [
             each
             for each in lane.records
-            if each[1].state == "queued" and _ages_s(lane, [each[1]]) > QUEUED_S
+            if each[1].state == "queued" and ages_s(lane, [each[1]]) > QUEUED_S
         ]
-        yield from _spot_of(lane, found, f"jobs have stood behind their key's for {span(QUEUED_S)}")
+        yield from spot_of(lane, found, f"jobs have stood behind their key's for {span(QUEUED_S)}")
 
 
 def _inboxes(facts: PoolFacts) -> Iterator[Spot]:
@@ -663,9 +574,21 @@ def _inboxes(facts: PoolFacts) -> Iterator[Spot]:
                 f"the most {full[keys[0]]}",
                 count=sum(full.values()),
                 keys=tuple(keys),
-                where=_lane(lane),
-                command=_why(keys),
+                where=lane_place(lane),
+                command=why_command(keys),
             )
+
+
+def _results(facts: PoolFacts) -> Iterator[Spot]:
+    kept = sum(lane.kept for lane in facts.lanes)
+    kept_bytes = sum(lane.counters.get("results", 0) for lane in facts.lanes)
+    if kept_bytes >= RESULTS_BYTES:
+        yield Spot(
+            says=f"outcomes of {kept_bytes / 2**20:.0f} MiB are kept, in {kept} parts: beyond "
+            "results_bytes_max none is kept longer than retry_window_s",
+            count=kept,
+            command="pool rates",
+        )
 
 
 def _parked(facts: PoolFacts) -> Iterator[Spot]:
@@ -679,124 +602,6 @@ def _parked(facts: PoolFacts) -> Iterator[Spot]:
             keys=tuple(dict.fromkeys(last)),
             command="pool parked list",
         )
-
-
-# --- the server -------------------------------------------------------------------------------
-
-
-def _rights(facts: PoolFacts) -> Iterator[Spot]:
-    for server in facts.servers:
-        told = (server.memory, server.persistence, server.replication)
-        names = ("memory", "persistence", "replication")
-        missing = [name for name, section in zip(names, told, strict=True) if section is None]
-        if missing:
-            yield Spot(
-                says=f"this user may not ask the server for {', '.join(missing)}: nothing is "
-                "known of that",
-                count=len(missing),
-                where=(server.of,),
-                command=f"pool acl {facts.pool}",
-            )
-
-
-def _number(section: object, name: str) -> float | None:
-    text = section.get(name, "") if isinstance(section, dict) else ""
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _policy(facts: PoolFacts) -> Iterator[Spot]:
-    for server in facts.servers:
-        policy = (server.memory or {}).get("maxmemory_policy", "noeviction")
-        if policy != "noeviction":
-            yield Spot(
-                says=f"maxmemory-policy is {policy}: it may evict jobs",
-                where=(server.of,),
-                command="redis-cli CONFIG SET maxmemory-policy noeviction",
-            )
-
-
-def _memory(facts: PoolFacts) -> Iterator[Spot]:
-    for server in facts.servers:
-        used, most = (_number(server.memory, name) for name in ("used_memory", "maxmemory"))
-        if used is not None and most and used > MEMORY_SHARE * most:
-            yield Spot(
-                says=f"{used / 2**20:.0f} of {most / 2**20:.0f} MiB are used, "
-                f"{100 * used / most:.0f} %: dispatches are refused when it is full",
-                where=(server.of,),
-                command=f"redis-cli CONFIG SET maxmemory {2 * most:.0f}",
-            )
-
-
-def _unlimited(facts: PoolFacts) -> Iterator[Spot]:
-    for server in facts.servers:
-        if _number(server.memory, "maxmemory") == 0:
-            yield Spot(
-                says="maxmemory is not set: the system kills the server when it is full",
-                where=(server.of,),
-                command="redis-cli CONFIG SET maxmemory 2gb",
-            )
-
-
-def _failed_saves(facts: PoolFacts) -> Iterator[Spot]:
-    names = ("rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status")
-    for server in facts.servers:
-        failed = [each for each in names if (server.persistence or {}).get(each, "ok") != "ok"]
-        if failed:
-            yield Spot(
-                says=f"the server could not write its data: {', '.join(failed)}",
-                count=len(failed),
-                where=(server.of,),
-                command="redis-cli INFO persistence",
-            )
-
-
-def _persistence(facts: PoolFacts) -> Iterator[Spot]:
-    for server in facts.servers:
-        if (server.persistence or {}).get("aof_enabled") == "0":
-            yield Spot(
-                says="there is no append-only file: what was accepted since the last snapshot is "
-                "lost when the server ends",
-                where=(server.of,),
-                command="redis-cli CONFIG SET appendonly yes",
-            )
-
-
-def _replicas(server: ServerFacts) -> list[dict[str, str]]:
-    told = [text for name, text in (server.replication or {}).items() if name.startswith("slave")]
-    parts = [dict(word.partition("=")[::2] for word in text.split(",")) for text in told]
-    return [each for each in parts if "lag" in each]
-
-
-def _min_replicas(facts: PoolFacts) -> Iterator[Spot]:
-    for server in facts.servers:
-        if _replicas(server) and "min_slaves_good_slaves" not in (server.replication or {}):
-            yield Spot(
-                says=f"it has {len(_replicas(server))} replicas and min-replicas-to-write is 0: a "
-                "primary that is cut off goes on accepting what will be lost",
-                where=(server.of,),
-                command="redis-cli CONFIG SET min-replicas-to-write 1",
-            )
-
-
-def _lag(facts: PoolFacts) -> Iterator[Spot]:
-    ttl_s = max((lane.ttl_ms for lane in facts.lanes), default=10_000) / 1000
-    for server in facts.servers:
-        late = [
-            each
-            for each in _replicas(server)
-            if each.get("state") != "online" or float(each["lag"] or 0) > ttl_s / 2
-        ]
-        if late:
-            yield Spot(
-                says=f"{len(late)} replicas are behind, by up to "
-                f"{max(float(each['lag'] or 0) for each in late):.0f} s, or not connected",
-                count=len(late),
-                where=tuple(f"{each.get('ip')}:{each.get('port')}" for each in late),
-                command="redis-cli INFO replication",
-            )
 
 
 # --- the table --------------------------------------------------------------------------------
@@ -884,15 +689,7 @@ RULES: Final = (
         "`job.run_blocking()`.",
         _hung,
     ),
-    Rule(
-        "parts-down",
-        "error",
-        "what each node says with its renewals",
-        "parts that crashed and do not run again yet",
-        "Its log has the cause, `actor.crashed`. A node that cannot go on ends by itself; restart "
-        "one that does not.",
-        _down,
-    ),
+    *NODE_RULES,
     Rule(
         "paused",
         "warning",
@@ -1004,13 +801,22 @@ RULES: Final = (
         "recover",
     ),
     Rule(
+        "batch-lacks",
+        "warning",
+        "the 20 newest batches of each lane",
+        "members missing, and it has not ended",
+        "These jobs are lost, with their lane's data or with who was to dispatch them: the batch "
+        "counts them as missing. Dispatch what they were for again, or cancel the batch.",
+        _lacking,
+    ),
+    Rule(
         "schedule-late",
         "error",
         "the times of schedules",
         "due for longer than a TTL and two seconds",
         "Nobody sweeps, or no node can read them (a cron expression needs the extra `schedules`): "
         "a node that joins with it fires them.",
-        _late(attrgetter("late_schedules"), "schedules are due and nobody fired them"),
+        _late_schedules,
         "recover",
     ),
     Rule(
@@ -1105,6 +911,16 @@ RULES: Final = (
         _parked,
     ),
     Rule(
+        "results-kept",
+        "note",
+        "the bytes of outcomes that lanes remember",
+        "over 80 % of results_bytes_max as it is by default",
+        "Results that nobody fetches fill the server: return None, give the handler a shorter "
+        "`retention_s`, or set `results_bytes_max`.",
+        _results,
+    ),
+    *STREAM_RULES,
+    Rule(
         "retrying",
         "note",
         "jobs that wait for their second or third attempt",
@@ -1129,68 +945,5 @@ RULES: Final = (
         "Nothing needs to be done: it lasts `grace_s` at most.",
         _handing_over,
     ),
-    Rule(
-        "server-evicts",
-        "error",
-        "the server's maxmemory-policy",
-        "any but noeviction",
-        "Set it, in its configuration file too.",
-        _policy,
-    ),
-    Rule(
-        "server-memory",
-        "error",
-        "the server's memory beside its limit",
-        "over 80 %",
-        "Find out what fills it (a backlog, results, dead letters), or give it more.",
-        _memory,
-    ),
-    Rule(
-        "server-no-limit",
-        "note",
-        "the server's maxmemory",
-        "not set",
-        "Set it, so that a full server refuses instead of being killed.",
-        _unlimited,
-    ),
-    Rule(
-        "server-cannot-save",
-        "error",
-        "how the server's last writes of its data ended",
-        "any but ok",
-        "Its disk is full, or it may not fork: see its log.",
-        _failed_saves,
-    ),
-    Rule(
-        "server-no-log",
-        "note",
-        "the server's append-only file",
-        "not there",
-        "Decide what `accepted` is to survive; see the page about durability.",
-        _persistence,
-    ),
-    Rule(
-        "server-min-replicas",
-        "warning",
-        "replicas, and min-replicas-to-write",
-        "there are some, and it is 0",
-        "Set it, and min-replicas-max-lag below half of the TTL.",
-        _min_replicas,
-    ),
-    Rule(
-        "server-lag",
-        "warning",
-        "replicas",
-        "behind by more than half of the TTL, or not connected",
-        "What they lack is lost in a failover: look at that replica and its line.",
-        _lag,
-    ),
-    Rule(
-        "rights",
-        "note",
-        "what this user may ask the server for",
-        "a section of INFO is refused",
-        "Give the user the rules that `pool acl` prints.",
-        _rights,
-    ),
+    *SERVER_RULES,
 )

@@ -299,7 +299,7 @@ async def _identities(
             lease_s=round(lease_s, 3),
             running=owned,
             pending=granted,
-            down=opening.down if opening is not None else 0,
+            down=opening.ails.down if opening is not None else 0,
             is_hung=opening is not None and opening.takes is None,
         )
         for name, lease_s, owned, granted, opening, claim in zip(

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from pool.core.ailing import WELL, Ails
 from pool.core.followers import Followed, parse
 from pool.core.ids import member_name
 from pool.core.journal import JournalEntry
@@ -75,7 +76,7 @@ class KeyOwner:
     takes: int | None = 0
     running: int = 0
     pending: int = 0
-    down: int = 0  # of a node: how many of its parts have crashed, and do not run again yet
+    ails: Ails = WELL  # of a node, as it says
 
     @property
     def standing(self) -> Standing:
@@ -346,7 +347,7 @@ async def owners(
                 takes=opening.takes if is_open and opening is not None else 0,
                 running=sizes[i],
                 pending=sizes[len(names) + i],
-                down=opening.down if is_open and opening is not None else 0,
+                ails=opening.ails if is_open and opening is not None else WELL,
             )
         )
     return found

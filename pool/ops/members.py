@@ -215,7 +215,7 @@ def _node(node: str, lanes: Sequence[KeyOwner], workers: Sequence[WorkerRow]) ->
         pid=first.pid if first else 0,
         version=first.version if first else "",
         standing=_standing(lanes, is_node=True),
-        down=max((each.down for each in lanes), default=0),
+        down=max((each.ails.down for each in lanes), default=0),
         workers=len(workers),
         running=sum(each.running for each in workers),
         pending=sum(each.pending for each in workers),

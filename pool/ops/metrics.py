@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from pool import checks
+from pool.core.ailing import Recent
 from pool.core.settlement import TOO_LONG
 from pool.errors import ConfigError
 from pool.events import (
@@ -136,7 +137,7 @@ class Metrics(Meter):
         self._taken_over = 0
         self._renewals = [0, 0]  # all, and those that failed
         self._lag, self._calls, self._pauses = Durations(), Durations(), Durations()
-        self._pause_began_s = 0.0
+        self._pause_began_s, self._recent_pauses = 0.0, Recent()
 
     # --- what is told of ----------------------------------------------------------------------
 
@@ -207,6 +208,10 @@ class Metrics(Meter):
         self._lag.add(lag_s)
         self._tell("pool_loop_lag_seconds", lag_s)
 
+    def pause_s(self) -> float:
+        """Return the longest pause of the last minute or two."""
+        return self._recent_pauses.read(time.perf_counter()).most
+
     def renewed(self, took_s: float, failed: int, of: int) -> None:
         """Count renewals; as `turned()`."""
         self._renewals[0] += of
@@ -228,7 +233,9 @@ class Metrics(Meter):
         if phase == "start":
             self._pause_began_s = time.perf_counter()
         elif self._pause_began_s:
-            self._pauses.add(time.perf_counter() - self._pause_began_s)
+            now_s = time.perf_counter()
+            self._pauses.add(now_s - self._pause_began_s)
+            self._recent_pauses.add(now_s - self._pause_began_s, now_s)
 
     def _tell(self, name: str, value: float, **labels: str) -> None:
         if self._callback is not None:

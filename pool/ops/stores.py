@@ -9,18 +9,22 @@ That needs a right that nodes have not, see `pool acl --operator`.  Nothing is w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
 
 from pool.core.digits import number_or
+from pool.core.ids import order
+from pool.core.journal import ZERO
 from pool.names import Control, Names
 from pool.ops.inspect import Found, all_of, whole
 from pool.redis.pipeline import Pipeline
 
 PAGE_KEYS: Final = 20_000  # names of a server's keys that are looked through for one page
 SCANNED: Final = 1_000  # by one command: some 0.3 ms
+_ID: Final = re.compile(r"\d{1,20}-\d{1,20}")
 _AT: Final = 4  # words of a map's place, see lib/at.lua
 
 
@@ -49,13 +53,19 @@ class MapRows:
 
 @attrs.frozen(kw_only=True)
 class SinkRow:
-    """A sink of a stream: `lag` events were not given to it yet, `held` were and are not done."""
+    """A sink of a stream: `lag` events were not given to it yet, `held` were and are not done.
+
+    The first that was not given was added `waits_s` ago (None: there is none); `silent_s` ago a
+    consumer said last that it is there (None: none ever has).
+    """
 
     name: str
     consumers: int
     lag: int | None
     held: int
     parked: int
+    waits_s: float | None = None
+    silent_s: float | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -173,8 +183,23 @@ async def _stream(pipeline: Pipeline, control: Control, name: str) -> StreamRow 
             ("XINFO", "GROUPS", events),
         ],
     )
-    letters_of = [control.sink_parked(name, _text(group, "name")) for group in groups]
-    parked = await all_of(pipeline, [], [("XLEN", each) for each in letters_of])
+    sinks = [_text(group, "name") for group in groups]
+    now_ms, *facts = await all_of(
+        pipeline,
+        [],
+        [
+            ("TIME",),
+            *(("XLEN", control.sink_parked(name, each)) for each in sinks),
+            *(("HGET", control.sink(name, each), "seen") for each in sinks),
+            *(("XRANGE", events, f"({_given(each)}", "+", "COUNT", 1) for each in groups),
+        ],
+    )
+    count = len(groups)
+    parked, seen, first = facts[:count], facts[count : 2 * count], facts[2 * count :]
+
+    def ago_s(ms: int) -> float | None:
+        return round(max(0, now_ms - ms) / 1000, 3) if ms else None
+
     return StreamRow(
         name=name,
         length=length,
@@ -186,10 +211,18 @@ async def _stream(pipeline: Pipeline, control: Control, name: str) -> StreamRow 
                 lag=None if group.get("lag") is None else int(group["lag"]),
                 held=int(group.get("pending") or 0),
                 parked=letters,
+                waits_s=ago_s(order(behind[0][0])[0]) if behind else None,
+                silent_s=ago_s(whole(at_ms or b"0")),
             )
-            for group, letters in zip(groups, parked, strict=True)
+            for group, letters, at_ms, behind in zip(groups, parked, seen, first, strict=True)
         ),
     )
+
+
+def _given(group: dict[str, Any]) -> str:
+    """Return the id of the last event that a group was given; of another hand's: the first."""
+    text = _text(group, "last-delivered-id")
+    return text if _ID.fullmatch(text) else ZERO
 
 
 def _text(facts: dict[str, Any], name: str) -> str:

@@ -16,7 +16,8 @@ import attrs
 from pool.core.pauses import Cordon, Pause
 from pool.ops import checkup, inspect, members
 from pool.ops.checkup import PoolFacts
-from pool.ops.doctor import Finding, examine
+from pool.ops.doctor import examine
+from pool.ops.findings import Finding
 from pool.ops.inspect import Found, Oldest, View
 from pool.ops.members import NodeRow, WorkerRow
 from pool.redis.pipeline import Pipeline

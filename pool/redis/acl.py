@@ -30,8 +30,10 @@ _LOOKING: Final = frozenset(
     {
         *("hgetall", "hlen", "hmget", "hset", "hstrlen", "llen", "time", "xinfo|groups"),
         *("zcard", "zcount", "zmscore", "zrange", "zrank"),
-        # What becomes of the data when the server ends, and whether a replica has them.
+        # What becomes of the data when the server ends, whether a replica has them, what it had to
+        # refuse or cut off, and what takes it long.
         *("info|commandstats", "info|persistence", "info|replication"),
+        *("info|clients", "info|latencystats", "info|stats", "cluster|info", "xrevrange"),
     }
 )
 _LISTING: Final = frozenset({"hget", "hscan", "sscan", "xrange"})  # Node.jobs

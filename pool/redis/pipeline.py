@@ -158,6 +158,11 @@ class Pipeline:
         self._drained = anyio.Event()
         self._running_body: RunningBody
 
+    @property
+    def is_of_cluster(self) -> bool:
+        """Whether the server is one of a cluster."""
+        return self._is_of_cluster
+
     @classmethod
     async def open(
         cls,

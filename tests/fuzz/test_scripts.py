@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 
+from pool.core.ailing import Ails
 from pool.core.options import Options
 from pool.core.record import Record
 from pool.names import Names
@@ -193,7 +194,7 @@ def test_no_script_raises_whatever_stands_in_the_lane(
 
 def _renewal(lane: Lane, number: int) -> ScriptCall:
     takes = {"n1.1": IS_NODE, "w1.1": KEYS, "w2.1": KEYS}
-    return lane.renew(takes, {"h": Options()}, seq=number + 1, term=0, down=number % 2)
+    return lane.renew(takes, {"h": Options()}, seq=number + 1, term=0, ails=Ails(down=number % 2))
 
 
 def _use(bench: Bench, mutator: Mutator, number: int) -> None:

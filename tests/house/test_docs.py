@@ -6,6 +6,7 @@ That what stands in them can be done is tested in tests/ops/test_pages.py.
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ import pool.pauses
 import pool.plans
 import pool.sync
 from pool.core.timing import Timing
+from pool.ops import runbook
 from pool.ops.cli.explain import kinds
+from pool.ops.doctor import RULES
 from pool.runtime.session import CLOSE_BUDGET_S
 from pool.settings import Settings
 from tools import reference
@@ -73,8 +76,21 @@ def test_every_family_of_errors_has_a_title() -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
+    """Those of findings are led to from their table."""
     told = re.findall(r"[\w./-]+\.md", yaml.safe_dump(navigation()))
+    told += [f"findings/{rule.name}.md" for rule in RULES]
     assert sorted(told) == sorted(name_of(path) for path in PAGES)
+
+
+def test_every_finding_has_a_section_in_the_runbook_and_no_other_does() -> None:
+    """Why it is so, what to do, how to see that it is over; what is left out has no page."""
+    text = (ROOT / "pool/ops/runbook.md").read_text("utf-8")
+    assert re.findall(r"^# (\S+)$", text, re.MULTILINE) == [rule.name for rule in RULES]
+    assert list(runbook.pages()) == [rule.name for rule in RULES]
+    for page in runbook.pages().values():
+        for text in (page.why, page.do, page.over):
+            assert len(text) > 10, page.name
+            assert not re.search(r"^(Why|Do|Over): ", text, re.MULTILINE), page.name
 
 
 def test_events_that_are_named_exist() -> None:
@@ -110,3 +126,15 @@ def is_attribute(name: str) -> bool:
 
 def navigation() -> object:
     return yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
+
+
+def test_an_extra_that_is_missing_is_said_by_the_line_that_installs_it() -> None:
+    """As a shell takes it: some take brackets for a pattern."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    known = set(extras["optional-dependencies"])
+    for path in [*(ROOT / "pool").rglob("*.py"), *(ROOT / "pool").rglob("*.md"), *PAGES]:
+        text = path.read_text("utf-8")
+        for line in re.findall(r".*keyed-pool\[.*", text):
+            named = re.findall(r"pip install (?:-\w+ )*['\"]keyed-pool\[([\w,]+)\]", line)
+            assert len(named) == line.count("keyed-pool["), f"{path.name}: {line}"
+            assert {extra for each in named for extra in each.split(",")} <= known, line

@@ -31,7 +31,8 @@ SCRIPTS = [
 # The connection's own, which are no calls: the wire and the port look at their replies.  And INFO,
 # which is text for people: `ops/checkup.py` takes of it what it knows.
 OWN = {"info|memory", "cluster|slots", "script|load", "evalsha"}
-OWN |= {"info|commandstats", "info|persistence", "info|replication"}
+OWN |= {"info|commandstats", "info|persistence", "info|replication", "cluster|info"}
+OWN |= {"info|clients", "info|latencystats", "info|stats"}
 
 
 def compared(tree: ast.AST) -> Iterator[object]:
@@ -103,6 +104,7 @@ FIT: dict[str, Any] = {
     "TIME": [b"1", b"2000"],
     "XADD": None,
     "XRANGE": [[b"1-0", [b"n", b"v"]]],
+    "XREVRANGE": [[b"1-0", [b"n", b"v"]]],
 }
 UNFIT: tuple[Any, ...] = (
     *(-1, 1.5, True, {b"a": 1}, [1], [None], [[]], [[b"x"]], [b"a", [b"b"]], [b"a", b"b", b"c"]),

@@ -17,9 +17,12 @@ from pool.errors import (
     NoSuchMember,
     NotStarted,
     PoolError,
+    StoreLost,
     TooManyPaused,
+    UnknownHandler,
 )
 from pool.events import (
+    DataLost,
     JobsPaused,
     JobsResumed,
     MemberCordoned,
@@ -109,6 +112,73 @@ async def test_what_is_paused_is_accepted_and_goes_on_when_it_is_resumed(
     await fleet.seen(JobsResumed, what=what)
     assert await node.pauses() == ()
     assert flags(fleet, lanes) == [None] * lanes
+
+
+@pytest.mark.parametrize("what", ["pool", "handler", "key"])
+async def test_a_lane_that_lost_its_data_is_paused_from_its_first_moment(
+    fleet: Fleet, diary: Diary, lanes: int, what: str
+) -> None:
+    """Whoever makes it anew has a copy of what was asked for: not one job is granted there."""
+    fleet.is_audited = False  # of what the other lanes had for this one
+    node, _ = [await fleet.node(handlers(diary), lanes=lanes) for _ in range(2)]
+    key = next(f"k{n}" for n in range(99) if lane_of(f"k{n}", lanes) == 0)
+    which: dict[str, Any] = {"pool": {}, "handler": {"handler": "note"}, "key": {"key": key}}[what]
+    await node.pause(**which, reason="a test")
+    before: Any = fleet.client.hgetall(fleet.names.lane)
+    fleet.client.delete(*fleet.client.keys(f"{fleet.names.prefix}*"))
+    ref = None
+    with anyio.fail_after(60):
+        while ref is None:  # until a node has made the lane anew it takes nothing
+            try:
+                ref = await node.dispatch("note", key)
+            except StoreLost:
+                await anyio.sleep(0.001)
+        while len(fleet.client.zrange(fleet.names.keepalive, 0, -1)) < 4:  # noqa: ASYNC110
+            await anyio.sleep(0.01)  # both have joined it
+    assert (await ref.status()).state == "unassigned"
+    after: Any = fleet.client.hgetall(fleet.names.lane)
+    assert after[b"incarnation"] != before[b"incarnation"]
+    assert {k: v for k, v in after.items() if k.startswith(b"paused")} == {
+        k: v for k, v in before.items() if k.startswith(b"paused")
+    }
+    with pytest.raises(NotStarted):
+        await ref.started(timeout_s=0.2)
+    assert diary.entries == []
+    await node.resume(**which)
+    assert await ref.result(timeout_s=60) == key
+    assert flags(fleet, lanes) == [None] * lanes
+
+
+async def test_a_pool_that_was_lost_as_a_whole_stays_paused_and_cordoned(
+    fleet: Fleet, diary: Diary, lanes: int
+) -> None:
+    """Who makes it anew remembers what was asked for; told once, as it never ended."""
+    node, client = await fleet.node(handlers(diary), lanes=lanes), await fleet.node()
+    await node.pause(reason="a test")
+    await client.cordon(node.id)
+    await fleet.seen(JobsPaused, times=2)
+    every = fleet.client.scan_iter(match=f"pool:{{{fleet.pool}*", count=1000)
+    fleet.client.delete(*every)
+    await fleet.seen(DataLost, times=2)
+    ref = None
+    with anyio.fail_after(60):
+        while ref is None:
+            try:
+                ref = await client.dispatch("note", "k1")
+            except (StoreLost, UnknownHandler):
+                await anyio.sleep(0.01)
+    with pytest.raises(NotStarted):
+        await ref.started(timeout_s=0.2)
+    assert [each.reason for each in await client.pauses()] == ["a test"]
+    assert [each.id for each in await client.cordons()] == [node.id]
+    await fleet.until(lambda: flags(fleet, lanes) == [b"p|"] * lanes)
+    await client.resume()
+    with pytest.raises(NotStarted):
+        await ref.started(timeout_s=0.2)
+    await client.uncordon(node.id)
+    assert await ref.result(timeout_s=60) == "k1"
+    assert flags(fleet, lanes) == [None] * lanes
+    assert len(fleet.all_seen(JobsPaused)) == 2
 
 
 async def test_nodes_hear_of_a_resume_and_wait_for_no_renewal(

@@ -28,8 +28,9 @@ from pool.names import WORKERS, Control
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.cli.batches import bar
 from pool.ops.cli.parser import make
+from pool.ops.cli.shapes import SHAPES, faults
 from pool.ops.cli.status import fetch
-from pool.ops.doctor import Finding
+from pool.ops.findings import Finding
 from pool.redis.url import Url
 from pool.settings import Settings
 from pool.version import __version__
@@ -438,7 +439,9 @@ async def test_batches_are_listed_waited_for_and_cancelled(
     async def told(*words: str, code: int = OK) -> Any:
         capsys.readouterr()
         assert await anyio.to_thread.run_sync(main, ["batches", *words, *where, "--json"]) == code
-        return json.loads(capsys.readouterr().out)
+        found = json.loads(capsys.readouterr().out)
+        assert list(faults(found, SHAPES[f"batches {words[0]}"])) == []
+        return found
 
     async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
         for name in ("b1", "b2"):
@@ -485,7 +488,9 @@ async def test_dead_letters_are_listed_mended_replayed_and_discarded(
     async def told(*words: str, code: int = OK) -> Any:
         capsys.readouterr()
         assert await anyio.to_thread.run_sync(main, ["parked", *words, *where, "--json"]) == code
-        return json.loads(capsys.readouterr().out)
+        found = json.loads(capsys.readouterr().out)
+        assert list(faults(found, SHAPES[f"parked {words[0]}"])) == []
+        return found
 
     async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
         refs: list[Any] = [await node.dispatch("add", f"k{i}", "x", two=i) for i in range(3)]

@@ -11,6 +11,7 @@ import pytest
 
 from pool import Handlers, Job, Node
 from pool.ops.cli import FINDING, OK, USAGE, main
+from pool.ops.cli.shapes import SHAPES, faults
 
 
 @pytest.mark.anyio
@@ -35,7 +36,9 @@ async def test_a_plan_is_looked_at_tried_and_confirmed(
         return capsys.readouterr().out
 
     async def told(*words: str, code: int = OK) -> Any:
-        return json.loads(await said(*words, "--json", code=code))
+        found = json.loads(await said(*words, "--json", code=code))
+        assert list(faults(found, SHAPES[f"plans {words[0]}"])) == []
+        return found
 
     async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
         with anyio.fail_after(60):
@@ -62,6 +65,7 @@ async def test_a_plan_is_looked_at_tried_and_confirmed(
         wanted.clear()
         assert (await told("apply", "feeds", code=FINDING))["ok"] is False
         assert (await told("confirm", "feeds", "--anything"))["plan"]["last"]["stopped"] == 2
+        assert (await told("diff", "feeds"))["diff"]["kept"] == 0
         assert await said("show", "nothing", code=FINDING) == ""
         for wrong in ([], ["--token", "t", "--anything"]):
             assert await said("confirm", "feeds", *wrong, code=USAGE) == ""

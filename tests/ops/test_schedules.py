@@ -12,6 +12,7 @@ import pytest
 
 from pool import Handlers, Job, Node
 from pool.ops.cli import FINDING, OK, USAGE, main
+from pool.ops.cli.shapes import SHAPES, faults
 from pool.schedules import At, Cron, Every
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +39,9 @@ async def test_schedules_are_seen_and_changed_from_the_command_line(
         return capsys.readouterr().out
 
     async def told(*words: str) -> Any:
-        return json.loads(await said(*words, "--json"))
+        found = json.loads(await said(*words, "--json"))
+        assert list(faults(found, SHAPES[f"schedules {words[0]}"])) == []
+        return found
 
     async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
         await node.schedule("nightly", Cron("0 3 * * *", tz="Europe/Paris"), report, "k", 7)
@@ -60,11 +63,15 @@ async def test_schedules_are_seen_and_changed_from_the_command_line(
         made = await told("trigger", "nightly")
         ref = await node.job("k", made["job_id"])
         assert await ref.result(timeout_s=30) == 7
+        assert (await told("show", "nightly"))["schedule"]["next_at"] is None
+        assert (await told("pause", "nightly"))["schedule"] == "nightly"
         assert "nightly is resumed" in await said("resume", "nightly")
+        assert (await told("resume", "nightly"))["schedule"] == "nightly"
         assert (await node.schedules.show("nightly")).fired == 0
         holding = await node.dispatch(hold, "k")
         await said("trigger", "nightly", code=FINDING)
         await holding.stop()
         assert "nightly is removed" in await said("remove", "nightly")
+        assert (await told("remove", "often"))["schedule"] == "often"
         await said("remove", "nightly", code=FINDING)
         await said("show", "a b", code=USAGE)

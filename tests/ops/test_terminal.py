@@ -24,7 +24,7 @@ from pool.ops.cli import main
 from pool.ops.cli.parked import _line as letter_line
 from pool.ops.cli.parked import _lines as letter_lines
 from pool.ops.cli.status import lines as status_lines
-from pool.ops.doctor import Finding
+from pool.ops.findings import Finding
 from pool.ops.inspect import Oldest
 from pool.ops.members import NodeRow, WorkerRow
 from pool.ops.summary import PoolStatus

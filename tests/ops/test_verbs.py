@@ -19,6 +19,7 @@ from pool.jobs.job import Job
 from pool.jobs.node import Node
 from pool.ops import admin, browse, inspect
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
+from pool.ops.cli.parser import make
 from pool.ops.cli.shapes import SHAPES, faults
 from pool.redis.url import Url
 from pool.settings import Settings
@@ -435,3 +436,15 @@ async def test_a_pool_is_purged_whole_and_nothing_else(
         assert (told["jobs"], told["keys"]) == (3, len(before) - 1)
         assert keys() == {other.encode()}
         assert "has no pool" in await stage.told("purge", pool_name, "--yes", code=USAGE)
+
+
+def test_every_verb_of_a_group_has_a_shape() -> None:
+    """So that none comes without its object being told of."""
+    groups = make(is_whole=True)._subparsers
+    assert groups is not None
+    found = set()
+    for name, parser in groups._group_actions[0].choices.items():  # type: ignore[union-attr]
+        for inner in parser._subparsers._group_actions if parser._subparsers is not None else ():
+            found |= {f"{name} {verb}" for verb in inner.choices or ()}
+    found -= {each for each in found if each.startswith("journal ")}
+    assert found == {each for each in SHAPES if " " in each}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
+from pool.core.ailing import Ails
 from pool.core.followers import Follows
 from pool.core.options import Options
 from pool.core.pauses import Pause
@@ -247,7 +248,7 @@ FREEING: dict[str, Make] = {
     "release": _release,
     "grant": _grant,
     "reap grant": _reap_grant,
-    "renew": lambda b: b.renew_call({"n1.1": -1, "w1.1": 5}, down=1),
+    "renew": lambda b: b.renew_call({"n1.1": -1, "w1.1": 5}, ails=Ails(down=1)),
     "fence": _fence,
     "reap": _reap,
     "reap all": _reap_all,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
+from pool.core.ailing import Ails
 from pool.core.options import Options
 from pool.redis.commands.calls import Target
 from pool.redis.commands.member import Renewal, Ttl, registered, renewal
@@ -565,16 +566,17 @@ def test_what_somebody_else_wrote_into_open_is_set_right(bench: Bench, junk: str
     assert bench.audit() == []
 
 
-def test_a_node_says_how_many_of_its_parts_are_down(bench: Bench) -> None:
+def test_a_node_says_what_ails_it(bench: Bench) -> None:
     """13.1: as long as any are; a late renewal neither brings the number back nor takes it away."""
-    bench.run(bench.renew_call({"n1.1": -1}, seq=5, down=2))
+    bench.run(bench.renew_call({"n1.1": -1}, seq=5, ails=Ails(down=2)))
     assert bench.opening("n1") == "1|0|5|2"
     assert bench.audit() == []
     bench.run(bench.renew_call({"n1.1": -1}, seq=4))
     assert bench.opening("n1") == "1|0|5|2"
     bench.run(bench.renew_call({"n1.1": -1}, seq=6))
     assert bench.opening("n1") == ""
-    bench.run(bench.renew_call({"n1.1": -1}, seq=7, down=1))
+    bench.run(bench.renew_call({"n1.1": -1}, seq=7, ails=Ails(down=1, lag_ms=300)))
+    assert bench.opening("n1") == "1|0|7|1,300"
     bench.end_lease("n1.1")
     bench.fence(holder="n2.1")
     assert bench.opening("n1") == ""

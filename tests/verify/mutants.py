@@ -35,6 +35,7 @@ import attrs
 
 from tests.verify.batch_mutants import BATCH_MUTANTS
 from tests.verify.cli_mutants import CLI_MUTANTS
+from tests.verify.doctor_mutants import DOCTOR_MUTANTS
 from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.pause_mutants import PAUSE_MUTANTS
@@ -76,7 +77,13 @@ class Mutant:
 MUTANTS: Final = (
     *(
         Mutant(**each)
-        for each in (*METRIC_MUTANTS, *PLAN_MUTANTS, *SCHEDULE_MUTANTS, *PAUSE_MUTANTS)
+        for each in (
+            *METRIC_MUTANTS,
+            *PLAN_MUTANTS,
+            *SCHEDULE_MUTANTS,
+            *PAUSE_MUTANTS,
+            *DOCTOR_MUTANTS,
+        )
     ),
     *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS)),
     Mutant(

@@ -23,6 +23,12 @@ lines, other lanes, schedules and letters: all of that is made, and waits.  Time
 counting.  A service that runs is not moved to a better place meanwhile; one that its worker gives
 up waits.
 
+A lane that lost its data is paused again by the step that makes it anew (join.lua), as its maker's
+copy of `workers` says: before that it grants nothing, as it is not there.  Of a pool that was lost
+as a whole, who makes it anew writes what was asked for first.  What remains is what the maker has
+not heard of: a pause, or a resume, of the moment before, or a copy that was fetched between the two
+steps.  `doctor` compares, and tells it.
+
 A cordon is an entry alone:
 
     !cordon ID --the node's copy--> it takes 0 keys, which each of its renewals says anew, then its

@@ -98,12 +98,25 @@ class Announcer:
         """Put all entries back, before our own copy of `workers` is fetched without them."""
         async with self._writing:
             entries = [Set(w.id.encode(), self._entry_of(w)) for w in self._mine()]
-            # What operators ask for is in no worker's hand: whoever has a copy puts it back.
-            asked = self.context.roster.asked
-            entries += [Set(each.entry, each.pack()) for each in asked.pauses.values()]
-            entries += [Set(each.entry, each.pack()) for each in asked.cordons.values()]
+            entries += self._asked()
             if entries:
                 await self.replica.write(entries, repeatable=True)
+
+    async def write_asked(self, generation: str) -> None:
+        """Put what operators ask for into the pool that we made in the place of one that is lost.
+
+        Nobody has fetched that yet who would take it for what stands.
+        """
+        entries = self._asked()
+        if entries:
+            pipeline = self.context.pipeline
+            await self.replica.stored.write(pipeline, generation, entries, repeatable=True)
+
+    def _asked(self) -> list[Set]:
+        """Return what is in no worker's hand: whoever has a copy puts it back."""
+        asked = self.context.roster.asked
+        pauses = [Set(each.entry, each.pack()) for each in asked.pauses.values()]
+        return pauses + [Set(each.entry, each.pack()) for each in asked.cordons.values()]
 
     def look(self) -> None:
         """Write again what of ours is missing in `workers`, or stands there otherwise.

@@ -5,10 +5,10 @@
             at once: the plan changed, the loop hangs, the loop turns again
 
 What is true for a while is not announced but said with every renewal: how many keys each worker
-takes, how many parts of the node are down; what workers know only when the number registered is not
-what it was.  What changes makes another plan, and what was lost on the way, or deleted by hand, is
-said again a period later.  Renewals are counted (seq): of two that contradict each other the later
-one counts, in whatever order they arrive.
+takes, and what ails the node; what workers know only when the number registered is not what it was.
+What changes makes another plan, and what was lost on the way, or deleted by hand, is said again a
+period later.  Renewals are counted (seq): of two that contradict each other the later one counts,
+in whatever order they arrive.
 
 In a cluster each lane has a thread: a primary that hangs must not take the others' leases along.
 The thread knows nothing but its plan, and nothing of a user's runs in it: a loop that hangs keeps
@@ -35,6 +35,7 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
+from pool.core.ailing import Ails, Recent
 from pool.core.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
 from pool.core.options import Options
 from pool.core.timing import Timing
@@ -110,6 +111,7 @@ class KeepAlive(Actor[Message]):
     on: LaneHandlers
     begun: Callable[[LaneState], list[ScriptCall]]  # by threads: what acknowledges all that has
     down: Callable[[], int] = lambda: 0  # by threads: how many parts of the node are down
+    copies: Callable[[], int] = lambda: 0  # how many copies of maps are behind
     # One thread for each place where lanes are: one in all, but in a cluster one per lane.
     _plans: dict[Url, _Plan] = attrs.field(init=False, factory=dict)
     _threads: dict[Url, RunningBody] = attrs.field(init=False, factory=dict)
@@ -127,6 +129,9 @@ class KeepAlive(Actor[Message]):
     _told_turns: int = attrs.field(init=False, default=-1)  # ... when a hang was told last
     _asked: set[Url] = attrs.field(init=False, factory=set)  # to renew before the period is over
     _away: set[int] = attrs.field(init=False, factory=set)
+    _lag: Recent = attrs.field(init=False, factory=Recent)  # of the loop, which adds
+    _renewals: Recent = attrs.field(init=False, factory=Recent)  # 1: it failed; likewise
+    _behind: int = attrs.field(init=False, default=0)  # copies, by the loop
 
     # --- for the node -------------------------------------------------------------------------
 
@@ -256,6 +261,9 @@ class KeepAlive(Actor[Message]):
 
     def _on_answer(self, answer: _Answer) -> None:
         now_s, sent = self.context.io.clock(), answer.round
+        for reply in answer.replies:
+            self._renewals.add(float(isinstance(reply, PoolError)), now_s)
+        self._behind = self.copies()
         if self.context.meter is not None:
             failed = sum(isinstance(reply, PoolError) for reply in answer.replies)
             took_s = answer.heard_s - answer.sent_s
@@ -364,8 +372,12 @@ class KeepAlive(Actor[Message]):
                 self.on.on_resume(state)
 
     def _hear(self, pulse: Pulse, number: int) -> None:
-        if self.context.meter is not None and pulse.heard != number:
-            self.context.meter.turned(max(0.0, self.context.io.clock() - pulse.sent_s))
+        if pulse.heard != number:
+            now_s = self.context.io.clock()
+            lag_s = max(0.0, now_s - pulse.sent_s)
+            self._lag.add(lag_s, now_s)
+            if self.context.meter is not None:
+                self.context.meter.turned(lag_s)
         pulse.heard = number
         self._turns += 1
 
@@ -424,7 +436,7 @@ class KeepAlive(Actor[Message]):
 
     def _calls(self, sent: _Round, known: set[int], now_s: float) -> list[ScriptCall]:
         """Return one renewal per lane; `known`: lanes where the loop may be said to hang."""
-        plan, down, calls = sent.plan, self.down(), []
+        plan, ails, calls = sent.plan, self._ails(now_s), []
         for state, takes, is_said in zip(plan.states, plan.takes, sent.said, strict=True):
             is_known = state.number in known
             most = math.inf if is_known or not sent.is_hung else 0
@@ -434,12 +446,22 @@ class KeepAlive(Actor[Message]):
                 seq=sent.seq,
                 term=state.lease.term,
                 is_hung=is_known,
-                down=down,
+                ails=ails,
                 told=state.time.told(now_s),
                 who=self.context.node_id,
             )
             calls.append(call)
         return calls
+
+    def _ails(self, now_s: float) -> Ails:
+        meter = self.context.meter
+        return Ails.of(
+            down=self.down(),
+            lag=self._lag.read(now_s),
+            pause_s=meter.pause_s() if meter is not None else 0.0,
+            renewals=self._renewals.read(now_s),
+            copies=self._behind,
+        )
 
     async def _look_after_loop(self, sent: _Round, body_io: BodyIO, until_s: float) -> bool:
         """Sleep until the next round is due, and watch whether the loop still turns.

@@ -66,6 +66,7 @@ from pool.redis.commands.calls import IS_NODE, Target
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import Left, Registered
 from pool.redis.commands.opening import PoolConfig, generation_of_pool
+from pool.redis.commands.pausing import LanePauses
 from pool.runtime.actor import Actor
 from pool.runtime.pool_config import open_pool
 
@@ -126,6 +127,7 @@ class Membership(Actor[Message]):
     _news: anyio.Event = attrs.field(init=False, factory=anyio.Event)  # of the next try to join
     _is_joining: bool = attrs.field(init=False, default=False)  # else nobody has asked for it yet
     _is_opening: bool = attrs.field(init=False, default=False)
+    _made: str = attrs.field(init=False, default="")  # generation of the pool that we made anew
     _returning: set[tuple[int, str]] = attrs.field(init=False, factory=set)  # lane and worker
     # by lane, who our workers were there: no job must be blamed for their deaths
     _former: dict[int, list[str]] = attrs.field(init=False, factory=dict)
@@ -419,7 +421,7 @@ class Membership(Actor[Message]):
         text = await context.pipeline.execute("HGET", state.lane.names.lane, "incarnation")
         there = (text or b"").decode(errors="replace")
         if there != state.lane.generation or not there:
-            made = await open_pool(context)
+            made = await self._open_pool()
             if made.generation != context.generation:
                 self._begin_anew(made)
                 return
@@ -451,7 +453,7 @@ class Membership(Actor[Message]):
         try:
             while True:
                 try:
-                    made = await open_pool(self.context)
+                    made = await self._open_pool()
                     if made.generation == self.context.generation:
                         await self.announcer.write_again()
                 except PoolError as error:
@@ -464,6 +466,15 @@ class Membership(Actor[Message]):
                     return
         finally:
             self._is_opening = False
+
+    async def _open_pool(self) -> PoolConfig:
+        """Make the pool anew if it is gone; one that we made has what operators ask for first."""
+        made = await open_pool(self.context)
+        if made.wrote:
+            self._made = made.generation
+        if made.generation == self._made != self.context.generation:
+            await self.announcer.write_asked(made.generation)
+        return made
 
     def _begin_anew(self, made: PoolConfig) -> None:
         """The data of before are gone: no lease of ours is left, all take the next number.
@@ -571,6 +582,7 @@ class Membership(Actor[Message]):
             not_after_ms=not_after_ms,
             pool_ttl_ms=context.timing.ttl_ms,
             stale=stale,
+            paused=self._paused_in(state),
         )
         told: Registered = await context.pipeline.call(call, repeatable=True)
         if context.lanes[state.number] is not state:
@@ -603,6 +615,11 @@ class Membership(Actor[Message]):
                 lease = attrs.evolve(lease, phase="fenced")
             state.lease = lease
             context.retime()
+
+    def _paused_in(self, state: LaneState) -> str:
+        """Return what a lane that we make begins with."""
+        pauses = self.context.roster.asked.pauses.values()
+        return LanePauses.asked_for(pauses, state.number, len(self.context.lanes)).pack()
 
     async def _thaw(self, state: LaneState) -> None:
         """Say who our workers were in a lane before: nobody killed them."""

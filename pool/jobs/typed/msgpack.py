@@ -75,7 +75,7 @@ class _Typed:
         """
         msgspec = _package()
         if msgspec is None:
-            must = "the codec 'msgspec' needs the extra: pip install keyed-pool[msgspec]"
+            must = "the codec 'msgspec' needs the extra: pip install 'keyed-pool[msgspec]'"
             raise ConfigError(setting="codec", problem=must)
         try:
             encoder = msgspec.msgpack.Encoder(enc_hook=_to_wire)

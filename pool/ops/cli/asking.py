@@ -109,6 +109,15 @@ def tell(args: argparse.Namespace, shape: Any, lines: Iterable[str], *, ok: bool
     return 0 if ok else 1
 
 
+@attrs.frozen
+class VerbSaid:
+    """What a verb has to say: its shape as JSON, or lines; whether that is all that was wanted."""
+
+    shape: Any
+    lines: Iterable[str]
+    is_done: bool = True
+
+
 def as_facts(facts: dict[str, Any]) -> dict[str, Any]:
     """Return facts as JSON can have them."""
     try:

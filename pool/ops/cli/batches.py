@@ -6,10 +6,9 @@ It joins the pool as a client for as long as it works.  In a terminal, waiting d
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import attrs
@@ -18,9 +17,28 @@ from pool.core.batches import ENDS
 from pool.jobs.client.batch_ref import BatchStatus
 from pool.jobs.node import Node
 from pool.names import check_batch, check_pool
-from pool.ops.cli.asking import check_there, reachable
+from pool.ops.cli.asking import VerbSaid, check_there, reachable, tell
 from pool.ops.terminal import redraw, write
 from pool.redis.url import Url
+
+
+@attrs.frozen(kw_only=True)
+class BatchesTold:
+    """The newest batches."""
+
+    v: int = 1
+    pool: str
+    batches: tuple[BatchStatus, ...]
+
+
+@attrs.frozen(kw_only=True)
+class BatchTold:
+    """One batch."""
+
+    v: int = 1
+    pool: str
+    batch: BatchStatus
+
 
 _BAR: Final = 30  # characters
 
@@ -31,29 +49,29 @@ def run(args: argparse.Namespace) -> int:
     if args.verb != "list":
         check_batch(args.id)
     with reachable(args.url) as url:
-        facts, lines, code = anyio.run(_run, args, url)
-    write([json.dumps({"ok": code == 0, **facts})] if args.json else lines)
-    return code
+        said = anyio.run(_run, args, url)
+    return tell(args, said.shape, said.lines, ok=said.is_done)
 
 
-async def _run(args: argparse.Namespace, url: Url) -> tuple[dict[str, Any], list[str], int]:
+async def _run(args: argparse.Namespace, url: Url) -> VerbSaid:
     await check_there(args.pool, url)
     async with Node(args.pool, url.credentials.text, observers=()) as node:
         if args.verb == "list":
             found = await node.batches.list(newest=args.newest)
             lines = [*map(_line, found), f"{len(found)} batches"]
-            return {"batches": list(map(attrs.asdict, found))}, lines, 0
+            return VerbSaid(BatchesTold(pool=args.pool, batches=tuple(found)), lines)
         ref = node.batches.get(args.id)
         if args.verb == "cancel":
             await ref.cancel(args.cause)
         if not args.wait:
             status = await ref.status()
-            return {"batch": attrs.asdict(status)}, _lines(status), 0
+            return VerbSaid(BatchTold(pool=args.pool, batch=status), _lines(status))
         is_seen = sys.stderr.isatty() and not args.json
         status = await ref.wait(on_progress=_draw if is_seen else None)
         if is_seen:
             write([""], sys.stderr)
-        return {"batch": attrs.asdict(status)}, _lines(status), int(status.state != "done")
+        is_done = status.state == "done"
+        return VerbSaid(BatchTold(pool=args.pool, batch=status), _lines(status), is_done)
 
 
 def _draw(status: BatchStatus) -> None:

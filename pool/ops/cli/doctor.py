@@ -24,7 +24,8 @@ from pool.ops import inspect
 from pool.ops.checkup import RECORDS_MAX, PoolFacts, gather
 from pool.ops.cli import ttl
 from pool.ops.cli.asking import reachable
-from pool.ops.doctor import VERSION, Finding, examine
+from pool.ops.doctor import VERSION, examine
+from pool.ops.findings import Finding
 from pool.ops.inspect import Found
 from pool.ops.terminal import Safe, is_coloured, painted, plain, write
 from pool.ops.why import span
@@ -64,16 +65,24 @@ def run(args: argparse.Namespace) -> int:
     if args.yes and not args.fix:
         raise ConfigError(setting="yes", problem="--yes says yes to --fix, which is not there")
     with reachable(args.url) as url:
-        told = anyio.run(diagnose, args.pool, url, args.all, args.fix, args.yes)
+        told = anyio.run(diagnose, args.pool, url, args.all, args.fix, args.yes, args.streams)
     as_json = {"ok": told.is_well, **attrs.asdict(told)}
     write([json.dumps(as_json)] if args.json else lines(told))
     return 0 if told.is_well else 1
 
 
 async def diagnose(
-    pool: str, url: Url, is_all: bool = False, is_fix: bool = False, is_sure: bool = False
+    pool: str,
+    url: Url,
+    is_all: bool = False,
+    is_fix: bool = False,
+    is_sure: bool = False,
+    has_streams: bool = False,
 ) -> Diagnosis:
     """Look at a pool, and mend what can be mended if that is asked for.
+
+    At its streams only if that is asked for: names of keys lead there, and who may not list them
+    is noted by the server.
 
     Raises:
         StoreUnavailable, AuthError, UnsupportedServer: The server cannot be asked.
@@ -81,7 +90,7 @@ async def diagnose(
     """
     async with inspect.opened(pool, url) as (pipeline, found):
         records_max = None if is_all else RECORDS_MAX
-        facts = await gather(pipeline, found, records_max=records_max)
+        facts = await gather(pipeline, found, records_max=records_max, has_streams=has_streams)
         findings = examine(facts)
         if not is_fix or not is_sure:
             return _diagnosis(facts, findings, is_dry=is_fix)
@@ -90,7 +99,7 @@ async def diagnose(
             await ttl.change(pipeline, found, found.ttl_s)
         if any(each.fix == "recover" for each in findings):
             await _recover(pipeline, found, url, records_max)
-        facts = await gather(pipeline, found, records_max=records_max)
+        facts = await gather(pipeline, found, records_max=records_max, has_streams=has_streams)
         findings = examine(facts)
         left = {(each.rule, each.where) for each in findings}
         mended = [each for each in before if each.fix and (each.rule, each.where) not in left]
@@ -141,6 +150,8 @@ def lines(told: Diagnosis) -> Iterator[str]:
         yield "nothing is wrong"
     for each in told.findings:
         yield from finding_lines(each, has_advice=True)
+    if told.findings:
+        yield f"pool explain {told.findings[0].rule} says more of the first"
     if told.is_dry:
         fixable = [each for each in told.findings if each.fix]
         if fixable:

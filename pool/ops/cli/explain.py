@@ -1,4 +1,4 @@
-"""`pool explain`: an error's entry in the documentation, where there is none at hand."""
+"""`pool explain`: what the documentation says of an error or a finding, where it is not at hand."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import difflib
 import inspect
 import json
 from collections.abc import Iterator
+from typing import Final
 
 import attrs
 
 from pool import errors
 from pool.errors import InvalidOption, PoolError, shown
+from pool.ops.doctor import RULES
+from pool.ops.findings import SEVERITIES, Rule
+from pool.ops.runbook import pages, plain
 from pool.ops.terminal import write
+
+RULES_BY_NAME: Final = {rule.name: rule for rule in RULES}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,6 +27,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidOption: There is no such error; `problem` names those that are spelled alike.
     """
+    rule = RULES_BY_NAME.get(args.error)
+    if rule is not None:
+        write([json.dumps(finding_facts(rule))] if args.json else finding_lines(rule))
+        return 0
     kind = find(args.error)
     write([json.dumps(facts(kind))] if args.json else text(kind).split("\n"))
     return 0
@@ -36,12 +46,48 @@ def kinds() -> Iterator[type[PoolError]]:
 def find(word: str) -> type[PoolError]:
     """Return the error of this code or class name, whatever their case."""
     words = {name.lower(): kind for kind in kinds() for name in (kind.code, kind.__name__)}
+    names = [*words, *RULES_BY_NAME]
     wanted = word.strip("[]").lower()
     if wanted in words:
         return words[wanted]
-    near = dict.fromkeys(words[each].code for each in difflib.get_close_matches(wanted, words))
-    problem = "it is no code and no class" + (f"; is it {' or '.join(near)}?" if near else "")
+    near = dict.fromkeys(
+        words[each].code if each in words else each
+        for each in difflib.get_close_matches(wanted, names)
+    )
+    problem = "it is no code, no class and no finding" + (
+        f"; is it {' or '.join(near)}?" if near else ""
+    )
     raise InvalidOption(option="CODE", value=shown(word), problem=problem)
+
+
+def finding_facts(rule: Rule) -> dict[str, str]:
+    """Return what there is to say of a finding."""
+    page = pages()[rule.name]
+    return {
+        "finding": rule.name,
+        "severity": rule.severity,
+        "looks_at": rule.looks_at,
+        "threshold": rule.threshold,
+        "advice": rule.advice,
+        "fix": rule.fix,
+        "why": plain(page.why),
+        "do": plain(page.do),
+        "over": plain(page.over),
+    }
+
+
+def finding_lines(rule: Rule) -> list[str]:
+    """Return it for people."""
+    it = finding_facts(rule)
+    article = "an" if rule.severity == "error" else "a"
+    return [
+        f"{rule.name}, {article} {rule.severity}: {SEVERITIES[rule.severity]}",
+        *("", f"looks at  {it['looks_at']}", f"found     {it['threshold']}"),
+        *("", it["why"]),
+        *("", f"What to do: {it['advice']} {it['do']}"),
+        *(["", f"pool doctor --fix --yes mends it ({rule.fix})."] if rule.fix else []),
+        *("", f"It is over: {it['over']}"),
+    ]
 
 
 def facts(kind: type[PoolError]) -> dict[str, object]:

@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -18,20 +19,46 @@ from pool.errors import ConfigError
 from pool.jobs.client.parked import DeadLetters, ManyReplayed, ParkedJob
 from pool.jobs.node import Node
 from pool.names import check_pool
-from pool.ops.cli.asking import as_facts, check_there, reachable
-from pool.ops.terminal import write
+from pool.ops.cli.asking import VerbSaid, check_there, reachable, tell
 from pool.redis.url import Url
 
 T = TypeVar("T")
 
 
-@attrs.frozen
-class _Said:
-    """What is printed: as JSON, or in lines; and whether that is all that was asked for."""
+@attrs.frozen(kw_only=True)
+class LettersTold:
+    """A page of dead letters; `looked_at` of them were looked at for it, `cursor` leads on."""
 
-    facts: dict[str, Any]
-    lines: list[str]
-    is_done: bool = True
+    v: int = 1
+    pool: str
+    jobs: tuple[ParkedJob, ...]
+    cursor: str
+    looked_at: int
+
+
+@attrs.frozen(kw_only=True)
+class LetterTold:
+    """One dead letter, with its history."""
+
+    v: int = 1
+    pool: str
+    job: ParkedJob
+
+
+@attrs.frozen(kw_only=True)
+class LettersChanged:
+    """How many dead letters were changed, replayed or discarded, or would be.
+
+    Of those that were `refused` the first 100 reasons are told.  `job_id` is what one that was
+    replayed is called now.
+    """
+
+    v: int = 1
+    pool: str
+    count: int
+    refused: int = 0
+    reasons: tuple[str, ...] = ()
+    job_id: str = ""
 
 
 @attrs.frozen
@@ -53,8 +80,7 @@ def run(args: argparse.Namespace) -> int:
     edited = _edited(args) if args.verb == "edit" else None
     with reachable(args.url) as url:
         said = anyio.run(_run, args, url, edited)
-    write([json.dumps({"ok": said.is_done, **said.facts})] if args.json else said.lines)
-    return 0 if said.is_done else 1
+    return tell(args, said.shape, said.lines, ok=said.is_done)
 
 
 def _of_all(args: argparse.Namespace) -> list[str]:
@@ -98,10 +124,11 @@ async def _edit(parked: DeadLetters, args: argparse.Namespace, edited: _Edited) 
     await parked.edit(args.key, args.id, *given, **named)
 
 
-async def _run(args: argparse.Namespace, url: Url, edited: _Edited | None) -> _Said:
+async def _run(args: argparse.Namespace, url: Url, edited: _Edited | None) -> VerbSaid:
     await check_there(args.pool, url)
     async with Node(args.pool, url.credentials.text, observers=()) as node:
-        parked = node.parked
+        parked, pool = node.parked, args.pool
+        changed = partial(LettersChanged, pool=pool)
         wanted: dict[str, Any] = {}
         if hasattr(args, "prefix"):
             wanted = {
@@ -118,21 +145,24 @@ async def _run(args: argparse.Namespace, url: Url, edited: _Edited | None) -> _S
                 lines.append(f"{len(page.jobs)} letters; looked at {page.looked_at}")
                 if page.cursor:
                     lines.append(f"there are more: --cursor {page.cursor!r}")
-                facts = {"jobs": list(map(_facts, page.jobs)), "cursor": page.cursor}
-                return _Said({**facts, "looked_at": page.looked_at}, lines)
+                told = LettersTold(
+                    pool=pool, jobs=page.jobs, cursor=page.cursor, looked_at=page.looked_at
+                )
+                return VerbSaid(told, lines)
             case "show":
                 job = await parked.show(args.key, args.id)
-                return _Said({"job": _facts(job)}, _lines(job))
+                return VerbSaid(LetterTold(pool=pool, job=job), _lines(job))
             case "edit":
                 assert edited is not None, "it was read before"
                 await _edit(parked, args, edited)
-                return _Said({}, ["its arguments are these from now on"])
+                return VerbSaid(changed(count=1), ["its arguments are these from now on"])
             case "replay" if args.all:
                 many = await parked.replay_all(**wanted, rate=args.rate, dry_run=args.dry_run)
-                return _many(many, is_dry=args.dry_run)
+                return _many(pool, many, is_dry=args.dry_run)
             case "replay":
                 ref = await parked.replay(args.key, args.id)
-                return _Said({"job_id": ref.job_id}, [f"it is job {ref.job_id} now"])
+                told_id = f"it is job {ref.job_id} now"
+                return VerbSaid(changed(count=1, job_id=ref.job_id), [told_id])
             case "discard" if args.all:
                 if not (args.yes or args.dry_run):
                     count = await parked.discard_all(**wanted, dry_run=True)
@@ -140,21 +170,18 @@ async def _run(args: argparse.Namespace, url: Url, edited: _Edited | None) -> _S
                     raise ConfigError(setting="yes", problem=problem)
                 count = await parked.discard_all(**wanted, dry_run=args.dry_run)
                 word = "would be discarded" if args.dry_run else "discarded"
-                return _Said({"count": count}, [f"{count} letters {word}"])
+                return VerbSaid(changed(count=count), [f"{count} letters {word}"])
         await parked.discard(args.key, args.id)
-        return _Said({"count": 1}, ["1 letter discarded"])
+        return VerbSaid(changed(count=1), ["1 letter discarded"])
 
 
-def _many(many: ManyReplayed, *, is_dry: bool) -> _Said:
+def _many(pool: str, many: ManyReplayed, *, is_dry: bool) -> VerbSaid:
     word = "would be replayed" if is_dry else "replayed"
     lines = [f"{many.count} letters {word}, {many.refused} refused"]
     lines += [f"! {reason}" for reason in many.reasons]
-    facts = {"count": many.count, "refused": many.refused}
-    return _Said({**facts, "reasons": list(map(str, many.reasons))}, lines, not many.refused)
-
-
-def _facts(job: ParkedJob) -> dict[str, Any]:
-    return as_facts(attrs.asdict(job))
+    reasons = tuple(map(str, many.reasons))
+    told = LettersChanged(pool=pool, count=many.count, refused=many.refused, reasons=reasons)
+    return VerbSaid(told, lines, not many.refused)
 
 
 def _line(job: ParkedJob) -> str:

@@ -68,6 +68,9 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
 
     doctor = _command(commands, "doctor", "say what is wrong with a pool, and what mends it")
     doctor.add_argument("--all", action="store_true", help="walk over all jobs, not over 20,000")
+    doctor.add_argument(
+        "--streams", action="store_true", help="look at streams and sinks, too: see acl --operator"
+    )
     doctor.add_argument("--fix", action="store_true", help="say what this command could mend")
     doctor.add_argument("--yes", action="store_true", help="with --fix: and mend it")
     _add_pool(doctor)
@@ -92,8 +95,10 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
         "--operator", action="store_true", help="as well what `maps`, `streams` and `purge` need"
     )
 
-    explain = _command(commands, "explain", "say more about an error")
-    explain.add_argument("error", metavar="CODE", help="as printed in brackets, or the class")
+    explain = _command(commands, "explain", "say more about an error, or a finding of doctor")
+    explain.add_argument(
+        "error", metavar="CODE", help="as printed in brackets, the class, or a finding"
+    )
 
     completion = _command(commands, "completion", "print what a shell needs to complete our words")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose")

@@ -6,20 +6,60 @@ It joins the pool as a client for as long as it works.
 from __future__ import annotations
 
 import argparse
-import json
 from datetime import UTC, datetime
-from typing import Any
 
 import anyio
 import attrs
 
+from pool.core.plans import PlanTurn
 from pool.errors import ConfigError, NoSuchPlan
 from pool.jobs.client.plan_ref import PlanDiff, PlanStatus
 from pool.jobs.node import Node
 from pool.names import check_pool
-from pool.ops.cli.asking import check_there, reachable
-from pool.ops.terminal import write
+from pool.ops.cli.asking import VerbSaid, check_there, reachable, tell
 from pool.redis.url import Url
+
+
+@attrs.frozen(kw_only=True)
+class PlanTold:
+    """A plan.  `state`, `owner` and `why` are those of the job that keeps it, `version` is its
+    producer's, `last` how its last turn went; `is_well`: it runs, holds nothing, had no problem.
+    """
+
+    plan: str
+    is_well: bool
+    state: str
+    owner: str
+    version: int
+    why: str
+    last: PlanTurn
+
+
+@attrs.frozen(kw_only=True)
+class PlansTold:
+    """The plans of a pool."""
+
+    v: int = 1
+    pool: str
+    plans: tuple[PlanTold, ...]
+
+
+@attrs.frozen(kw_only=True)
+class PlanShown:
+    """One plan."""
+
+    v: int = 1
+    pool: str
+    plan: PlanTold
+
+
+@attrs.frozen(kw_only=True)
+class PlanCompared:
+    """What a plan's next turn would do."""
+
+    v: int = 1
+    pool: str
+    diff: PlanDiff
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,31 +68,32 @@ def run(args: argparse.Namespace) -> int:
     if args.verb == "confirm" and args.anything == (args.token is not None):
         raise ConfigError(setting="confirm", problem="give --token, or --anything")
     with reachable(args.url) as url:
-        facts, lines, is_well = anyio.run(_run, args, url)
-    write([json.dumps({"ok": is_well, **facts})] if args.json else lines)
-    return 0 if is_well else 1
+        said = anyio.run(_run, args, url)
+    return tell(args, said.shape, said.lines, ok=said.is_done)
 
 
-async def _run(args: argparse.Namespace, url: Url) -> tuple[dict[str, Any], list[str], bool]:
+async def _run(args: argparse.Namespace, url: Url) -> VerbSaid:
     await check_there(args.pool, url)
     async with Node(args.pool, url.credentials.text, observers=()) as node:
         if args.verb == "list":
-            return await _list(node)
+            return await _list(args.pool, node)
         plan = node.plan(args.name)
         match args.verb:
             case "diff":
                 diff = await plan.diff(args.timeout)
-                return {"diff": attrs.asdict(diff)}, _diff_lines(diff), not diff.is_held
+                told = PlanCompared(pool=args.pool, diff=diff)
+                return VerbSaid(told, _diff_lines(diff), not diff.is_held)
             case "show":
                 status = await plan.status()
             case "apply":
                 status = await plan.apply(args.timeout)
             case _:
                 status = await plan.confirm(args.token, args.timeout)
-        return {"plan": _facts(status)}, _lines(status), _is_well(status)
+        shown = PlanShown(pool=args.pool, plan=_told(status))
+        return VerbSaid(shown, _lines(status), _is_well(status))
 
 
-async def _list(node: Node) -> tuple[dict[str, Any], list[str], bool]:
+async def _list(pool: str, node: Node) -> VerbSaid:
     found = list[PlanStatus]()
     for name in await node.plans():
         try:
@@ -60,15 +101,16 @@ async def _list(node: Node) -> tuple[dict[str, Any], list[str], bool]:
         except NoSuchPlan:
             continue  # its job has just ended
     lines = [f"{len(found)} plans", *(_lines(each)[0] for each in found)]
-    return {"plans": list(map(_facts, found))}, lines, all(map(_is_well, found))
+    told = PlansTold(pool=pool, plans=tuple(map(_told, found)))
+    return VerbSaid(told, lines, all(map(_is_well, found)))
 
 
 def _is_well(status: PlanStatus) -> bool:
     return status.state == "running" and not (status.last.held or status.last.problem)
 
 
-def _facts(status: PlanStatus) -> dict[str, Any]:
-    return {"ok": _is_well(status), **attrs.asdict(status)}
+def _told(status: PlanStatus) -> PlanTold:
+    return PlanTold(is_well=_is_well(status), **attrs.asdict(status, recurse=False))
 
 
 def _lines(status: PlanStatus) -> list[str]:

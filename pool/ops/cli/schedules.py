@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from datetime import datetime
 from typing import Any
 
@@ -15,17 +14,70 @@ from pool.errors import ConfigError
 from pool.jobs.client.schedules import Schedule
 from pool.jobs.node import Node
 from pool.names import check_pool
-from pool.ops.cli.asking import as_facts, check_there, reachable
-from pool.ops.terminal import write
+from pool.ops.cli.asking import VerbSaid, check_there, reachable, tell
 from pool.redis.url import Url
 
 
-@attrs.frozen
-class _Said:
-    """What is printed: as JSON, or in lines."""
+@attrs.frozen(kw_only=True)
+class ScheduleTold:
+    """A schedule.  `when` is said in words; `next_at` is null while it is paused.
 
-    facts: dict[str, Any]
-    lines: list[str]
+    Of its times `fired` have made jobs, `missed` none as nobody could fire them, and `overlapped`
+    none as their key had a job.  `args` and `kwargs` are null where they cannot be read.
+    """
+
+    name: str
+    when: str
+    handler: str
+    key: str
+    is_paused: bool
+    next_at: datetime | None
+    last_at: datetime | None
+    fired: int
+    missed: int
+    overlapped: int
+    args: tuple[Any, ...] | None
+    kwargs: dict[str, Any] | None
+
+
+@attrs.frozen(kw_only=True)
+class SchedulesTold:
+    """A page of schedules; `cursor` leads on, and is empty behind the last one."""
+
+    v: int = 1
+    pool: str
+    schedules: tuple[ScheduleTold, ...]
+    cursor: str
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleShown:
+    """One schedule, and its next times; `note` says why they cannot be told."""
+
+    v: int = 1
+    pool: str
+    schedule: ScheduleTold
+    next: tuple[datetime, ...]
+    note: str
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleTriggered:
+    """The job that a schedule made now."""
+
+    v: int = 1
+    pool: str
+    key: str
+    job_id: str
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleChanged:
+    """Which schedule is paused, resumed or removed now."""
+
+    v: int = 1
+    pool: str
+    schedule: str
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,14 +85,13 @@ def run(args: argparse.Namespace) -> int:
     check_pool(args.pool)
     with reachable(args.url) as url:
         said = anyio.run(_run, args, url)
-    write([json.dumps({"ok": True, **said.facts})] if args.json else said.lines)
-    return 0
+    return tell(args, said.shape, said.lines)
 
 
-async def _run(args: argparse.Namespace, url: Url) -> _Said:
+async def _run(args: argparse.Namespace, url: Url) -> VerbSaid:
     await check_there(args.pool, url)
     async with Node(args.pool, url.credentials.text, observers=()) as node:
-        schedules = node.schedules
+        schedules, pool = node.schedules, args.pool
         match args.verb:
             case "list":
                 page = await schedules.list(
@@ -53,34 +104,33 @@ async def _run(args: argparse.Namespace, url: Url) -> _Said:
                 lines.append(f"{len(page.schedules)} schedules")
                 if page.cursor:
                     lines.append(f"there are more: --cursor {page.cursor}")
-                facts = {"schedules": [_facts(each) for each in page.schedules]}
-                return _Said({**facts, "cursor": page.cursor}, lines)
+                told = tuple(map(_told, page.schedules))
+                return VerbSaid(SchedulesTold(pool=pool, schedules=told, cursor=page.cursor), lines)
             case "show":
                 found = await schedules.show(args.name)
-                note, times = "", [_time(found.next_at)]
+                note, times = "", tuple(at for at in (found.next_at,) if at is not None)
                 try:
-                    times = [_time(at) for at in await schedules.next_times(args.name, args.next)]
+                    times = tuple(await schedules.next_times(args.name, args.next))
                 except ConfigError as error:
                     note = error.problem
                 lines = [_line(found), f"arguments  {found.args!r} {found.kwargs!r}"]
-                lines += [f"next  {at}" for at in times if at]
+                lines += [f"next  {_time(at)}" for at in times]
                 lines += [f"note  {note}"] if note else []
-                return _Said({"schedule": _facts(found), "next": times, "note": note}, lines)
+                shown = ScheduleShown(pool=pool, schedule=_told(found), next=times, note=note)
+                return VerbSaid(shown, lines)
             case "trigger":
                 ref = await schedules.trigger(args.name)
-                made = {"key": ref.key, "job_id": ref.job_id}
-                return _Said(made, [f"it is job {ref.job_id} of {ref.key!r}"])
+                made = ScheduleTriggered(pool=pool, key=ref.key, job_id=ref.job_id)
+                return VerbSaid(made, [f"it is job {ref.job_id} of {ref.key!r}"])
         await getattr(schedules, args.verb)(args.name)
         past = {"pause": "paused", "resume": "resumed", "remove": "removed"}[args.verb]
-        return _Said({"schedule": args.name}, [f"{args.name} is {past}"])
+        changed = ScheduleChanged(pool=pool, schedule=args.name)
+        return VerbSaid(changed, [f"{args.name} is {past}"])
 
 
-def _facts(found: Schedule) -> dict[str, Any]:
+def _told(found: Schedule) -> ScheduleTold:
     facts: dict[str, Any] = attrs.asdict(found, recurse=False)
-    facts["when"] = _when(found.when)
-    for name in ("next_at", "last_at"):
-        facts[name] = _time(facts[name])
-    return as_facts(facts)
+    return ScheduleTold(**{**facts, "when": _when(found.when)})
 
 
 def _line(found: Schedule) -> str:

@@ -15,9 +15,18 @@ import attrs
 
 from pool.ops.admin import Dispatched, JobsChanged, Notified, Purged
 from pool.ops.browse import JobRows, JobTold
+from pool.ops.cli.batches import BatchesTold, BatchTold
 from pool.ops.cli.doctor import Diagnosis
 from pool.ops.cli.operate import CordonDone, PauseDone
+from pool.ops.cli.parked import LettersChanged, LettersTold, LetterTold
+from pool.ops.cli.plans import PlanCompared, PlanShown, PlansTold
 from pool.ops.cli.rates import RatesTold
+from pool.ops.cli.schedules import (
+    ScheduleChanged,
+    ScheduleShown,
+    SchedulesTold,
+    ScheduleTriggered,
+)
 from pool.ops.cli.top import Picture
 from pool.ops.cli.ttl import TtlSet
 from pool.ops.members import PoolMembers
@@ -49,6 +58,25 @@ SHAPES: Final[Mapping[str, type[Any]]] = {
     "uncordon": CordonDone,
     "drain": CordonDone,
     "purge": Purged,
+    "parked list": LettersTold,
+    "parked show": LetterTold,
+    "parked replay": LettersChanged,
+    "parked edit": LettersChanged,
+    "parked discard": LettersChanged,
+    "batches list": BatchesTold,
+    "batches show": BatchTold,
+    "batches cancel": BatchTold,
+    "schedules list": SchedulesTold,
+    "schedules show": ScheduleShown,
+    "schedules trigger": ScheduleTriggered,
+    "schedules pause": ScheduleChanged,
+    "schedules resume": ScheduleChanged,
+    "schedules remove": ScheduleChanged,
+    "plans list": PlansTold,
+    "plans show": PlanShown,
+    "plans diff": PlanCompared,
+    "plans apply": PlanShown,
+    "plans confirm": PlanShown,
 }
 
 

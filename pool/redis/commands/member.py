@@ -7,6 +7,7 @@ from typing import Final
 
 import attrs
 
+from pool.core.ailing import WELL, Ails
 from pool.core.digits import is_number, number
 from pool.core.options import Options
 from pool.core.pooltime import NOTHING_TOLD, Told
@@ -67,18 +68,19 @@ class Opening:
 
     number: int  # its own in this lane
     takes: int | None  # how many keys; None: its event loop hangs
-    down: int = 0  # of a node: how many of its parts are down
+    ails: Ails = WELL  # of a node
 
     @classmethod
     def parse(cls, text: bytes) -> Opening | None:
         """Return what a field says, or None for what no script of ours has written."""
         number, *words = text.split(b"|")
-        if not 2 <= len(words) <= 3 or any(not is_number(w) for w in (number, *words[1:])):
+        if not 2 <= len(words) <= 3 or not (is_number(number) and is_number(words[1])):
             return None
-        takes, _, *down = words
-        if takes != b"-" and not is_number(takes):
+        takes, _, *said = words
+        ails = Ails.parse(said[0]) if said else WELL
+        if ails is None or (takes != b"-" and not is_number(takes)):
             return None
-        return cls(int(number), None if takes == b"-" else int(takes), *map(int, down))
+        return cls(int(number), None if takes == b"-" else int(takes), ails)
 
 
 def _ttl(ms: bytes, term: bytes) -> Ttl:
@@ -159,13 +161,13 @@ def registered(reply: Reply) -> Registered:
 JOIN: Final = Script.load(
     "join",
     keys="lane keepalive cleanup open handlers *signals",
-    args="generation known stale not_after_ms pool_ttl_ms node identity_count *handlers",
+    args="generation known stale not_after_ms pool_ttl_ms node paused identity_count *handlers",
     reads=registered,
 )
 RENEW: Final = Script.load(
     "renew",
     keys="lane keepalive cleanup open handlers pending due journal *owned",
-    args="generation seq term down expected_ms since_ms turn off_ms who identity_count *handlers",
+    args="generation seq term ails expected_ms since_ms turn off_ms who identity_count *handlers",
     reads=renewal,
 )
 THAW: Final = Script.load("thaw", keys="lane thawed", args="generation known_ms *names", reads=done)
@@ -190,12 +192,13 @@ class MemberCalls(Calls):
         pool_ttl_ms: int,
         pool: str = "",
         stale: str = "",
+        paused: str = "",
     ) -> ScriptCall:
         """Register workers (with the number of keys each takes) and, when new, the node.
 
         `pool` is the pool's generation, by default the one of which the lane's is; if the lane's
         own is not known yet, the reply tells it.  `pool_ttl_ms` counts if nobody has ever joined
-        this lane.
+        this lane.  `paused` is what a lane that is made by this begins with: `LanePauses.pack()`.
         """
         n = self.names
         takes = {**workers, node: IS_NODE} if is_new else workers
@@ -203,7 +206,7 @@ class MemberCalls(Calls):
         keys += (*(n.signal(who.name) for who in takes), n.signal(node.name))
         pool = pool or generation_of_pool(self.generation)
         args: list[Word] = [pool, self.generation, stale, not_after_ms, pool_ttl_ms, node.name]
-        args.append(len(takes))
+        args += (paused, len(takes))
         for who, room in takes.items():
             args += (who.id, who.number, room)
         for name, options in handlers.items():
@@ -218,7 +221,7 @@ class MemberCalls(Calls):
         seq: int,
         term: int,
         is_hung: bool = False,
-        down: int = 0,
+        ails: Ails = WELL,
         told: Told = NOTHING_TOLD,
         who: str = "",
     ) -> ScriptCall:
@@ -230,14 +233,21 @@ class MemberCalls(Calls):
             seq: A higher number than that of any renewal asked for before.
             term: Number of the change of TTL that the node goes by.
             is_hung: The event loop hangs: nobody takes anything.
-            down: How many parts of the node are down.
+            ails: What ails the node.
             told: What the node knows of pool time.
             who: The node's id.
         """
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers, n.pending, n.due, n.journal]
         keys += (*map(n.owned, takes), *map(n.signal, takes))
-        args: list[Word] = [self.generation, seq, term, down, told.expected_ms, told.since_ms]
+        args: list[Word] = [
+            self.generation,
+            seq,
+            term,
+            ails.pack(),
+            told.expected_ms,
+            told.since_ms,
+        ]
         args += (told.turn, told.off_ms, who, len(takes))
         for name, room in takes.items():
             args += (name, _HUNG if is_hung and room != IS_NODE else room)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, Self
 
 import attrs
 
 from pool.core.pauses import HANDLERS_PAUSED_MAX, KEYS_PAUSED_MAX, Pause
-from pool.names import PAUSED, paused_key
+from pool.names import PAUSED, lane_of, paused_key
 from pool.redis.commands.calls import Calls
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall
@@ -53,6 +53,23 @@ class LanePauses:
         keys = tuple(name[len(begin) :] for name in fields if name.startswith(begin))
         handlers = tuple(found[3].split("|")[:-1])
         return cls(bool(found[1]), handlers, keys, int(found[2] or 0))
+
+    @classmethod
+    def asked_for(cls, pauses: Iterable[Pause], lane: int, lanes: int) -> Self:
+        """Return what is to be paused in a lane, of all that operators have asked for."""
+        those = [each for each in pauses if not each.is_over]
+        keys = tuple(e.name for e in those if e.what == "key" and lane_of(e.name, lanes) == lane)
+        handlers = tuple(each.name for each in those if each.what == "handler")
+        return cls(any(each.what == "pool" for each in those), handlers, keys, len(keys))
+
+    def pack(self) -> str:
+        """Return the field that says so, and behind it the keys; empty: nothing is paused."""
+        if not (self.is_all or self.handlers or self.keys):
+            return ""
+        count = str(len(self.keys)) if self.keys else ""
+        handlers = "".join(f"{name}|" for name in self.handlers)
+        keys = "".join(f"\n{key}" for key in self.keys)  # no key has a control character
+        return f"{'p' if self.is_all else ''}{count}|{handlers}{keys}"
 
     def has(self, pause: Pause) -> bool:
         """Say whether it is paused here."""

@@ -224,6 +224,7 @@ READERS: Final[Mapping[str, Reads]] = {
     "XLEN": _count,
     "XRANGE": _entries,
     "XREAD": _read,
+    "XREVRANGE": _entries,
     "XREADGROUP": _read,
     "XTRIM": _count,
     "ZCARD": _count,

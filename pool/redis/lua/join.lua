@@ -4,7 +4,7 @@ join: register a node and its workers in a lane.
 KEYS[1] lane       hash    stamp, counters, incarnation, ttl, term, seen
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
-KEYS[4] open       hash    id -> number|takes|seq[|down]
+KEYS[4] open       hash    id -> number|takes|seq[|ails]
 KEYS[5] handlers   hash    name -> options
 KEYS[...] signals          signal:IDENTITY, one per identity that joins, then the node's own
 ARGV[1] generation    str   the pool's
@@ -13,7 +13,9 @@ ARGV[3] stale          str   the one that it may have though `config` names our 
 ARGV[4] not_after_ms   int   TIME in ms after which this call no longer counts
 ARGV[5] pool_ttl_ms    int   > 0; as `config` has it, for a lane that has none yet
 ARGV[6] node           str   identity of the node
-ARGV[7] identity_count int   how many; (id, number, takes) each follow: takes -1 for a
+ARGV[7] paused         str   what is paused here, for a lane that is made by this: as lib/pause has it, and then its keys,
+                             each behind a newline; empty: nothing is
+ARGV[8] identity_count int   how many; (id, number, takes) each follow: takes -1 for a
                              node, 0 for a worker that takes nothing yet
 ARGV[...] handlers     name, options each
 
@@ -25,7 +27,7 @@ Why Lua  a late copy of this call must not bring back an identity that was reape
 
 A lane has a generation of its own, <the pool's>.<when>, drawn by the first to join it.  One that lost its
 data is given another, so that whoever joined it before hears of that, and nobody in other lanes does.  Its time
-begins with what its server says then.
+begins with what its server says then.  What is paused is so from the first moment: nothing can be granted before.
 
 Who joins a node that has not heard yet of a shorter TTL gets as long a lease as the node has, since the
 node believes in one lease for all that it has in the lane.
@@ -47,7 +49,7 @@ if (known ~= '' and had ~= known) or (had and is_new and had ~= stale) then
 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local first = ARGV[8] .. '.' .. ARGV[9]
+local first = ARGV[9] .. '.' .. ARGV[10]
 if now > not_after_ms then
   return redis.error_reply('POOLGONE ' .. first)
 end
@@ -63,7 +65,7 @@ for i = 6, #KEYS do
   redis.call('XLEN', KEYS[i])
 end
 for i = 1, identity_count do
-  local name = ARGV[5 + 3 * i] .. '.' .. ARGV[6 + 3 * i]
+  local name = ARGV[6 + 3 * i] .. '.' .. ARGV[7 + 3 * i]
   if redis.call('HEXISTS', cleanup, name) == 1 then
     return redis.error_reply('POOLGONE ' .. name)
   end
@@ -73,6 +75,12 @@ redis.call('ZREM', keepalive, '\n') -- on a full server too: who joins it drains
 if is_new then
   had = generation .. '.' .. time[1] .. string.format('%06d', tonumber(time[2]))
   redis.call('HSET', lane, 'incarnation', had)
+  if paused ~= '' then
+    redis.call('HSET', lane, 'paused', string.match(paused, '^[^\n]*'))
+    for key in string.gmatch(paused, '\n([^\n]+)') do
+      redis.call('HSET', lane, 'paused ' .. key, '1')
+    end
+  end
   if seen == 0 then
     redis.call('HSET', lane, 'seen', text_of(now)) -- the first witness of its clock
   end
@@ -86,7 +94,7 @@ if redis.call('HEXISTS', cleanup, node) == 0 then
   ends = math.max(ends, tonumber(redis.call('ZSCORE', keepalive, node) or '0'))
 end
 for i = 1, identity_count do
-  local id, n, takes = ARGV[5 + 3 * i], ARGV[6 + 3 * i], ARGV[7 + 3 * i]
+  local id, n, takes = ARGV[6 + 3 * i], ARGV[7 + 3 * i], ARGV[8 + 3 * i]
   redis.call('XADD', KEYS[5 + i], '*', 't', 'joined')
   local is_first = redis.call('ZADD', keepalive, 'GT', ends, id .. '.' .. n) == 1
   if is_first and tonumber(takes) > 0 then
@@ -95,7 +103,7 @@ for i = 1, identity_count do
 end
 -- The blocked read of the node wakes and takes up the new streams.
 redis.call('XADD', KEYS[#KEYS], 'NOMKSTREAM', '*', 't', 'joined')
-for i = 8 + 3 * identity_count, #ARGV, 2 do
+for i = 9 + 3 * identity_count, #ARGV, 2 do
   redis.call('HSET', handlers, ARGV[i], ARGV[i + 1])
 end
 return { now, ttl_ms, text_of(term), had, text_of(raw - now) .. '|' .. text_of(offset) .. '|' .. text_of(whole(lane_had[5])) }

@@ -5,7 +5,7 @@ needs to know.
 KEYS[1] lane       hash    seen, quiet, offset, turn, claim, begun, paced, reached, counters
 KEYS[2] keepalive  zset    identity -> lease end
 KEYS[3] cleanup    hash    identity -> claim
-KEYS[4] open       hash    id -> number|takes|seq[|down]; of a node only while parts of it are down
+KEYS[4] open       hash    id -> number|takes|seq[|ails]; of a node only while something ails it
 KEYS[5] handlers   hash    name -> options
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] due        zset    k:KEY, s: -> when
@@ -14,7 +14,7 @@ KEYS[...] owned            owned:IDENTITY per identity, in their order; then sig
 ARGV[1] generation     str
 ARGV[2] seq             int   how many renewals this node has asked for; a later one has a higher number
 ARGV[3] term            int   number of the change of TTL that the caller goes by
-ARGV[4] down            int   how many parts of the node are down at the moment
+ARGV[4] ails            str   what ails the node, see core/ailing.py; 0: nothing does
 ARGV[5] expected_ms     int   pool time that the caller expects; 0: it knows none
 ARGV[6] since_ms        int   pool time since which it has counted without a break
 ARGV[7] turn            int   number of the offset that it knows
@@ -111,7 +111,7 @@ for i = 1, identity_count do
     ids[at], numbers[at] = string.match(name, '^(.*)%.(%d+)$')
     if takes ~= '-1' then
       says[at] = numbers[at] .. '|' .. takes .. '|' .. ARGV[2]
-    elseif down > 0 then
+    elseif ails ~= '0' then
       says[at] = numbers[at] .. '|0|' .. ARGV[2] .. '|' .. ARGV[4]
     end
   end

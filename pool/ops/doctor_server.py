@@ -1,0 +1,379 @@
+"""What is wrong with the servers that hold a pool, by what they say of themselves.
+
+A counter that a server keeps since it started tells that something has been, not that it is: such a
+row is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pool.ops.checkup import PoolFacts, ServerFacts
+from pool.ops.findings import Rule, Spot
+
+MEMORY_SHARE: Final = 0.8  # of its limit
+CLIENTS_SHARE: Final = 0.8  # likewise
+SLOW_MS: Final = 50.0
+CALLS_MIN: Final = 1_000  # of a command, before anything is said of it
+BUFFER_BYTES: Final = 32 * 1024 * 1024
+SLOTS: Final = 16_384
+DENIED: Final = ("cmd", "key", "channel", "auth")
+# What waits by itself, and is no slower for that.
+WAITING: Final = frozenset({"xread", "xreadgroup", "wait", "waitaof", "blpop", "brpop", "blmove"})
+
+
+def _rights(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        missing = [name for name, section in server.sections().items() if section is None]
+        if missing:
+            yield Spot(
+                says=f"this user may not ask the server for {', '.join(missing)}: nothing is "
+                "known of that",
+                count=len(missing),
+                where=(server.of,),
+                command=f"pool acl {facts.pool}",
+            )
+    if not facts.may_list:
+        yield Spot(
+            says="this user may not list the names of keys: streams and their sinks were not "
+            "looked at",
+            command=f"pool acl {facts.pool} --operator",
+        )
+
+
+def _denied(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        by_what = {what: _number(server.stats, f"acl_access_denied_{what}") for what in DENIED}
+        denied = {what: int(count) for what, count in by_what.items() if count}
+        if denied:
+            words = ", ".join(f"{count} by {what}" for what, count in denied.items())
+            yield Spot(
+                says=f"it has refused calls since it started, as their user has no right: {words}",
+                count=sum(denied.values()),
+                where=(server.of,),
+                command=f"pool acl {facts.pool}",
+            )
+
+
+def _versions(facts: PoolFacts) -> Iterator[Spot]:
+    by_version: dict[str, list[str]] = {}
+    for server in facts.servers:
+        by_version.setdefault(f"{server.name} {server.version}", []).append(server.of)
+    if len(by_version) > 1:
+        yield Spot(
+            says=f"the servers of this pool are of {len(by_version)} versions: "
+            f"{', '.join(sorted(by_version))}",
+            count=len(by_version),
+            where=tuple(each for places in by_version.values() for each in places),
+        )
+
+
+def _words(text: str | None) -> dict[str, str]:
+    return dict(word.partition("=")[::2] for word in (text or "").split(","))
+
+
+def _slow(facts: PoolFacts) -> Iterator[Spot]:
+    begins = "latency_percentiles_usec_"
+    for server in facts.servers:
+        slow = dict[str, float]()
+        for name, text in (server.latencystats or {}).items():
+            command = name.removeprefix(begins)
+            calls = _number(_words((server.commandstats or {}).get(f"cmdstat_{command}")), "calls")
+            if calls and calls >= CALLS_MIN and command.partition("|")[0] not in WAITING:
+                told = _words(text)
+                slow[command] = (_number(told, "p99") or 0.0) / 1000
+        slow = {command: ms for command, ms in slow.items() if ms >= SLOW_MS}
+        if slow:
+            names = sorted(slow, key=lambda each: -slow[each])
+            yield Spot(
+                says="of these commands one in a hundred has kept the server for long since it "
+                f"started: {', '.join(f'{each} {slow[each]:.0f} ms' for each in names[:5])}",
+                count=len(slow),
+                where=(server.of,),
+                command="redis-cli SLOWLOG GET 10",
+            )
+
+
+def _clients(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        there, most = (_number(server.clients, n) for n in ("connected_clients", "maxclients"))
+        if there is not None and most and there > CLIENTS_SHARE * most:
+            yield Spot(
+                says=f"{there:.0f} of {most:.0f} connections are taken: further nodes are refused",
+                count=int(there),
+                where=(server.of,),
+                command=f"redis-cli CONFIG SET maxclients {2 * most:.0f}",
+            )
+
+
+def _turned_away(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        refused = _number(server.stats, "rejected_connections")
+        if refused:
+            yield Spot(
+                says=f"{refused:.0f} connections were refused since it started, as it had too many",
+                count=int(refused),
+                where=(server.of,),
+                command="redis-cli INFO clients",
+            )
+
+
+def _buffers(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        cut = _number(server.stats, "client_output_buffer_limit_disconnections") or 0
+        most = _number(server.clients, "client_recent_max_output_buffer") or 0
+        if cut or most >= BUFFER_BYTES:
+            yield Spot(
+                says=f"replies pile up in it: {most / 2**20:.0f} MiB for one connection of late, "
+                f"and {cut:.0f} connections were cut off for that since it started",
+                count=max(1, int(cut)),
+                where=(server.of,),
+                command="redis-cli CLIENT LIST",
+            )
+
+
+def _slots(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        state, well = (
+            server.cluster.get("cluster_state"),
+            _number(server.cluster, "cluster_slots_ok"),
+        )
+        if state is None:
+            continue
+        missing = SLOTS - int(well if well is not None else SLOTS)
+        if state != "ok" or missing:
+            yield Spot(
+                says=f"the cluster's state is {state}: {missing} of its slots are served by nobody",
+                count=max(1, missing),
+                where=(server.of,),
+                command="redis-cli CLUSTER NODES",
+            )
+
+
+def _number(section: object, name: str) -> float | None:
+    text = section.get(name, "") if isinstance(section, dict) else ""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _policy(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        policy = (server.memory or {}).get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            yield Spot(
+                says=f"maxmemory-policy is {policy}: it may evict jobs",
+                where=(server.of,),
+                command="redis-cli CONFIG SET maxmemory-policy noeviction",
+            )
+
+
+def _memory(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        used, most = (_number(server.memory, name) for name in ("used_memory", "maxmemory"))
+        if used is not None and most and used > MEMORY_SHARE * most:
+            yield Spot(
+                says=f"{used / 2**20:.0f} of {most / 2**20:.0f} MiB are used, "
+                f"{100 * used / most:.0f} %: dispatches are refused when it is full",
+                where=(server.of,),
+                command=f"redis-cli CONFIG SET maxmemory {2 * most:.0f}",
+            )
+
+
+def _unlimited(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        if _number(server.memory, "maxmemory") == 0:
+            yield Spot(
+                says="maxmemory is not set: the system kills the server when it is full",
+                where=(server.of,),
+                command="redis-cli CONFIG SET maxmemory 2gb",
+            )
+
+
+def _failed_saves(facts: PoolFacts) -> Iterator[Spot]:
+    names = ("rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status")
+    for server in facts.servers:
+        failed = [each for each in names if (server.persistence or {}).get(each, "ok") != "ok"]
+        if failed:
+            yield Spot(
+                says=f"the server could not write its data: {', '.join(failed)}",
+                count=len(failed),
+                where=(server.of,),
+                command="redis-cli INFO persistence",
+            )
+
+
+def _persistence(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        if (server.persistence or {}).get("aof_enabled") == "0":
+            yield Spot(
+                says="there is no append-only file: what was accepted since the last snapshot is "
+                "lost when the server ends",
+                where=(server.of,),
+                command="redis-cli CONFIG SET appendonly yes",
+            )
+
+
+def _replicas(server: ServerFacts) -> list[dict[str, str]]:
+    told = [text for name, text in (server.replication or {}).items() if name.startswith("slave")]
+    parts = [dict(word.partition("=")[::2] for word in text.split(",")) for text in told]
+    return [each for each in parts if "lag" in each]
+
+
+def _min_replicas(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        if _replicas(server) and "min_slaves_good_slaves" not in (server.replication or {}):
+            yield Spot(
+                says=f"it has {len(_replicas(server))} replicas and min-replicas-to-write is 0: a "
+                "primary that is cut off goes on accepting what will be lost",
+                where=(server.of,),
+                command="redis-cli CONFIG SET min-replicas-to-write 1",
+            )
+
+
+def _lag(facts: PoolFacts) -> Iterator[Spot]:
+    ttl_s = max((lane.ttl_ms for lane in facts.lanes), default=10_000) / 1000
+    for server in facts.servers:
+        late = [
+            each
+            for each in _replicas(server)
+            if each.get("state") != "online" or float(each["lag"] or 0) > ttl_s / 2
+        ]
+        if late:
+            yield Spot(
+                says=f"{len(late)} replicas are behind, by up to "
+                f"{max(float(each['lag'] or 0) for each in late):.0f} s, or not connected",
+                count=len(late),
+                where=tuple(f"{each.get('ip')}:{each.get('port')}" for each in late),
+                command="redis-cli INFO replication",
+            )
+
+
+SERVER_RULES: Final = (
+    Rule(
+        "server-evicts",
+        "error",
+        "the server's maxmemory-policy",
+        "any but noeviction",
+        "Set it, in its configuration file too.",
+        _policy,
+    ),
+    Rule(
+        "server-memory",
+        "error",
+        "the server's memory beside its limit",
+        "over 80 %",
+        "Find out what fills it (a backlog, results, dead letters), or give it more.",
+        _memory,
+    ),
+    Rule(
+        "server-no-limit",
+        "note",
+        "the server's maxmemory",
+        "not set",
+        "Set it, so that a full server refuses instead of being killed.",
+        _unlimited,
+    ),
+    Rule(
+        "server-cannot-save",
+        "error",
+        "how the server's last writes of its data ended",
+        "any but ok",
+        "Its disk is full, or it may not fork: see its log.",
+        _failed_saves,
+    ),
+    Rule(
+        "server-no-log",
+        "note",
+        "the server's append-only file",
+        "not there",
+        "Decide what `accepted` is to survive; see the page about durability.",
+        _persistence,
+    ),
+    Rule(
+        "server-min-replicas",
+        "warning",
+        "replicas, and min-replicas-to-write",
+        "there are some, and it is 0",
+        "Set it, and min-replicas-max-lag below half of the TTL.",
+        _min_replicas,
+    ),
+    Rule(
+        "server-lag",
+        "warning",
+        "replicas",
+        "behind by more than half of the TTL, or not connected",
+        "What they lack is lost in a failover: look at that replica and its line.",
+        _lag,
+    ),
+    Rule(
+        "server-versions",
+        "note",
+        "what the servers of the pool are",
+        "they differ",
+        "Fine while they are replaced one by one; else bring them to one version.",
+        _versions,
+    ),
+    Rule(
+        "server-slow",
+        "note",
+        "how long the server took over each command, since it started",
+        "one in a hundred of any takes over 50 ms, of 1,000 at least; those that wait are left out",
+        "It does one thing at a time: all wait meanwhile. If the scripts are slow, its machine is; "
+        "if another command is, somebody else's is. `CONFIG RESETSTAT` counts anew.",
+        _slow,
+    ),
+    Rule(
+        "server-clients",
+        "warning",
+        "the server's connections beside `maxclients`",
+        "over 80 %",
+        "Give it a higher limit, and more file descriptors; a node needs four, and one more for "
+        "each further lane.",
+        _clients,
+    ),
+    Rule(
+        "server-turned-away",
+        "note",
+        "connections that the server has refused since it started",
+        "any",
+        "It had too many at some time. `CONFIG RESETSTAT` counts anew.",
+        _turned_away,
+    ),
+    Rule(
+        "server-buffers",
+        "note",
+        "replies that wait in the server for who does not read them",
+        "32 MiB for one connection, or one was cut off since it started",
+        "A reader is too slow, or asks for too much at once: the list of clients names it, by "
+        "`omem`.",
+        _buffers,
+    ),
+    Rule(
+        "cluster-slots",
+        "error",
+        "the cluster's own word, where the server is in one",
+        "its state is not ok, or slots are served by nobody",
+        "A primary is gone and no replica took its place: bring it back, or have another take over "
+        "by `CLUSTER FAILOVER`.",
+        _slots,
+    ),
+    Rule(
+        "rights-refused",
+        "note",
+        "calls that the server has refused for want of a right since it started",
+        "any",
+        "Give the pool's users the rules that `pool acl` prints; `ACL LOG` names who and what.",
+        _denied,
+    ),
+    Rule(
+        "rights",
+        "note",
+        "what this user may ask the server for",
+        "a section of INFO, or SCAN, is refused",
+        "Give the user the rules that `pool acl` prints.",
+        _rights,
+    ),
+)

@@ -1,0 +1,142 @@
+"""What a rule of `doctor` is made of, and what it finds.
+
+`fix` names what mends it by the scripts that nodes run anyway: `recover` is what any node does, so
+a client that joins for a while does it; `ttl` is the change of TTL, run again.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+import attrs
+
+from pool.core.record import Record
+from pool.names import QUEUED, key_of, split_pair
+from pool.ops.checkup import LaneFacts, PoolFacts
+from pool.ops.keyfacts import KeyOwner
+
+# What waits for longer is a finding: so long a fleet may take to come up, or to be replaced.
+PATIENCE_S: Final = 60.0
+KEYS_TOLD: Final = 5
+WHERE_TOLD: Final = 5
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+Fix: TypeAlias = Literal["", "recover", "ttl"]
+SEVERITIES: Final[Mapping[Severity, str]] = {
+    "error": "work stands still, or may be lost",
+    "warning": "it will, or goes slowly",
+    "note": "worth knowing, no reason for another exit code",
+}
+RECOVER: Final = "pool doctor --fix --yes"
+
+
+@attrs.frozen(kw_only=True)
+class Spot:
+    """One place where a rule holds."""
+
+    says: str
+    count: int = 1
+    oldest_s: float | None = None
+    keys: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    command: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Finding:
+    """What a rule has found, and what to do about it; `where` are workers, nodes, or lanes.
+
+    `severity` is error (work stands still, or may be lost), warning (it will, or goes slowly) or
+    note (worth knowing; alone it is no reason for another exit code).
+    """
+
+    rule: str
+    severity: Severity
+    says: str
+    count: int
+    oldest_s: float | None
+    keys: tuple[str, ...]
+    where: tuple[str, ...]
+    advice: str
+    command: str
+    fix: Fix
+
+
+@attrs.frozen
+class Rule:
+    """A row of the table."""
+
+    name: str
+    severity: Severity
+    looks_at: str
+    threshold: str
+    advice: str
+    find: Callable[[PoolFacts], Iterable[Spot]]
+    fix: Fix = ""
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+def lane_place(lane: LaneFacts) -> tuple[str, ...]:
+    return (f"lane {lane.number}",)
+
+
+def place_of(member: KeyOwner) -> str:
+    info = member.info
+    if info is None or not info.host:
+        return member.name
+    label = f"{info.label} " if info.label else ""
+    return f"{label}{member.name} (pid {info.pid} on {info.host})"
+
+
+def kill_command(member: KeyOwner) -> str:
+    info = member.info
+    if info is None or not info.pid:
+        return "pool status"
+    return f"ssh {shlex.quote(info.host)} kill -9 {info.pid}"
+
+
+def why_command(names: Sequence[str]) -> str:
+    """Name the command that says more of the first of these."""
+    if not names:
+        return "pool status"
+    first = names[0]
+    if first[:1] != QUEUED:
+        return f"pool why {shlex.quote(first)}"
+    key, job_id = split_pair(first[1:])
+    return f"pool why {shlex.quote(key)} --id {shlex.quote(job_id)}"
+
+
+def ages_s(lane: LaneFacts, records: Iterable[Record]) -> float:
+    return max((lane.now_ms - each.accepted / 1000 for each in records), default=0.0) / 1000
+
+
+def members_of(facts: PoolFacts) -> Iterator[tuple[LaneFacts, KeyOwner]]:
+    for lane in facts.lanes:
+        for member in lane.members:
+            yield lane, member
+
+
+def is_worker(member: KeyOwner) -> bool:
+    return member.name.startswith("w")
+
+
+def spot_of(lane: LaneFacts, found: Sequence[tuple[str, Record]], says: str) -> Iterator[Spot]:
+    """Yield one spot for records of a lane, if there are any."""
+    if found:
+        names = [name for name, _ in found]
+        yield Spot(
+            says=f"{len(found)} {says}",
+            count=len(found),
+            oldest_s=ages_s(lane, (record for _, record in found)),
+            keys=tuple(map(key_of, names)),
+            where=lane_place(lane),
+            command=why_command(names),
+        )
+
+
+def id_of(member: KeyOwner) -> str:
+    return member.name.rpartition(".")[0]
