@@ -1,7 +1,9 @@
 """The operators of a simulated pool: they pause, resume, cordon and uncordon, through any node.
 
 What is paused or cordoned stands in the history as a fault, since nothing is promised of when its
-jobs begin.  Who pauses follows it up as `doctor` says: until nothing is paused in any lane.
+jobs begin.  Two of them may mean the same at once.  In the end nobody follows anything up before
+lanes and map say the same, which is the nodes' matter (I68): a pool where they never do is never
+quiet.  Then each that still stands in the map is resumed, as often as it takes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from pool import Node
-from pool.core.pauses import Pause
+from pool.core.pauses import Pause, parse
 from pool.errors import PoolError
 from pool.names import WORKERS, Names
 from pool.redis.commands.pausing import LanePauses
@@ -90,6 +92,9 @@ class Operators:
             at_s = dice.uniform(0.5, config.chaos_s - 1.0)
             self._world.at(at_s, self.pause, pause)
             self._world.at(min(at_s + dice.uniform(0.1, 4.0), config.chaos_s), self.resume, pause)
+            # Of some another operator means the opposite, at the same time.
+            for verb in (self.resume, self.pause)[: dice.randrange(3)]:
+                self._world.at(at_s + dice.uniform(0.0, 0.02), verb, pause)
         for _ in range(_CORDONS):
             name, at_s = dice.choice(self._fleet.names), dice.uniform(0.5, config.chaos_s - 1.0)
             self._world.at(at_s, self.cordon, name)
@@ -130,8 +135,9 @@ class Operators:
         self._is_ending = True
         if self.is_over:
             return
-        for pause in self._standing():
-            self.resume(pause)
+        self._world.after(_AGAIN_S, self.end)
+        if not self._is_one():
+            return
         if not self._standing():
             for name in [each for each in self._open if each.startswith("paused")]:
                 self._over(*name.split(" ", 1))
@@ -141,7 +147,19 @@ class Operators:
         for entry in self._entries("!paused "):
             for pause in _named(entry, self._config):
                 self.resume(pause)
-        self._world.after(_AGAIN_S, self.end)
+
+    def _is_one(self) -> bool:
+        """Whether lanes go by what the map says."""
+        items = reading.map_items(self._server.keyspace, POOL, WORKERS) or {}
+        asked = parse((name.encode(), text) for name, text in items.items() if name[0] == "!")
+        stands = asked.pauses.values()
+        lanes = self._config.lanes
+        meant = [LanePauses.asked_for(stands, number, lanes) for number in range(lanes)]
+        found = [paused_in(self._server.keyspace, number) for number in range(lanes)]
+        sets = [
+            [{each.entry for each in lane.pauses()} for lane in some] for some in (meant, found)
+        ]
+        return sets[0] == sets[1] and not any(each.is_over for each in stands)
 
     def _entries(self, begin: str) -> list[str]:
         """Return what the map of workers says that was asked for."""
