@@ -379,6 +379,28 @@ async def test_of_two_operators_the_last_one_in_the_map_counts_in_all_lanes(
     assert await ref.result(timeout_s=60.0) == ref.key
 
 
+async def test_a_resume_that_ends_late_leaves_the_pause_of_another(
+    fleet: Fleet, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has told all lanes, and is about to take the entry away: there stands another one."""
+    node, other = [await fleet.node(lanes=lanes, lease_ttl_s=150.0) for _ in "ab"]
+    await node.pause()
+    tell = Operator._tell
+
+    async def then_another(self: Operator, pause: Pause) -> Any:
+        told = await tell(self, pause)
+        if node.id in self.by:
+            assert (await other.pause(reason="again")).is_complete
+        return told
+
+    monkeypatch.setattr(Operator, "_tell", then_another)
+    await node.resume()
+    monkeypatch.undo()
+    assert [each.reason for each in await node.pauses()] == ["again"]
+    assert stands_in(fleet, lanes, {}) == {True}
+    assert (await node.resume()).is_complete
+
+
 @pytest.mark.parametrize("what", ["pool", "handler", "key"])
 async def test_two_at_once_leave_map_and_lanes_of_one_mind(
     fleet: Fleet, lanes: int, what: str

@@ -32,6 +32,7 @@ class PauseDone:
     pause: Pause
     lanes: int
     missed: Mapping[int, str]  # by lane, why it was not reached
+    is_overtaken: bool = False  # somebody decided otherwise meanwhile, and that counts
 
 
 @attrs.frozen(kw_only=True)
@@ -88,7 +89,12 @@ async def _run(args: argparse.Namespace, url: Url) -> PauseReport | CordonReport
 
 def _shape(told: PauseReport | CordonReport) -> PauseDone | CordonDone:
     if isinstance(told, PauseReport):
-        return PauseDone(pause=told.pause, lanes=told.lanes, missed=told.missed)
+        return PauseDone(
+            pause=told.pause,
+            lanes=told.lanes,
+            missed=told.missed,
+            is_overtaken=told.is_overtaken,
+        )
     return CordonDone(cordon=told.cordon, workers=told.workers, unheard=told.unheard)
 
 
@@ -102,6 +108,10 @@ def _whoami() -> str:
 
 def _lines(command: str, told: PauseReport | CordonReport) -> Iterator[str]:
     if isinstance(told, PauseReport):
+        if told.is_overtaken:
+            other = {"pause": "resumed", "resume": "paused"}[command]
+            yield f"! {told.pause} was {other} meanwhile by somebody else, and that counts"
+            return
         word = {"pause": "is paused", "resume": "is resumed"}[command]
         reached = f"{told.lanes - len(told.missed)} of {told.lanes} lanes"
         yield f"{told.pause} {word} in {reached}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from pool import Node
-from pool.core.pauses import Pause, parse
+from pool.core.pauses import Pause, is_asked, parse
 from pool.errors import PoolError
 from pool.names import WORKERS, Names
 from pool.redis.commands.pausing import LanePauses
@@ -151,15 +151,16 @@ class Operators:
     def _is_one(self) -> bool:
         """Whether lanes go by what the map says."""
         items = reading.map_items(self._server.keyspace, POOL, WORKERS) or {}
-        asked = parse((name.encode(), text) for name, text in items.items() if name[0] == "!")
+        texts = {name.encode(): text for name, text in items.items() if isinstance(text, str)}
+        asked = parse((n, text.encode()) for n, text in texts.items() if is_asked(n))
         stands = asked.pauses.values()
         lanes = self._config.lanes
-        meant = [LanePauses.asked_for(stands, number, lanes) for number in range(lanes)]
-        found = [paused_in(self._server.keyspace, number) for number in range(lanes)]
-        sets = [
-            [{each.entry for each in lane.pauses()} for lane in some] for some in (meant, found)
-        ]
-        return sets[0] == sets[1] and not any(each.is_over for each in stands)
+        for number in range(lanes):
+            found = {each.entry for each in paused_in(self._server.keyspace, number).pauses()}
+            meant = LanePauses.asked_for(stands, number, lanes)
+            if found != {each.entry for each in meant.pauses()}:
+                return False
+        return not any(each.is_over for each in stands)
 
     def _entries(self, begin: str) -> list[str]:
         """Return what the map of workers says that was asked for."""
