@@ -269,7 +269,7 @@ def finding(rule: Rule) -> str:
         f"# {rule.name}",
         f"*{rule.severity}: {SEVERITIES[rule.severity]}.* {looks}",
         *("## Why", linked(page.why, "../")),
-        *("## What to do", rule.advice, linked(page.do, "../"), mends),
+        *("## What to do", linked(page.do, "../"), mends),
         *("## How to see that it is over", linked(page.over, "../")),
         "[All findings](../how-to/at-three-in-the-morning.md#what-is-looked-for)",
     )

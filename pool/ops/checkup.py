@@ -131,7 +131,7 @@ class LaneFacts:
 class ServerFacts:
     """What a server says of itself; a section that its user may not read is None."""
 
-    of: str  # what it holds of the pool: the beginning of those keys
+    of: str  # what it holds of the pool: the beginnings of those keys
     name: str
     version: str
     memory: Mapping[str, str] | None = None
@@ -223,7 +223,7 @@ async def gather(
         workers=workers,
         asked=asked,
         plans=tuple(await _plans(pipeline, found, lanes, unread)),
-        servers=tuple([await server_of(*each) for each in places.items()]),
+        servers=distinct([await server_of(*each) for each in places.items()]),
         streams=rows,
         may_list=may_list,
         has_cron=importlib.util.find_spec("cronsim") is not None,
@@ -290,6 +290,17 @@ async def server_of(pipeline: Pipeline, prefix: str) -> ServerFacts:
         latencystats=told[5],
         commandstats=told[6],
         cluster=(told[7] or {}) if pipeline.is_of_cluster else {},
+    )
+
+
+def distinct(servers: Sequence[ServerFacts]) -> tuple[ServerFacts, ...]:
+    """Return each server once, however many lanes of a cluster it holds, by the id of its data."""
+    by_id = dict[str, list[ServerFacts]]()
+    for each in servers:
+        by_id.setdefault((each.replication or {}).get("master_replid", each.of), []).append(each)
+    return tuple(
+        attrs.evolve(those[0], of=" ".join(sorted(each.of for each in those)))
+        for those in by_id.values()
     )
 
 

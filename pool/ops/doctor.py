@@ -25,6 +25,7 @@ from pool.ops.doctor_nodes import NODE_RULES
 from pool.ops.doctor_server import SERVER_RULES
 from pool.ops.doctor_streams import STREAM_RULES
 from pool.ops.findings import (
+    AGAIN_S,
     KEYS_TOLD,
     PATIENCE_S,
     RECOVER,
@@ -40,6 +41,7 @@ from pool.ops.findings import (
     lane_place,
     members_of,
     place_of,
+    recent_of,
     spot_of,
     why_command,
 )
@@ -504,6 +506,8 @@ def _failing(facts: PoolFacts) -> Iterator[Spot]:
             most = max(record.attempt for _, record in found)
             last = next((record.error for _, record in reversed(found) if record.error), "")
             words = f"jobs of {handler!r} fail again and again, at attempt {most}"
+            lately = sum(each.handler == handler for each in recent_of(lane, "retried", AGAIN_S))
+            words += f", {lately} failures within {span(AGAIN_S)}" if lately else ""
             yield from spot_of(lane, found, f"{words}: {last}" if last else words)
 
 

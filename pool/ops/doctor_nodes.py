@@ -14,12 +14,11 @@ from typing import Final
 from pool.core.ailing import Ails
 from pool.core.journal import JournalEntry
 from pool.events import ActorCrashed, LeaseLost
-from pool.ops.checkup import LaneFacts, PoolFacts
-from pool.ops.findings import Rule, Spot, id_of, lane_place, members_of
+from pool.ops.checkup import PoolFacts
+from pool.ops.findings import AGAIN_S, Rule, Spot, id_of, lane_place, members_of, recent_of
 from pool.ops.why import span
 
 AGAIN: Final = 3
-AGAIN_S: Final = 300.0
 DRAIN_S: Final = 600.0  # longer than any `grace_s` by default
 
 _OVER: Final = ("fenced", "gone", "silent")
@@ -52,14 +51,6 @@ def _ails(what: str, says: Callable[[str, int], str]) -> Callable[[PoolFacts], I
     return find
 
 
-def _recent(lane: LaneFacts, edge: str, within_s: float) -> list[JournalEntry]:
-    """Return the entries of a word, the newest first; their times are those of the server."""
-    now_s = (lane.now_ms - lane.counters.get("offset", 0)) / 1000
-    return [
-        each for each in lane.recent if each.edge == edge and now_s - each.at.timestamp() < within_s
-    ]
-
-
 def _again(
     edge: str, says: Callable[[str, int, str], str]
 ) -> Callable[[PoolFacts], Iterator[Spot]]:
@@ -68,7 +59,7 @@ def _again(
     def find(facts: PoolFacts) -> Iterator[Spot]:
         by_owner = defaultdict[str, list[JournalEntry]](list)
         for lane in facts.lanes:
-            for entry in _recent(lane, edge, AGAIN_S):
+            for entry in recent_of(lane, edge, AGAIN_S):
                 by_owner[entry.owner].append(entry)
         for owner, entries in by_owner.items():
             if len(entries) >= AGAIN:
@@ -84,7 +75,7 @@ def _again(
 
 def _clock(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
-        steps = _recent(lane, "clock", AGAIN_S)
+        steps = recent_of(lane, "clock", AGAIN_S)
         if lane.counters.get("behind") or steps:
             behind = "is behind what it said before" if lane.counters.get("behind") else "was set"
             yield Spot(

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from pool.core.journal import JournalEntry
 from pool.core.record import Record
 from pool.names import QUEUED, key_of, split_pair
 from pool.ops.checkup import LaneFacts, PoolFacts
@@ -19,6 +20,7 @@ from pool.ops.keyfacts import KeyOwner
 
 # What waits for longer is a finding: so long a fleet may take to come up, or to be replaced.
 PATIENCE_S: Final = 60.0
+AGAIN_S: Final = 300.0  # what the journal has of the last five minutes goes on
 KEYS_TOLD: Final = 5
 WHERE_TOLD: Final = 5
 
@@ -26,8 +28,8 @@ Severity: TypeAlias = Literal["error", "warning", "note"]
 Fix: TypeAlias = Literal["", "recover", "ttl"]
 SEVERITIES: Final[Mapping[Severity, str]] = {
     "error": "work stands still, or may be lost",
-    "warning": "it will, or goes slowly",
-    "note": "worth knowing, no reason for another exit code",
+    "warning": "work goes slowly, or will stand still",
+    "note": "worth knowing; alone it is no reason for another exit code",
 }
 RECOVER: Final = "pool doctor --fix --yes"
 
@@ -140,3 +142,11 @@ def spot_of(lane: LaneFacts, found: Sequence[tuple[str, Record]], says: str) -> 
 
 def id_of(member: KeyOwner) -> str:
     return member.name.rpartition(".")[0]
+
+
+def recent_of(lane: LaneFacts, edge: str, within_s: float) -> list[JournalEntry]:
+    """Return the entries of a word, the newest first; their times are those of the server."""
+    now_s = (lane.now_ms - lane.counters.get("offset", 0)) / 1000
+    return [
+        each for each in lane.recent if each.edge == edge and now_s - each.at.timestamp() < within_s
+    ]

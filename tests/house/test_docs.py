@@ -22,6 +22,7 @@ import pool.plans
 import pool.sync
 from pool.core.timing import Timing
 from pool.ops import runbook
+from pool.ops.cli import parser as words
 from pool.ops.cli.explain import kinds
 from pool.ops.doctor import RULES
 from pool.runtime.session import CLOSE_BUDGET_S
@@ -91,6 +92,14 @@ def test_every_finding_has_a_section_in_the_runbook_and_no_other_does() -> None:
         for text in (page.why, page.do, page.over):
             assert len(text) > 10, page.name
             assert not re.search(r"^(Why|Do|Over): ", text, re.MULTILINE), page.name
+
+
+def test_the_runbook_names_verbs_that_there_are() -> None:
+    known = set(words.make(is_whole=False).format_help().split())
+    text = " ".join((ROOT / "pool/ops/runbook.md").read_text("utf-8").split())
+    named = set(re.findall(r"`pool ([a-z]+)", text))
+    assert len(named) > 10
+    assert named <= known
 
 
 def test_events_that_are_named_exist() -> None:

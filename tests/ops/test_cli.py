@@ -30,7 +30,8 @@ from pool.ops.cli.batches import bar
 from pool.ops.cli.parser import make
 from pool.ops.cli.shapes import SHAPES, faults
 from pool.ops.cli.status import fetch
-from pool.ops.findings import Finding
+from pool.ops.doctor import RULES
+from pool.ops.findings import Finding, Rule
 from pool.redis.url import Url
 from pool.settings import Settings
 from pool.version import __version__
@@ -248,9 +249,26 @@ def test_an_error_is_explained_by_its_code_or_class(
     assert json.loads(capsys.readouterr().out)["retryable"] is True
 
 
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_finding_is_explained(rule: Rule, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a network, and without the marks of a page."""
+    assert main(["explain", rule.name]) == OK
+    said = capsys.readouterr().out
+    assert said.startswith(f"{rule.name}, a")
+    assert "\nIt is over: " in said
+    assert "](" not in said
+    assert main(["explain", rule.name, "--json"]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["finding"], told["severity"]) == (rule.name, rule.severity)
+    assert told["why"]
+    assert told["do"]
+
+
 def test_an_error_that_is_none_is_likened_to_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "POOLFUL"]) == USAGE
     assert "is it POOLFULL" in capsys.readouterr().err
+    assert main(["explain", "no-workers"]) == USAGE
+    assert "is it no-worker" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["ttl", "2"]])

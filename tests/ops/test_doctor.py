@@ -31,6 +31,7 @@ from pool.ops.checkup import (
     PoolFacts,
     Queue,
     ServerFacts,
+    distinct,
     gather,
     sections,
 )
@@ -144,11 +145,11 @@ def node(**ails: int) -> dict[str, Any]:
     return {"members": (owner("n1.1", info=None, ails=Ails(**ails), takes=10**9),)}
 
 
-def noted(edge: str, count: int, ago_s: float = 1.0) -> dict[str, Any]:
+def noted(edge: str, count: int, ago_s: float = 1.0, **more: Any) -> dict[str, Any]:
     at = datetime.fromtimestamp(NOW_MS / 1000 - ago_s, UTC)
     facts: dict[str, Any] = {"position": "", "at": at, "lane": 0, "owner": "n1"}
     facts["detail"] = "error=oh"
-    return {"recent": tuple(JournalEntry(edge=edge, **facts) for _ in range(count))}
+    return {"recent": tuple(JournalEntry(edge=edge, **facts, **more) for _ in range(count))}
 
 
 def sinks(**changes: Any) -> dict[str, Any]:
@@ -289,6 +290,12 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
         "failing",
         facts(record("waiting", attempt=4, error="ValueError: no")),
         "'h' fail again and again, at attempt 4: ValueError: no",
+        "pool why k0",
+    ),
+    (
+        "failing",
+        facts(record("waiting", attempt=4, error="E"), **noted("retried", 3, handler="h")),
+        "at attempt 4, 3 failures within 5 min: E",
         "pool why k0",
     ),
     ("suspects", facts(record("running", marks=MARKED)), "1 jobs were aboard", "pool why k0"),
@@ -441,6 +448,17 @@ def test_of_a_sound_pool_nothing_is_found() -> None:
 )
 def test_up_to_its_threshold_nothing_is_found(given: PoolFacts) -> None:
     assert examine(given) == []
+
+
+def test_a_server_of_many_lanes_is_told_of_once() -> None:
+    """As in a cluster, where each lane is asked by itself."""
+    replids = {"a": "1", "b": "2", "c": "1"}
+    asked_of = [
+        attrs.evolve(server(), of=of, replication={"master_replid": replid})
+        for of, replid in replids.items()
+    ]
+    unknown = [attrs.evolve(server(), of=of, replication=None) for of in "de"]
+    assert [each.of for each in distinct([*asked_of, *unknown])] == ["a c", "b", "d", "e"]
 
 
 def test_the_worst_comes_first() -> None:

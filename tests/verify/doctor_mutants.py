@@ -72,7 +72,7 @@ DOCTOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     {
         "name": "a crash of long ago is one of now",
         "breaks": "what is over is a finding for as long as the journal has it",
-        "path": "pool/ops/doctor_nodes.py",
+        "path": "pool/ops/findings.py",
         "old": "if each.edge == edge and now_s - each.at.timestamp() < within_s",
         "new": "if each.edge == edge",
         "by": (_DOCTOR + "test_up_to_its_threshold_nothing_is_found",),

@@ -84,7 +84,7 @@ def finding_lines(rule: Rule) -> list[str]:
         f"{rule.name}, {article} {rule.severity}: {SEVERITIES[rule.severity]}",
         *("", f"looks at  {it['looks_at']}", f"found     {it['threshold']}"),
         *("", it["why"]),
-        *("", f"What to do: {it['advice']} {it['do']}"),
+        *("", f"What to do: {it['do']}"),
         *(["", f"pool doctor --fix --yes mends it ({rule.fix})."] if rule.fix else []),
         *("", f"It is over: {it['over']}"),
     ]

@@ -125,18 +125,16 @@ class Operators:
 
         async def ask(_: Boot, node: Node) -> None:
             report = await node.resume(handler=pause.handler, key=pause.key)
-            if report.is_complete:
+            if report.is_complete and pause.entry.decode() not in self._entries("!paused "):
                 self._over("paused", str(pause))
 
         self._ask(ask)
 
     def end(self) -> None:
-        """Take back whatever stands, until nothing does."""
+        """Take back whatever stands, again and again: over a slow line a call comes late."""
         self._is_ending = True
-        if self.is_over:
-            return
         self._world.after(_AGAIN_S, self.end)
-        if not self._is_one():
+        if self.is_over or not self._is_one():
             return
         if not self._standing():
             for name in [each for each in self._open if each.startswith("paused")]:
