@@ -123,6 +123,11 @@ class Asked:
         found = [self.cordons[each] for each in ids if each in self.cordons]
         return max(found, key=lambda each: each.is_drain, default=None)
 
+    def cordon_of_all(self, workers: Iterable[tuple[str, str]]) -> Cordon | None:
+        """Return the cordon of the first of these (worker, node), if each of them has one."""
+        cordons = [self.cordon_of(*ids) for ids in workers]
+        return cordons[0] if cordons and None not in cordons else None
+
 
 def lanes_of(pause: Pause, lanes: int) -> range:
     """Return the lanes that are to know of it."""
