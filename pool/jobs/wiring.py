@@ -432,8 +432,11 @@ class Wiring:
         self.context.pipeline.look()
         now_s = self.context.io.clock()
         self._sweeper.scheduler.look(state)
-        if told.paused or self.context.roster.asked.pauses:
+        asked = self.context.roster.asked
+        if told.paused or asked.pauses:
             self.heeding.compare(state, told.paused)
+        if asked.cordons:
+            self.heeding.look_at_cordons()
         if told.lease_end_ms is not None:
             self._reaper.lease_ends(state.number, state.until_s(told.lease_end_ms, now_s))
         for deadline_ms in (told.pending_ms, told.due_ms):

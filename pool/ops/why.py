@@ -529,13 +529,19 @@ def _cordon(facts: KeyFacts) -> Cordon:
     return facts.cordoned
 
 
+def _uncordon(facts: KeyFacts) -> str:
+    cordon = _cordon(facts)
+    return "pool status" if cordon.is_drain else f"pool uncordon {cordon.id}"
+
+
 def _says_cordoned(facts: KeyFacts) -> str:
     cordon = _cordon(facts)
     by = f", by {cordon.by}" if cordon.by else ""
     why = f": {cordon.reason}" if cordon.reason else ""
     knows = sum(_record(facts).handler in each.handlers for each in facts.workers)
     who = f"the {knows} workers that know the handler {_record(facts).handler!r}"
-    return f"its workers are cordoned{by}{why}; {who} take nothing, and it has waited {_for(facts)}"
+    are = "drain" if cordon.is_drain else "are cordoned"
+    return f"its workers {are}{by}{why}; {who} take nothing, and it has waited {_for(facts)}"
 
 
 def _says_full(facts: KeyFacts) -> str:

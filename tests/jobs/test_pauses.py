@@ -562,9 +562,37 @@ async def test_where_all_are_cordoned_jobs_wait_for_the_first_that_is_not(
     await node.cordon(node.id)
     await node.add_worker(handlers(diary))
     ref = await node.dispatch("note", "k")
-    assert (await ref.status()).state == "unassigned"
+    status = await ref.status()
+    assert status.state == "unassigned"
+    assert "its workers are cordoned, by node" in status.why
     await node.uncordon(node.id)
     assert await ref.result(timeout_s=30.0) == "k"
+
+
+async def test_a_worker_of_a_cordoned_node_stays_closed_and_says_so(
+    fleet: Fleet, diary: Diary
+) -> None:
+    node = await fleet.node(handlers(diary), lease_ttl_s=150.0)
+    [mine] = node.workers
+    await node.cordon(node.id)
+    report = await node.uncordon(mine.id)
+    assert not report.is_complete
+    assert (report.workers, report.cordon.since_ms) == ((mine.id,), 0)
+    assert report.kept is not None
+    assert report.kept.id == node.id
+    assert (await node.uncordon(node.id)).is_complete
+
+
+async def test_a_cordon_goes_when_who_is_meant_is_gone(fleet: Fleet, diary: Diary) -> None:
+    """However it went: nobody has to cordon another one."""
+    node = await fleet.node(handlers(diary))
+    added = await node.add_worker(handlers(diary))
+    await fleet.knows(node, 2)
+    assert (await node.cordon(added.id)).is_complete
+    await added.remove()
+    dead = Cordon(id="n0x0")
+    await fleet.wiring(node).replica.write([Set(dead.entry, dead.pack())])
+    await fleet.until(lambda: _nobody(node))
 
 
 async def test_a_node_is_drained_from_afar(fleet: Fleet, diary: Diary) -> None:
@@ -601,7 +629,7 @@ async def test_a_worker_is_drained_and_its_node_stays(fleet: Fleet, diary: Diary
 
 async def test_who_is_not_there_cannot_be_cordoned(fleet: Fleet, diary: Diary) -> None:
     """And what was asked of who is gone goes with the next one."""
-    node = await fleet.node(handlers(diary))
+    node = await fleet.node(handlers(diary), lease_ttl_s=150.0)
     for call in (node.cordon, node.uncordon, node.drain_member):
         with pytest.raises(NoSuchMember):
             await call("n0x0")

@@ -216,6 +216,12 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
     ("half-paused", paused(Pause(key="a", is_over=True)), "1 of 1", "pool resume --key a"),
     ("cordoned", facts(asked=asked(Cordon(id="n1"))), "n1 is cordoned", "pool uncordon n1"),
     ("cordoned", facts(asked=asked(Cordon(id="x", is_drain=True))), "is no more", "pool status"),
+    (
+        "cordoned-off",
+        facts(asked=asked(Cordon(id="wA", by="me", reason="a look")), queues=queue("h", 1)),
+        "all 1 workers that have it are cordoned, by me: a look",
+        "pool uncordon wA",
+    ),
     ("no-such-handler", facts(counters={"unassigned": 2}), "2 jobs wait", "pool run"),
     (
         "no-such-handler",

@@ -162,7 +162,8 @@ class JobClient:
         cordon = roster.asked.cordon_of_all(able) if roster.asked.cordons else None
         if cordon is None:
             return ""
-        return f"its workers are cordoned, by {cordon.by}{f': {cordon.reason}' if cordon.reason else ''}"
+        why = f": {cordon.reason}" if cordon.reason else ""
+        return f"its workers {'drain' if cordon.is_drain else 'are cordoned'}, by {cordon.by}{why}"
 
     def why_waits(self, record: Record | None, key: str) -> str:
         """Return why a job has not begun, as its record was when it was looked at last."""

@@ -48,7 +48,8 @@ A cordon is an entry alone:
 
 So no renewal opens it again, and one that does not hear goes on: who cordons waits for the entries
 of the workers, and tells of those that do not say so.  A cordon's entry goes when it is taken back,
-when its node leaves, or with the next one when its node is gone.
+when its node leaves, or when none of those meant is in the map any more: nodes see to that with
+their renewals, and so does the next cordon.
 """
 
 from __future__ import annotations
@@ -118,16 +119,21 @@ class PauseReport:
 
 @attrs.frozen(kw_only=True)
 class CordonReport:
-    """Which workers are meant, and which of them have not said yet that they heard it."""
+    """Which workers are meant, and which of them have not said yet that they heard it.
+
+    `kept` is what goes on closing some of those that were uncordoned: a cordon of their node, or of
+    a worker of that node alone.  Uncordoning who was not has a `cordon` of `since_ms` 0.
+    """
 
     cordon: Cordon
     workers: tuple[str, ...]
     unheard: tuple[str, ...]
+    kept: Cordon | None = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether all have heard it."""
-        return not self.unheard
+        """Whether all have heard it, and nothing else closes them."""
+        return not self.unheard and self.kept is None
 
 
 @attrs.frozen
@@ -322,22 +328,28 @@ class Operator:
         """Have it take keys again; a drain cannot be taken back."""
         entries = await self._entries()
         standing = entries.asked.cordons.get(member)
-        if standing is None:
-            meant = self._meant(entries, member)
-            return CordonReport(
-                cordon=Cordon(id=member), workers=tuple(each.id for each in meant), unheard=()
-            )
-        if standing.is_drain:
+        meant = entries.of(member) if standing is not None else self._meant(entries, member)
+        if standing is not None and standing.is_drain:
             problem = "it drains, and that cannot be taken back: start another one"
             raise InvalidOption(option="member", value=member, problem=problem)
-        await self._write(Delete(standing.entry), *self._stale(entries))
-        left = attrs.evolve(
-            entries.asked,
-            cordons={id_: each for id_, each in entries.asked.cordons.items() if id_ != member},
+        if standing is not None:
+            await self._write(Delete(standing.entry), *self._stale(entries))
+        cordons = {id_: each for id_, each in entries.asked.cordons.items() if id_ != member}
+        left = attrs.evolve(entries.asked, cordons=cordons)
+        kept = next(filter(None, (left.cordon_of(e.id, e.node) for e in meant)), None)
+        free = [each.id for each in meant if not left.cordon_of(each.id, each.node)]
+        unheard = await self._heard(free, lambda each: not each.is_cordoned, wait_s)
+        return CordonReport(
+            cordon=standing or Cordon(id=member),
+            workers=tuple(each.id for each in meant),
+            unheard=unheard,
+            kept=kept,
         )
-        ids = tuple(e.id for e in entries.of(member) if not left.cordon_of(e.id, e.node))
-        unheard = await self._heard(ids, lambda each: not each.is_cordoned, wait_s)
-        return CordonReport(cordon=standing, workers=ids, unheard=unheard)
+
+    async def forget(self, cordons: Collection[Cordon]) -> None:
+        """Take entries away, as far as they are these."""
+        ops = [CompareAndDelete(each.entry, each.pack()) for each in cordons]
+        await self._write(*ops[:_STALE_MAX])
 
     async def cordons(self) -> tuple[Cordon, ...]:
         """Return who is cordoned, or was told to drain, the oldest first."""

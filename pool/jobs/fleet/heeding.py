@@ -28,7 +28,7 @@ from typing import Final
 import anyio
 import attrs
 
-from pool.core.pauses import Asked, Pause, lanes_of
+from pool.core.pauses import Asked, Cordon, Pause, lanes_of
 from pool.errors import NotRunning, PoolError
 from pool.events import JobsPaused, JobsResumed, MemberCordoned, MemberUncordoned
 from pool.jobs.client.pausing import Operator
@@ -84,6 +84,8 @@ class Heeding:
     _wanted: _Wanted = attrs.field(init=False, factory=_Wanted)
     _apart: dict[int, tuple[bytes, Asked]] = attrs.field(init=False, factory=dict)  # by lane
     _is_settling: bool = attrs.field(init=False, default=False)
+    _gone: dict[str, float] = attrs.field(init=False, factory=dict)  # cordoned, and since when
+    _is_forgetting: bool = attrs.field(init=False, default=False)
 
     def operator(self) -> Operator:
         """Return what carries out what is asked of the pool here."""
@@ -115,11 +117,38 @@ class Heeding:
         self._apart[number] = paused, asked
         if before != self._apart[number] or self._is_settling:
             return
-        nodes = len({each.node for each in self.context.roster.workers})
-        if self.context.io.dice.random() * nodes < _SETTLING:
+        if self._is_chosen():
             self._is_settling = True
             with suppress(NotRunning):  # it ends by something worse
                 self.context.supervisor.errand("pauses", partial(self._settle, state))
+
+    def look_at_cordons(self) -> None:
+        """Take away what was asked of those who are no more; once per renewal, if there is any."""
+        roster, now_s = self.context.roster, self.context.io.clock()
+        there = {each for info in roster.workers for each in (info.id, info.node)}
+        gone = [each for each in roster.asked.cordons if each not in there]
+        self._gone = {each: self._gone.get(each, now_s) for each in gone}
+        late_s = now_s - self.context.timing.renew_s  # they may only just be written anew
+        late = [
+            roster.asked.cordons[each] for each, since_s in self._gone.items() if since_s < late_s
+        ]
+        if late and not self._is_forgetting and self._is_chosen():
+            self._is_forgetting = True
+            with suppress(NotRunning):  # it ends by something worse
+                self.context.supervisor.errand("cordons", partial(self._forget, late))
+
+    async def _forget(self, cordons: Sequence[Cordon]) -> None:
+        try:
+            await self.operator().forget(cordons)
+        except PoolError as error:
+            self.context.trouble("forget cordons", None, error)
+        finally:
+            self._is_forgetting = False
+
+    def _is_chosen(self) -> bool:
+        """Say whether this node does what all of them see: some do, on average."""
+        nodes = len({each.node for each in self.context.roster.workers})
+        return self.context.io.dice.random() * nodes < _SETTLING
 
     async def _settle(self, state: LaneState) -> None:
         try:
