@@ -8,9 +8,9 @@ cannot be read is named, and the rest is shown: a key of another type, a lane th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Literal
+from typing import Final
 
 import anyio
 import attrs
@@ -21,7 +21,6 @@ from pool.core.record import Outcome, Record
 from pool.errors import ConfigError, PoolError, StoreFault, again
 from pool.names import PAUSED, Control, Names, lane_of
 from pool.redis.commands.lane import Lane
-from pool.redis.commands.member import Opening
 from pool.redis.commands.talk import Looked, More
 from pool.redis.io.system import Reply, SystemIO
 from pool.redis.pipeline import Pipeline
@@ -29,7 +28,6 @@ from pool.redis.scripts import Word
 from pool.redis.url import Url
 from pool.settings import Settings
 
-IDENTITIES_MAX: Final = 2_000  # nodes and workers looked at, the longest silent first
 HANDLERS_MAX: Final = 200  # whose backlogs are looked at
 _COUNTS: Final = frozenset({"HLEN", "ZCARD", "SCARD", "XLEN"})
 _LOOKS: Final = 128  # jobs asked for in one call
@@ -59,19 +57,6 @@ class Found:
 
 
 @attrs.frozen(kw_only=True)
-class Identity:
-    """A node or a worker, as the keep-alive map knows it; of several lanes, the worst."""
-
-    id: str
-    kind: Literal["node", "worker"]
-    lease_s: float  # what is left of its lease; negative: it ended so long ago
-    running: int = 0
-    pending: int = 0
-    down: int = 0  # of a node: how many of its parts have crashed, and do not run again yet
-    is_hung: bool = False  # of a worker: its event loop hangs, so it takes no jobs
-
-
-@attrs.frozen(kw_only=True)
 class Oldest:
     """The job that has waited longest for its start."""
 
@@ -86,7 +71,6 @@ class Oldest:
 class View:
     """A pool at one moment."""
 
-    identities: tuple[Identity, ...]
     states: dict[str, int]  # jobs by state
     waiting_for: dict[str, int]  # unassigned jobs, by handler; "": of those never registered
     oldest: Oldest | None
@@ -166,24 +150,12 @@ async def view(pipeline: Pipeline, found: Found) -> View:
     states: Counter[str] = Counter()
     waiting_for: Counter[str] = Counter()
     counters: Counter[str] = Counter()
-    identities: dict[str, Identity] = {}
     for lane in lanes:
         states.update(lane.states)
         waiting_for.update(lane.waiting_for)
         counters.update(lane.counters)
-        for each in lane.identities:
-            known = identities.get(each.id, attrs.evolve(each, running=0, pending=0))
-            identities[each.id] = attrs.evolve(
-                known,
-                lease_s=min(known.lease_s, each.lease_s),
-                running=known.running + each.running,
-                pending=known.pending + each.pending,
-                down=max(known.down, each.down),
-                is_hung=known.is_hung or each.is_hung,
-            )
     oldest = [lane.oldest for lane in lanes if lane.oldest is not None]
     return View(
-        identities=tuple(identities.values()),
         states=dict(states),
         waiting_for=dict(waiting_for),
         oldest=max(oldest, key=lambda each: each.age_s, default=None),
@@ -223,7 +195,7 @@ async def outcomes(
 async def _lane(pipeline: Pipeline, n: Names) -> View:
     pipeline = pipeline.at(n.prefix)  # its clock, above all: TIME has no key
     unread: list[str] = []
-    now_ms, fields, total, pending, parked, names, identities, heads = await all_of(
+    now_ms, fields, total, pending, parked, names, heads = await all_of(
         pipeline,
         unread,
         [
@@ -233,7 +205,6 @@ async def _lane(pipeline: Pipeline, n: Names) -> View:
             ("ZCARD", n.pending),
             ("ZCARD", n.parked),
             ("HKEYS", n.handlers),
-            ("ZRANGE", n.keepalive, 0, IDENTITIES_MAX - 1, "WITHSCORES"),
             ("ZRANGE", n.pending, 0, 0, "WITHSCORES"),
         ],
     )
@@ -248,7 +219,6 @@ async def _lane(pipeline: Pipeline, n: Names) -> View:
     )
     late_ms = [now_ms - float(head[1]) for head in (heads, due) if head]
     return View(
-        identities=tuple(await _identities(pipeline, n, identities, now_ms, unread)),
         states={
             "pending": pending,
             "running": max(0, total - pending - waiting - unassigned),
@@ -279,34 +249,6 @@ def _backlogs(
     found = {handler: n for handler, n in zip(handlers, counts, strict=True) if n}
     left = unassigned - sum(found.values())
     return {**found, "": left} if is_all and left > 0 else found
-
-
-async def _identities(
-    pipeline: Pipeline, n: Names, flat: Sequence[bytes], now_ms: int, unread: list[str]
-) -> Iterable[Identity]:
-    names = [name.decode(errors="replace") for name in flat[::2]]
-    leases_s = [(float(end_ms) - now_ms) / 1000 for end_ms in flat[1::2]]
-    running = await all_of(pipeline, unread, [("SCARD", n.owned(name)) for name in names])
-    pending = await all_of(pipeline, unread, [("XLEN", n.stream(name)) for name in names])
-    ids = [name.rpartition(".")[0] for name in names]
-    texts = await fields_of(pipeline, unread, n.open, ids)
-    openings = [Opening.parse(text or b"") for text in texts]
-    claims = await fields_of(pipeline, unread, n.cleanup, flat[::2])
-    return [
-        Identity(
-            id=name.rpartition(".")[0],
-            kind="node" if name.startswith("n") else "worker",
-            lease_s=round(lease_s, 3),
-            running=owned,
-            pending=granted,
-            down=opening.ails.down if opening is not None else 0,
-            is_hung=opening is not None and opening.takes is None,
-        )
-        for name, lease_s, owned, granted, opening, claim in zip(
-            names, leases_s, running, pending, openings, claims, strict=True
-        )
-        if claim != b"done"  # who has left is remembered for a while, against late copies
-    ]
 
 
 async def _oldest(

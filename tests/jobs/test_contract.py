@@ -491,7 +491,7 @@ def test_msgspec_takes_arguments_by_name_and_types_that_it_knows() -> None:
 def test_without_msgspec_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoded(registered(bare, codec="msgspec"), 1)
     monkeypatch.setattr(msgpack, "_package", lambda: None)
-    with pytest.raises(ConfigError, match=r"pip install keyed-pool\[msgspec\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'keyed-pool\[msgspec\]'"):
         registered(bare, codec="msgspec")
     with pytest.raises(CodecMissing, match="'msgspec', which is not installed"):
         decoded(registered(bare), data)

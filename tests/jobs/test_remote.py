@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +151,50 @@ async def test_an_open_poll_is_answered_by_a_dispatch(fleet: Fleet, lanes: int) 
         await opened(fleet, mine, lanes)
         await node.dispatch("add", "k", 1)
     assert [out.job.key for out in told[0].jobs] == ["k"]
+    assert not any(takes(fleet, mine, lane) for lane in range(lanes))  # only while it is open
     await mine.complete(2)
+
+
+async def test_any_gateway_opens_whom_another_has_closed(fleet: Fleet, lanes: int) -> None:
+    """However many calls that one has made before: neither counts its own."""
+    first = await fleet.node(lanes=lanes)
+    other = await fleet.node(lanes=lanes)
+    mine = await client(first)
+    for _ in range(20):
+        await mine.poll(wait_s=0.0)
+    mine.doors = [await door(other)]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(mine.poll)
+        await opened(fleet, mine, lanes)
+        tasks.cancel_scope.cancel()
+    mine.doors = [await door(first)]
+    await mine.poll(wait_s=0.0)
+    assert not any(takes(fleet, mine, lane) for lane in range(lanes))
+
+
+async def test_a_poll_that_holds_nothing_ends_when_jobs_were_handed_out_elsewhere(
+    fleet: Fleet, lanes: int
+) -> None:
+    """Or its gateway would renew them though their client is gone."""
+    first = await fleet.node(lanes=lanes, lease_ttl_s=1.0)
+    other = await fleet.node(lanes=lanes, lease_ttl_s=1.0)
+    mine = await client(first)
+    polls, answers = (await door(first)).waiting, list[Polled]()
+
+    async def poll() -> None:
+        answers.append(await (await door(first)).poll(mine.claim, wait_s=WAIT_S))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(poll)
+        await opened(fleet, mine, lanes)
+        del polls._followed[mine.claim.id]  # it reads nothing of it any more
+        polls._follow()
+        mine.doors = [await door(other)]
+        await other.dispatch("add", "k", 1)
+        await mine.until(1)
+        await fleet.until(lambda: answers, within_s=WAIT_S / 2)
+    assert not answers[0].jobs
+    await mine.complete(0)
 
 
 async def opened(fleet: Fleet, mine: Client, lanes: int) -> None:
@@ -306,10 +350,29 @@ async def test_beats_keep_a_long_job_and_polls_keep_an_idle_worker(fleet: Fleet)
             await anyio.sleep(0.2)
             told = await holds.beat()
             assert not told.lost
-            assert told.expires_in_s > 0.5
+            assert 0.5 < told.expires_in_s < 1.0  # never beyond the lease
         tasks.cancel_scope.cancel()
     assert [each.outcome for each in await holds.complete(1)] == ["done"]
     assert not (await other.beat()).lost
+
+
+async def test_a_beat_gives_back_what_was_granted_and_no_poll_waits_for(
+    fleet: Fleet, lanes: int
+) -> None:
+    """As of a gateway that was killed with its poll open."""
+    node = await fleet.node(lanes=lanes)
+    mine = await client(node)
+    leases, lane = (await door(node)).waiting.leases, lane_of("k", lanes)
+    await leases.say(lane, mine.claim.name, 1)
+    await node.dispatch("add", "k", 1)
+    assert fleet.client.xlen(Names(fleet.pool, lane).stream(mine.claim.name)) == 1
+    other, told = await client(node), Polled(heartbeat_s=0, expires_in_s=0)
+    await mine.beat()
+    with anyio.fail_after(WAIT_S):
+        while not told.jobs:
+            told = await other.poll()
+    assert not told.jobs[0].is_recovered  # as it would be of a worker that died
+    await other.complete(0)
 
 
 async def test_the_later_of_two_polls_takes_over(fleet: Fleet, lanes: int) -> None:
@@ -341,6 +404,43 @@ async def test_a_poll_that_is_cancelled_closes_its_worker(fleet: Fleet, lanes: i
         await opened(fleet, mine, lanes)
         tasks.cancel_scope.cancel()
     await fleet.until(lambda: not any(takes(fleet, mine, lane) for lane in range(lanes)))
+    for lane in range(lanes):  # and it is here, closed
+        assert fleet.client.hexists(Names(fleet.pool, lane).open, mine.claim.id)
+
+
+async def test_who_may_have_killed_its_worker_is_handed_out_alone(fleet: Fleet, lanes: int) -> None:
+    node = await fleet.node(lanes=lanes, lease_ttl_s=1.0)
+    dead = await client(node)
+    for n in range(3):
+        await node.dispatch("add", f"k{n}", n)
+    await dead.until(3)
+    dead.held.clear()
+    mine, answers = await client(node), list[set[str]]()
+    with anyio.fail_after(WAIT_S):
+        while len(mine.held) < 3:
+            told = await mine.poll(8, wait_s=0.2)
+            if told.jobs:
+                answers.append({out.job.key for out in told.jobs})
+            assert all(out.is_recovered for out in told.jobs)
+    assert [len(keys) for keys in answers] == [1, 1, 1]
+    await mine.complete(0)
+
+
+async def test_of_two_claims_of_one_key_the_former_is_lost(fleet: Fleet) -> None:
+    node = await fleet.node()
+    mine = await client(node)
+    await node.dispatch("add", "k", 1)
+    await mine.until(1)
+    former = mine.held.pop("k")
+    await mine.door.release(mine.claim, [(former, None)])
+    await mine.until(1)
+    later = mine.held["k"]
+    assert later.epoch > former.epoch
+    for held in ([later, former], [former, later]):
+        told = await mine.door.poll(mine.claim, held, wait_s=WAIT_S)
+        assert [(each.job, each.reason) for each in told.lost] == [(former, "moved")]
+        assert not told.jobs
+    await mine.complete(0)
 
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -447,6 +547,36 @@ async def test_a_limit_is_told_and_enforced(fleet: Fleet) -> None:
     [refused] = await mine.door.complete(mine.claim, [(late, 1)])
     assert isinstance(refused.error, ClaimRefused)
     with pytest.raises(JobParked, match="ran longer"):
+        await ref.result(timeout_s=WAIT_S)
+
+
+async def test_progress_is_given_more_time_and_a_beat_without_it_none(fleet: Fleet) -> None:
+    node = await fleet.node()
+    remote = await door(node)
+    offer = HandlerOffer.of("slow", progress_timeout_s=20.0, timeout_s=30.0)
+    mine = Client((await remote.register([offer], capacity=1)).claim, [remote])
+    await node.dispatch("slow", "k")
+    await mine.until(1)
+    ends = list[float]()
+    for progress in (None, Progress(done=1), None, Progress(done=2)):
+        await anyio.sleep(0.01)
+        assert not (await mine.beat(Beat(mine.held["k"], progress))).lost
+        ends.append(fleet.client.zscore(fleet.names.due, "k:k") or 0.0)
+    assert ends[0] < ends[1] == ends[2] < ends[3]
+    await mine.complete(1)
+
+
+async def test_a_failure_of_what_was_asked_to_stop_ends_it(fleet: Fleet) -> None:
+    node = await fleet.node()
+    mine = await client(node)
+    ref = await node.dispatch("add", "k", 1)
+    await mine.until(1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.stop, "k", "enough")
+        await fleet.until(lambda: (r := fleet.record("k")) is not None and r.intent)
+        [ended] = await mine.door.fail(mine.claim, [Failure(job=mine.held.pop("k"))])
+        assert (ended.outcome, ended.in_s) == ("cancelled", 0.0)
+    with pytest.raises(JobCancelled, match="enough"):
         await ref.result(timeout_s=WAIT_S)
 
 
@@ -667,3 +797,132 @@ async def test_arguments_that_nobody_here_can_read_are_left_or_parked(fleet: Fle
     await fleet.until(lambda: (r := fleet.record("later")) is not None and r.state == "waiting")
     await mine.complete(1)
     assert await ref.result(timeout_s=WAIT_S) == 1
+
+
+# --- services -------------------------------------------------------------------------------------
+
+
+async def test_services_go_to_who_is_first_with_their_state(fleet: Fleet, lanes: int) -> None:
+    node = await fleet.node(lanes=lanes)
+    mine = await client(node, capacity=20)
+    keys = [f"s{n}" for n in range(12)]
+    for key in keys:
+        await node.dispatch("serve", key)
+    await mine.until(12, jobs_max=20)
+    other = await client(node, capacity=20)
+    await fleet.knows(node, 2)
+
+    def strays() -> list[str]:
+        context = fleet.wiring(node).context
+        first = {
+            key: context.targets(key, "serve", lane=lane_of(key, lanes), limit=1)[0].id
+            for key in keys
+        }
+        return [key for key in mine.held if first[key] != mine.claim.id]
+
+    assert strays()
+    moved = dict[str, Any]()
+
+    async def take() -> None:
+        while True:
+            told = await other.poll(20, wait_s=1.0)
+            moved.update({out.job.key: out.state for out in told.jobs})
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take)
+        with anyio.fail_after(WAIT_S):
+            while strays():
+                told = await mine.beat()
+                going = [each.job for each in told.stop if each.reason == "release"]
+                assert {job.key for job in going} <= set(strays())
+                ended = await mine.door.release(
+                    mine.claim, [(mine.held.pop(job.key), {"of": job.key}) for job in going]
+                )
+                assert {each.outcome for each in ended} <= {"released"}
+            await fleet.until(lambda: moved.keys() | mine.held.keys() == set(keys))
+        tasks.cancel_scope.cancel()
+    assert moved == {key: {"of": key} for key in moved}
+    assert await other.door.leave(other.claim) == len(moved)
+    assert await mine.door.leave(mine.claim) == 12 - len(moved)
+    await stop_all(node, keys)
+
+
+async def stop_all(node: Node, keys: list[str]) -> None:
+    async with anyio.create_task_group() as tasks:
+        for key in keys:
+            tasks.start_soon(node.stop, key)
+
+
+async def test_a_service_that_was_well_for_long_enough_fails_anew(fleet: Fleet) -> None:
+    node = await fleet.node()
+    remote = await door(node)
+    offer = HandlerOffer.of("serve", "service", backoff_s=0.01, healthy_s=0.1)
+    mine = Client((await remote.register([offer], capacity=1)).claim, [remote])
+    await node.dispatch("serve", "s")
+    for attempt, s in ((1, 0.0), (2, 0.0), (3, 0.2), (2, 0.0)):
+        await mine.until(1)
+        assert mine.held["s"].attempt == attempt
+        await anyio.sleep(s)
+        await mine.door.fail(mine.claim, [Failure(job=mine.held.pop("s"))])
+    await node.stop("s")
+
+
+# --- lanes, and many ------------------------------------------------------------------------------
+
+
+async def test_a_lane_that_lost_its_data_takes_no_other_lanes_jobs_along(fleet: Fleet) -> None:
+    fleet.is_audited = False  # nothing is told of what was lost
+    node = await fleet.node(lanes=2)
+    mine = await client(node)
+    lost, kept = (
+        next(key for key in (f"k{n}" for n in range(99)) if lane_of(key, 2) == lane)
+        for lane in range(2)
+    )
+    await node.dispatch("add", lost, 1)
+    ref = await node.dispatch("add", kept, 1)
+    await mine.until(2)
+    for name in fleet.client.scan_iter(match=f"{Names(fleet.pool, 0).prefix}*"):
+        fleet.client.delete(name)
+    with anyio.fail_after(WAIT_S):
+        while not (told := await mine.beat()).register_again:
+            pass
+    assert list(mine.held) == [kept]
+    assert not told.jobs
+    assert [each.outcome for each in await mine.complete(5)] == ["done"]
+    assert await ref.result(timeout_s=WAIT_S) == 5
+
+
+async def test_idle_polls_are_read_and_renewed_together(fleet: Fleet) -> None:
+    """So many cost hardly more than one: no command is sent for each of them."""
+    node = await fleet.node(lease_ttl_s=1.0)
+    remote, many, claims = await door(node), 100, set[str]()
+
+    async def come() -> None:
+        claim = (await remote.register(OFFERS, capacity=1)).claim
+        claims.add(claim.id)
+        await remote.poll(claim, wait_s=WAIT_S)
+
+    def calls() -> int:
+        told: Any = fleet.client.info("commandstats")
+        names = ("evalsha", "xread", "xrange", "xtrim")
+        return sum(told.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names)
+
+    def ends() -> set[float]:
+        leases: Any = fleet.client.zrange(fleet.names.keepalive, 0, -1, withscores=True)
+        return {end for name, end in leases if name.decode().rpartition(".")[0] in claims}
+
+    def has_changed(before: set[float]) -> bool:
+        return ends() != before
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(many):
+            tasks.start_soon(come)
+        await fleet.until(lambda: fleet.client.hlen(fleet.names.open) == many)
+        await fleet.until(lambda: len(ends()) == 1)  # of one call, all end at once
+        before, began = calls(), ends()
+        seen = 0
+        while seen < 10:
+            await fleet.until(partial(has_changed, began))
+            began, seen = ends(), seen + 1
+        assert calls() - before < many
+        tasks.cancel_scope.cancel()

@@ -11,6 +11,8 @@ from pool.ops.keyfacts import KeyOwner
 
 NOW_MS = 1_700_000_000_000
 TTL_MS = 10_000
+# What is found of a machine that is too busy to run a test in peace, and of nothing planted.
+BUSY = frozenset({"loop-lag", "renewals-fail", "leases-lost"})
 MARKED = Marks(("wX.1", "wY.1-"))
 
 

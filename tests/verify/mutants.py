@@ -40,6 +40,7 @@ from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.pause_mutants import PAUSE_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
+from tests.verify.remote_mutants import REMOTE_MUTANTS
 from tests.verify.schedule_mutants import SCHEDULE_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -85,7 +86,7 @@ MUTANTS: Final = (
             *DOCTOR_MUTANTS,
         )
     ),
-    *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS)),
+    *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS, *REMOTE_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,
@@ -413,10 +414,10 @@ MUTANTS: Final = (
     Mutant(
         name="who has left is still listed",
         breaks="a pool that all have left is in trouble for whoever looks",
-        path="pool/ops/inspect.py",
-        old='        if claim != b"done"',
-        new="        if True",
-        by=("tests/ops/test_cli.py",),
+        path="pool/ops/members.py",
+        old=' if each.claim != "done")',
+        new=")",
+        by=("tests/ops/test_cli.py::test_who_has_left_is_gone_at_once_and_a_pool_at_rest_is_well",),
     ),
     Mutant(
         name="an outage is told at each try",

@@ -69,7 +69,8 @@ class Visit:
     )  # the worker's, and not held
     starts: dict[int, dict[str, Start]] = attrs.field(factory=lambda: defaultdict(dict))
     stop: list[ToStop] = attrs.field(factory=list)
-    lost: dict[str, Lost] = attrs.field(factory=dict)
+    lost: dict[str, Lost] = attrs.field(factory=dict)  # by key
+    former: list[Lost] = attrs.field(factory=list)  # of keys that it holds under a later claim
     messages: list[Message] = attrs.field(factory=list)
 
     @property
@@ -93,6 +94,11 @@ class Visit:
     def count(self) -> int:
         """How many jobs were found to be handed out."""
         return sum(map(len, (*self.starts.values(), *self.forgotten.values())))
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to say that no poll shall wait with."""
+        return bool(self.count or self.lost or self.former or self.gone)
 
     def expires_in_s(self) -> float:
         """Return for how long nobody else can have what it holds, from when the request came."""
@@ -125,14 +131,15 @@ class Visit:
 
     async def _renew_in(self, lane: int, wants: int, finds_all: bool) -> None:
         mine = self.held(lane)
-        takes = len(mine) + wants if wants else self.open_takes(lane)
+        # Before it is said: whoever is cancelled meanwhile has said it, maybe.
+        self.takes[lane] = takes = len(mine) + wants if wants else self.open_takes(lane)
         self.errors.pop(lane, None)
         try:
             said = await self.leases.say(lane, self.claim.name, takes)
             if said.is_gone:
                 self.lose(lane, "expired")
                 return
-            self.said[lane], self.takes[lane] = said, takes
+            self.said[lane] = said
             if mine or (said.keys and finds_all):
                 await self._compare(lane, mine, finds_all=finds_all)
             await self.read_starts(lane)
@@ -146,6 +153,7 @@ class Visit:
         for beat in self.held(lane):
             self.lost[beat.job.key] = Lost(beat.job, reason)
         self.gone.add(lane)
+        self.takes.pop(lane, None)
         self.said.pop(lane, None)
         self.starts.pop(lane, None)
         self.forgotten.pop(lane, None)

@@ -48,6 +48,7 @@ request came; its client counts from when it sent that, so it stops before other
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -83,6 +84,7 @@ from pool.jobs.remote.claims import (
     HandlerOffer,
     Held,
     JobClaim,
+    Lost,
     Polled,
     Registration,
     WorkerClaim,
@@ -331,12 +333,12 @@ class RemoteWorkers:
         until_s = visit.arrived_s + (min(wait_s, self._heartbeat_s) if visit.beats else wait_s)
         desk = self.waiting.open(claim, frozenset(visit.beats), wants)
         try:
+            desk.takes, desk.said = visit.takes, visit.said
             await visit.renew(wants)
-            desk.takes, desk.said = dict(visit.takes), visit.said
             await visit.note()
-            if wants and not (visit.count or visit.lost or visit.gone):
+            if wants and not visit.has_news:
                 await self._pull(visit, desk)
-            if not (visit.count or visit.lost or visit.gone):
+            if not visit.has_news:
                 await self.waiting.wait(desk, until_s)
                 await self._waited(visit, desk)
             jobs = await self._take(visit, desk)
@@ -372,7 +374,6 @@ class RemoteWorkers:
         if any(desk.takes.values()):
             desk.is_closing = True
             await self._close(visit)
-            desk.takes = {}
         jobs = await self._hand_again(visit, desk.wants)
         jobs += await self._hand_out(visit, desk.wants - len(jobs))
         await visit.give_back()
@@ -386,21 +387,27 @@ class RemoteWorkers:
         return jobs
 
     async def _hand_out(self, visit: Visit, wants: int) -> list[HandedOut]:
-        jobs = list[HandedOut]()
-        for lane in list(visit.said):
-            starts = self._startable(visit, lane)[: max(0, wants - len(jobs))]
-            for start in starts:
-                del visit.starts[lane][start.key]
+        jobs, chosen = list[HandedOut](), defaultdict[int, list[Start]](list)
+        for lane, start in self._startable(visit)[: max(0, wants)]:
+            chosen[lane].append(start)
+            del visit.starts[lane][start.key]
+        for lane, starts in chosen.items():
             jobs += await self._handing.hand_out(visit.claim, lane, starts, REPLY_BYTES_MAX)
         return jobs
 
-    def _startable(self, visit: Visit, lane: int) -> list[Start]:
-        """Return what may begin: of those that are suspected of a death one, and it alone."""
-        starts = sorted(visit.starts[lane].values(), key=lambda start: start.epoch)
-        plain = [start for start in starts if not start.marks.halves]
-        if plain or visit.is_trying():
-            return plain
-        return starts[:1]
+    def _startable(self, visit: Visit) -> list[tuple[int, Start]]:
+        """Return what may begin, the oldest first.
+
+        Of those that are suspected of a death one at a time, when it is the oldest, and it alone:
+        the next death has one culprit then.
+        """
+        found = [
+            (lane, start) for lane in visit.said for start in visit.starts.get(lane, {}).values()
+        ]
+        found.sort(key=lambda each: each[1].accepted)
+        if found and found[0][1].marks.halves and not visit.is_trying():
+            return found[:1]
+        return [each for each in found if not each[1].marks.halves]
 
     async def _close(self, visit: Visit) -> None:
         """Have it take nothing more, and read what it was granted by then."""
@@ -468,7 +475,7 @@ class RemoteWorkers:
             jobs=jobs,
             stop=visit.stop,
             messages=visit.messages,
-            lost=list(visit.lost.values()),
+            lost=[*visit.former, *visit.lost.values()],
             is_draining=is_draining,
             is_cordoned=is_cordoned,
             register_again=bool(visit.gone) or self._is_lacking(claim),
@@ -566,9 +573,11 @@ class RemoteWorkers:
     # --- claims -------------------------------------------------------------------------------
 
     def _visit(self, claim: WorkerClaim, held: Iterable[Held], only: int | None = None) -> Visit:
-        beats = {b.job.key: b for b in (h if isinstance(h, Beat) else Beat(h) for h in held)}
-        self._check(claim, [beat.job for beat in beats.values()])
-        return Visit(
+        told = [each if isinstance(each, Beat) else Beat(each) for each in held]
+        self._check(claim, [beat.job for beat in told])
+        told.sort(key=lambda beat: beat.job.epoch)
+        beats = {beat.job.key: beat for beat in told}  # of one key the latest
+        visit = Visit(
             context=self.context,
             leases=self.waiting.leases,
             endings=self._endings,
@@ -578,6 +587,8 @@ class RemoteWorkers:
             open_takes=partial(self.waiting.takes, claim),
             only=only,
         )
+        visit.former = [Lost(b.job, "moved") for b in told if beats[b.job.key].job != b.job]
+        return visit
 
     def _check_claim(self, claim: WorkerClaim) -> None:
         context = self.context

@@ -30,6 +30,7 @@ from tests.verify.sim.config import Config, Plan, digest
 from tests.verify.sim.faults import Fuse
 from tests.verify.sim.fleet import Boot
 from tests.verify.sim.load import stop
+from tests.verify.sim.polled import POLLED
 from tests.verify.sim.run import Outcome, Simulation
 from tests.verify.sim.scenes import ACTOR, OTHER, PLANS, TIMED
 from tests.verify.sim.world import Process, sweep
@@ -604,15 +605,21 @@ SCENES: Final[dict[str, Scene]] = {
     **OPERATORS,
     **TIMED,
     **PLANS,
+    **POLLED,
 }
 _IDLE: Final = (RENEW, RECONCILE, commands.PROBE, commands.PAGE)
+_RENEW_SHA: Final = RENEW.sha.encode()
 _IDLE_SHAS: Final = frozenset(script.sha.encode() for script in _IDLE)
 
 
 def is_step(words: Sequence[bytes]) -> bool:
-    """Say whether a command is a step of something; renewals and reads go on all the time."""
+    """Say whether a command is a step of something; renewals and reads go on all the time.
+
+    But those of workers that poll, which open and close them: they know of no change of TTL.
+    """
     if words[0] == b"EVALSHA":
-        return words[1] not in _IDLE_SHAS
+        is_polled = words[1] == _RENEW_SHA and words[5 + int(words[2])] == b"0"
+        return is_polled or words[1] not in _IDLE_SHAS
     return words[0] in (b"XADD", b"XTRIM", b"HGET")
 
 

@@ -20,6 +20,7 @@ from pool.runtime.stream_tailer import StreamTailer
 from tests.verify.sim.campaign import told
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import Window
+from tests.verify.sim.polled import POLLED
 from tests.verify.sim.run import Simulation, play
 from tests.verify.sim.scenes import ACTOR, OTHER, PLANS, TIMED
 from tests.verify.sim.steps import BATCHES, LINES, SCENES, Stage, play_all, tell
@@ -192,7 +193,14 @@ def test_a_crash_after_a_step_loses_nothing(name: str) -> None:
     Each fifth of them here, of what has many less; `make steps` takes all.
     """
     is_long = name in TIMED or name in PLANS
-    wrong = play_all(name, "mixed", stride=23 if is_long else 11 if name in BATCHES else 5)
+    stride = 41 if name in POLLED else 23 if is_long else 11 if name in BATCHES else 5
+    wrong = play_all(name, "mixed", stride=stride)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_gateway_that_dies_loses_nothing_where_there_are_more_lanes() -> None:
+    """Likewise of what it does for a worker that polls, in four lanes: some of very many."""
+    wrong = play_all("be polled, and told of failures", "mixed", stride=131, lanes=4)
     assert not wrong, "\n".join(wrong)
 
 
