@@ -465,7 +465,7 @@ def _missed(facts: PoolFacts) -> Iterator[Spot]:
         yield Spot(
             says=f"{len(names)} schedules have had times without a job since they were made, "
             f"the most {missed[names[0]]}",
-            count=sum(missed.values()),
+            count=len(names),
             keys=tuple(names),
             command=f"pool schedules show {shlex.quote(names[0])}",
         )

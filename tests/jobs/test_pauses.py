@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 
@@ -477,13 +478,19 @@ async def test_again_keeps_who_and_since_when(fleet: Fleet) -> None:
     await node.resume(handler="h")
 
 
-async def test_as_many_as_may_be(fleet: Fleet) -> None:
+async def test_as_many_as_may_be(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await fleet.node()
     for n in range(64):
         await node.pause(handler=f"h{n}")
     with pytest.raises(TooManyPaused) as refused:
         await node.pause(handler="h64")
     assert refused.value.paused_max == 64
+    stands = await node.pauses()
+    monkeypatch.setattr(Operator, "_check_room", lambda *_: anyio.lowlevel.checkpoint())
+    with pytest.raises(TooManyPaused):  # of several at once, none of whom is known
+        await node.pause(handler="h65")
+    assert await node.pauses() == stands
+    assert stands_in(fleet, 1, {"handler": "h65"}) == {False}
     for n in range(64):
         await node.resume(handler=f"h{n}")
 

@@ -269,17 +269,22 @@ class Operator:
         """Tell all lanes; return the order, too, that is to be passed: a lane is ahead."""
         numbers = lanes_of(pause, self.lanes)
         missed: dict[int, str] = {}
-        ahead = [0]
+        ahead, full = [0], list[TooManyPaused]()
 
         async def tell(number: int) -> None:
             try:
                 ahead.append(await self._tell_lane(pause, Names(self.control.pool, number)))
+            except TooManyPaused as error:
+                full.append(error)
             except PoolError as error:
                 missed[number] = str(error)
 
         async with anyio.create_task_group() as tasks:
             for number in numbers:
                 tasks.start_soon(tell, number)
+        if full:  # several came at once, of whom nobody has heard yet
+            await self.resume(pause)
+            raise full[0]
         missed = dict(sorted(missed.items()))
         return PauseReport(pause=pause, lanes=len(numbers), missed=missed), max(ahead)
 
