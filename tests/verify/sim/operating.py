@@ -2,7 +2,7 @@
 
 What is paused or cordoned stands in the history as a fault, since nothing is promised of when its
 jobs begin.  Two of them may mean the same at once.  In the end nobody follows anything up before
-lanes and map say the same, which is the nodes' matter (I68): a pool where they never do is never
+lanes and map say the same, which is the nodes' matter: a pool where they never do is never
 quiet.  Then each that still stands in the map is resumed, as often as it takes.
 """
 
