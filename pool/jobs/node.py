@@ -809,16 +809,7 @@ class Node(Dispatching, Operating):
 
     def _operator(self) -> Operator:
         self._check_open()
-        context = self._open_wiring.context
-
-        host, pid = context.io.place
-        return Operator(
-            pipeline=context.pipeline,
-            control=context.control,
-            generation=context.generation,
-            lanes=len(context.lanes),
-            by=f"node {self.id}, pid {pid} on {host}",
-        )
+        return self._open_wiring.heeding.operator()
 
     # --- start and stop -----------------------------------------------------------------------
 
