@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
 from pool.core.digits import DIGITS_MAX
 from pool.errors import PoolError
-from pool.names import check_handler, check_key, key_hash
+from pool.names import check_handler, check_key, key_hash, lane_of
 
 REASON_MAX: Final = 200  # characters of a reason, and of who gave it
 HANDLERS_PAUSED_MAX: Final = 64  # every script reads their names, while there are some
@@ -31,8 +32,9 @@ _CORDON: Final = "!cordon "
 class Pause:
     """What is paused: the whole pool, or the jobs of a handler, or those of a key.
 
-    `since_ms` is the server's clock.  `is_over` says that it is being resumed, and that a lane was
-    not reached by that: resume it again.
+    `since_ms` is the server's clock.  `is_over` says that it is being resumed, and that a lane has
+    not been reached by that yet.  `order` is the number of this decision: of two about the same the
+    higher one counts, in the list and in every lane.
     """
 
     handler: str | None = None
@@ -41,6 +43,7 @@ class Pause:
     by: str = ""
     reason: str = ""
     is_over: bool = False
+    order: int = 0
 
     @classmethod
     def of(cls, what: What, name: str) -> Pause:
@@ -120,6 +123,19 @@ class Asked:
         found = [self.cordons[each] for each in ids if each in self.cordons]
         return max(found, key=lambda each: each.is_drain, default=None)
 
+    def cordon_of_all(self, workers: Iterable[tuple[str, str]]) -> Cordon | None:
+        """Return the cordon of the first of these (worker, node), if each of them has one."""
+        cordons = [self.cordon_of(*ids) for ids in workers]
+        return cordons[0] if cordons and None not in cordons else None
+
+
+def lanes_of(pause: Pause, lanes: int) -> range:
+    """Return the lanes that are to know of it."""
+    if pause.what != "key":
+        return range(lanes)
+    number = lane_of(pause.name, lanes)
+    return range(number, number + 1)
+
 
 def is_asked(entry: bytes) -> bool:
     """Say whether an entry of the map is one of these."""
@@ -131,7 +147,7 @@ def parse(items: Iterable[tuple[bytes, object]]) -> Asked:
     pauses: dict[bytes, Pause] = {}
     cordons: dict[str, Cordon] = {}
     for entry, text in items:
-        match _read(entry, text):
+        match _read(entry, text) if isinstance(text, bytes) else None:
             case Pause() as pause if pause.entry == entry:
                 pauses[entry] = pause
             case Cordon() as cordon if cordon.entry == entry:
@@ -141,10 +157,11 @@ def parse(items: Iterable[tuple[bytes, object]]) -> Asked:
     return Asked(pauses, cordons)
 
 
-def _read(entry: bytes, text: object) -> Pause | Cordon | None:
+@lru_cache(maxsize=2 * KEYS_PAUSED_MAX)  # all are looked at whenever one of them changes
+def _read(entry: bytes, text: bytes) -> Pause | Cordon | None:
     made: type[Pause | Cordon] = Pause if entry.startswith(_PAUSED.encode()) else Cordon
     try:
-        known: dict[str, Any] = json.loads(text if isinstance(text, bytes) else b"")
+        known: dict[str, Any] = json.loads(text)
         names = {field.name for field in attrs.fields(made)}
         found = made(**{name: value for name, value in known.items() if name in names})
         return found if _is_whole(found) else None
@@ -164,5 +181,6 @@ def _is_whole(found: Pause | Cordon) -> bool:
     texts = (found.by, found.reason, name)
     is_text = all(type(text) is str for text in texts) and bool(name)
     "".join(texts).encode()  # a lone surrogate cannot be sent: a ValueError
-    is_time = type(found.since_ms) is int and 0 <= found.since_ms < 10**DIGITS_MAX
-    return is_text and is_time and type(flag) is bool
+    numbers = (found.since_ms, found.order if isinstance(found, Pause) else 0)
+    are_numbers = all(type(each) is int and 0 <= each < 10**DIGITS_MAX for each in numbers)
+    return is_text and are_numbers and type(flag) is bool

@@ -159,7 +159,7 @@ class Wiring:
         context.on_due = self._sweeper.due
         context.on_data_lost = self._on_lane_doubted
         context.on_interrupt = self._on_interrupt
-        self._heeding = Heeding(
+        self.heeding: Heeding = Heeding(
             context=context,
             workers=self.membership.workers,
             confirm=lambda: self._keepalive.confirm(context.settings.op_timeout_s),
@@ -198,7 +198,7 @@ class Wiring:
         await self.replica.synced()
         self._shutdown_seen = max(self._shutdown_seen, self._shutdown())
         self._on_workers()
-        self._heeding.look()
+        self.heeding.look()
         self.replica.watch(self._on_workers_changed)
         # First: a lane that hangs keeps joining waiting, and not the leases of the others.
         await self._supervisor.start(self._keepalive)
@@ -246,7 +246,7 @@ class Wiring:
             has_read=self._listener.has_read,
             resources=self.lifespans.value_of,
         )
-        self._heeding.cordon_new(worker)
+        self.heeding.cordon_new(worker)
         worker.take_lanes([1] * len(context.lanes))
         with anyio.CancelScope() as scope:
             self._joins.add(scope)
@@ -370,7 +370,7 @@ class Wiring:
             await self._supervisor.stop(actor, CLOSE_BUDGET_S)
         with anyio.move_on_after(self.context.settings.op_timeout_s):
             await self.membership.give_up(None)
-            await self._heeding.forget(self.replica, ids)
+            await self.heeding.forget(self.replica, ids)
         await self.maps.stop()
         client: Actors = (self.dispatcher, self.waiters)
         then: Actors = (self.membership, self._listener, self.replica, self._keepalive)
@@ -432,6 +432,11 @@ class Wiring:
         self.context.pipeline.look()
         now_s = self.context.io.clock()
         self._sweeper.scheduler.look(state)
+        asked = self.context.roster.asked
+        if told.paused or asked.pauses:
+            self.heeding.compare(state, told.paused)
+        if asked.cordons:
+            self.heeding.look_at_cordons()
         if told.lease_end_ms is not None:
             self._reaper.lease_ends(state.number, state.until_s(told.lease_end_ms, now_s))
         for deadline_ms in (told.pending_ms, told.due_ms):
@@ -619,7 +624,7 @@ class Wiring:
     def _on_workers_changed(self, news: KeyChange | Resync) -> None:
         self._on_workers()
         if isinstance(news, Resync) or is_asked(news.key):
-            self._heeding.look()
+            self.heeding.look()
         if isinstance(news, Resync):
             self.membership.announcer.write_soon()  # it may have lost our entries
 

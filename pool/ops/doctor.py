@@ -274,6 +274,26 @@ def _cordoned(facts: PoolFacts) -> Iterator[Spot]:
         )
 
 
+def _cordoned_off(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        for queue in lane.queues:
+            able = [w for w in facts.workers.values() if queue.handler in w.handlers]
+            cordon = facts.asked.cordon_of_all((each.id, each.node) for each in able)
+            if cordon is None or _is_paused(lane, queue):
+                continue
+            why = f": {cordon.reason}" if cordon.reason else ""
+            waited_s = (lane.now_ms - queue.oldest_ms) / 1000
+            yield Spot(
+                says=f"{queue.count} jobs wait for the handler {queue.handler!r}, and all "
+                f"{len(able)} workers that have it are cordoned, by {cordon.by}{why}",
+                count=queue.count,
+                oldest_s=waited_s,
+                keys=queue.keys,
+                where=lane_place(lane),
+                command="pool run MODULE" if cordon.is_drain else f"pool uncordon {cordon.id}",
+            )
+
+
 # --- what waits for a worker ------------------------------------------------------------------
 
 
@@ -445,7 +465,7 @@ def _missed(facts: PoolFacts) -> Iterator[Spot]:
         yield Spot(
             says=f"{len(names)} schedules have had times without a job since they were made, "
             f"the most {missed[names[0]]}",
-            count=sum(missed.values()),
+            count=len(names),
             keys=tuple(names),
             command=f"pool schedules show {shlex.quote(names[0])}",
         )
@@ -717,6 +737,14 @@ RULES: Final = (
         "there is one",
         "It takes no jobs. Uncordon it when it shall; a drain ends with its node.",
         _cordoned,
+    ),
+    Rule(
+        "cordoned-off",
+        "warning",
+        "the queue of each handler beside cordons",
+        "jobs wait, and each worker that has their handler is cordoned",
+        "Nobody is left to do them: uncordon one, or start another.",
+        _cordoned_off,
     ),
     Rule(
         "no-such-handler",

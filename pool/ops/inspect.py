@@ -35,7 +35,7 @@ _LOOKS: Final = 128  # jobs asked for in one call
 FACTS: Final = {
     *("stamp", "seen", "quiet", "ttl", "term", "behind", "incarnation", "unassigned", "waiting"),
     *("walk", "astray", "offset", "turn", "begun", "stood", "claim", "paced", "reached"),
-    *("results", "follow", "paused"),
+    *("results", "follow", "paused", "paused_at"),
 }
 
 

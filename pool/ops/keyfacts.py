@@ -19,7 +19,7 @@ from pool.core.followers import Followed, parse
 from pool.core.ids import member_name
 from pool.core.journal import JournalEntry
 from pool.core.options import Options
-from pool.core.pauses import Asked, Pause
+from pool.core.pauses import Asked, Cordon, Pause
 from pool.core.placement import Candidates
 from pool.core.record import Attempt, Outcome, Record, attempts
 from pool.errors import PoolError
@@ -130,6 +130,7 @@ class KeyFacts:
     followers: tuple[Followed, ...] = ()
     workers: tuple[WorkerEntry, ...] = ()  # all of the fleet
     paused: Pause | None = None  # what keeps it from being given to a worker
+    cordoned: Cordon | None = None  # of those who know its handler, if all of them are
     ranked: tuple[KeyOwner, ...] = ()  # of those who know the handler the first, best first
     looked: int = 0
     of: int = 0
@@ -294,6 +295,9 @@ async def _live(
         owner=standing[0] if record.owner else None,
         ranked=tuple(standing[1:] if record.owner else standing),
         paused=_paused(told.asked, lane_pauses, facts.key, record.handler),
+        cordoned=told.asked.cordon_of_all(
+            [(w.id, w.node) for w in workers if record.handler in w.handlers]
+        ),
         unread=tuple(unread),
     )
 

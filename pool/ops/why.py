@@ -22,7 +22,7 @@ from pool.core.followers import Followed, released
 from pool.core.journal import JournalEntry
 from pool.core.lapse import NOT_IN_TIME, begin_by_ms
 from pool.core.options import Options
-from pool.core.pauses import Pause
+from pool.core.pauses import Cordon, Pause
 from pool.core.placement import Candidates
 from pool.core.plans import ids_of, plan_and_version, plan_key, plan_of
 from pool.core.record import SUPERSEDED, Attempt, Progress, Record, more_of
@@ -524,6 +524,26 @@ def _says_paused(facts: KeyFacts) -> str:
     return f"{pause} is paused{by}{why}; it has waited {_for(facts)}, and goes on when that is over"
 
 
+def _cordon(facts: KeyFacts) -> Cordon:
+    assert facts.cordoned is not None
+    return facts.cordoned
+
+
+def _uncordon(facts: KeyFacts) -> str:
+    cordon = _cordon(facts)
+    return "pool status" if cordon.is_drain else f"pool uncordon {cordon.id}"
+
+
+def _says_cordoned(facts: KeyFacts) -> str:
+    cordon = _cordon(facts)
+    by = f", by {cordon.by}" if cordon.by else ""
+    why = f": {cordon.reason}" if cordon.reason else ""
+    knows = sum(_record(facts).handler in each.handlers for each in facts.workers)
+    who = f"the {knows} workers that know the handler {_record(facts).handler!r}"
+    are = "drain" if cordon.is_drain else "are cordoned"
+    return f"its workers {are}{by}{why}; {who} take nothing, and it has waited {_for(facts)}"
+
+
 def _says_full(facts: KeyFacts) -> str:
     at = f"it is number {facts.position} of {facts.queue_length}" if facts.position else "it is new"
     able = [each for each in facts.ranked if each.standing == "live"]
@@ -632,6 +652,14 @@ CASES: Final = (
             f"no worker knows the handler {_record(facts).handler!r}; it has waited {_for(facts)}"
         ),
         _run_handler,
+    ),
+    Case(
+        "cordoned",
+        _in("unassigned", also=lambda facts: facts.cordoned is not None),
+        _says_cordoned,
+        lambda facts: (
+            "pool status" if _cordon(facts).is_drain else f"pool uncordon {_cordon(facts).id}"
+        ),
     ),
     Case(
         "closed",

@@ -6,6 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
+import attrs
 import pytest
 
 from pool import Handlers, Job, Node
@@ -29,10 +31,12 @@ from pool.events import (
     MemberUncordoned,
     ServiceMoved,
 )
+from pool.jobs.client.pausing import Operator
 from pool.jobs.fleet.keepalive import KeepAlive
-from pool.maps.deltas import Set
+from pool.maps.deltas import Delete, Set
 from pool.names import PAUSED, Names, lane_of
 from pool.redis.commands.member import Opening
+from pool.redis.commands.pausing import LanePauses
 from pool.schedules import Every
 
 if TYPE_CHECKING:
@@ -138,9 +142,10 @@ async def test_a_lane_that_lost_its_data_is_paused_from_its_first_moment(
     assert (await ref.status()).state == "unassigned"
     after: Any = fleet.client.hgetall(fleet.names.lane)
     assert after[b"incarnation"] != before[b"incarnation"]
-    assert {k: v for k, v in after.items() if k.startswith(b"paused")} == {
-        k: v for k, v in before.items() if k.startswith(b"paused")
-    }
+    fields = [
+        {k: v for k, v in e.items() if k[:7] in (b"paused", b"paused ")} for e in (after, before)
+    ]
+    assert fields[0] == fields[1]
     with pytest.raises(NotStarted):
         await ref.started(timeout_s=0.2)
     assert diary.entries == []
@@ -309,6 +314,162 @@ async def test_a_lane_that_is_not_reached_is_told_and_doing_it_again_completes_i
     assert await (await node.dispatch("note", key)).result(timeout_s=30.0) == key
 
 
+# --- two at once, and who dies on the way ---------------------------------------------------------
+
+
+def which(what: str, lanes: int) -> dict[str, Any]:
+    key = next(f"k{n}" for n in range(99) if lane_of(f"k{n}", lanes) == lanes - 1)
+    named: dict[str, dict[str, Any]] = {"pool": {}, "handler": {"handler": "note"}}
+    return named.get(what, {"key": key})
+
+
+def stands_in(fleet: Fleet, lanes: int, given: dict[str, Any]) -> set[bool]:
+    """Return what lanes go by: of a key its own does."""
+    pause = Pause(**given)
+    those = names_in(fleet, lanes)
+    if pause.what == "key":
+        those = [those[lane_of(pause.name, lanes)]]
+    found: list[Any] = [fleet.client.hgetall(names.lane) for names in those]
+    told = [{name.decode(): text for name, text in fields.items()} for fields in found]
+    return {LanePauses.of(fields).has(pause) for fields in told}
+
+
+@pytest.mark.parametrize("what", ["pool", "handler", "key"])
+@pytest.mark.parametrize("late", ["pause", "resume"])
+async def test_of_two_operators_the_last_one_in_the_map_counts_in_all_lanes(
+    fleet: Fleet,
+    diary: Diary,
+    lanes: int,
+    what: str,
+    late: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One has written, and comes to the lanes when the other one is through: it is too late."""
+    node, other = [await fleet.node(handlers(diary), lanes=lanes, lease_ttl_s=150.0) for _ in "ab"]
+    given, tell = which(what, lanes), Operator._tell_lane
+    written, through = anyio.Event(), anyio.Event()
+    if late == "resume":
+        await node.pause(**given)
+
+    async def slowly(self: Operator, pause: Pause, names: Names) -> int:
+        if node.id in self.by and not through.is_set():
+            written.set()
+            await through.wait()
+        return await tell(self, pause, names)
+
+    monkeypatch.setattr(Operator, "_tell_lane", slowly)
+    reports: list[Any] = []
+
+    async def first() -> None:
+        reports.append(await getattr(node, late)(**given))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(first)
+        await written.wait()
+        then = {"pause": "resume", "resume": "pause"}[late]
+        assert (await getattr(other, then)(**given)).is_complete
+        through.set()
+    assert reports[0].is_overtaken
+    assert not reports[0].is_complete
+    is_paused = then == "pause"
+    assert bool(await node.pauses()) == is_paused
+    assert stands_in(fleet, lanes, given) == {is_paused}
+    ref = await node.dispatch("note", given.get("key", "k1"))
+    assert ((await ref.status()).state == "unassigned") == is_paused
+    await other.resume(**given)
+    assert await ref.result(timeout_s=60.0) == ref.key
+
+
+async def test_a_resume_that_ends_late_leaves_the_pause_of_another(
+    fleet: Fleet, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has told all lanes, and is about to take the entry away: there stands another one."""
+    node, other = [await fleet.node(lanes=lanes, lease_ttl_s=150.0) for _ in "ab"]
+    await node.pause()
+    tell = Operator._tell
+
+    async def then_another(self: Operator, pause: Pause) -> Any:
+        told = await tell(self, pause)
+        if node.id in self.by:
+            assert (await other.pause(reason="again")).is_complete
+        return told
+
+    monkeypatch.setattr(Operator, "_tell", then_another)
+    await node.resume()
+    monkeypatch.undo()
+    assert [each.reason for each in await node.pauses()] == ["again"]
+    assert stands_in(fleet, lanes, {}) == {True}
+    assert (await node.resume()).is_complete
+
+
+@pytest.mark.parametrize("what", ["pool", "handler", "key"])
+async def test_two_at_once_leave_map_and_lanes_of_one_mind(
+    fleet: Fleet, lanes: int, what: str
+) -> None:
+    node, other = [await fleet.node(lanes=lanes, lease_ttl_s=150.0) for _ in "ab"]
+    given = which(what, lanes)
+    for turn in range(12):
+        await (node.pause if turn % 2 else node.resume)(**given)
+        async with anyio.create_task_group() as tasks:
+            for call in (node.pause, other.resume)[:: 1 if turn % 4 < 2 else -1]:
+                tasks.start_soon(partial(call, **given))
+        stands = await node.pauses()
+        assert stands_in(fleet, lanes, given) == {bool(stands)}
+        assert not any(each.is_over for each in stands)
+    await node.resume(**given)
+
+
+@pytest.mark.parametrize(
+    ("what", "died"),
+    [
+        ("pool", "pausing"),
+        ("key", "pausing"),
+        ("handler", "resuming"),
+        ("key", "resuming"),
+        ("key", "ending"),
+        ("pool", "hand"),
+        ("handler", "lane"),
+    ],
+)
+async def test_nodes_bring_together_what_stands_apart(
+    fleet: Fleet, diary: Diary, what: str, died: str
+) -> None:
+    """Whoever asked for it is gone; or another hand has been there."""
+    lanes = 4
+    node = await fleet.node(handlers(diary), lanes=lanes)
+    given = which(what, lanes)
+    entry = Pause(**given, since_ms=1, by="who died", order=1)
+    replica = fleet.wiring(node).replica
+    if died != "pausing":
+        entry = (await node.pause(**given)).pause
+    key = given.get("key", "k1")
+    match died:
+        case "pausing":
+            await replica.write([Set(entry.entry, entry.pack())])
+        case "resuming" | "ending":
+            over = attrs.evolve(entry, is_over=True, order=entry.order + 1)
+            await replica.write([Set(entry.entry, over.pack())])
+            if died == "ending":  # all lanes were told
+                for names in names_in(fleet, lanes):
+                    fleet.client.hdel(names.lane, PAUSED, f"{PAUSED} {key}")
+        case "hand":
+            await replica.write([Delete(entry.entry)])
+        case _:
+            for names in names_in(fleet, lanes):
+                fleet.client.hdel(names.lane, PAUSED, f"{PAUSED} {key}")
+    is_paused = died in ("pausing", "lane")
+
+    async def is_one() -> bool:
+        stands = await node.pauses()
+        return stands_in(fleet, lanes, given) == {is_paused} == {bool(stands)}
+
+    await fleet.until(is_one)
+    ref = await node.dispatch("note", key)
+    assert ((await ref.status()).state == "unassigned") == is_paused
+    await node.resume(**given)
+    assert await ref.result(timeout_s=60.0) == ref.key
+
+
 async def test_again_keeps_who_and_since_when(fleet: Fleet) -> None:
     node = await fleet.node()
     first = await node.pause(handler="h", reason="one")
@@ -317,13 +478,19 @@ async def test_again_keeps_who_and_since_when(fleet: Fleet) -> None:
     await node.resume(handler="h")
 
 
-async def test_as_many_as_may_be(fleet: Fleet) -> None:
+async def test_as_many_as_may_be(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await fleet.node()
     for n in range(64):
         await node.pause(handler=f"h{n}")
     with pytest.raises(TooManyPaused) as refused:
         await node.pause(handler="h64")
     assert refused.value.paused_max == 64
+    stands = await node.pauses()
+    monkeypatch.setattr(Operator, "_check_room", lambda *_: anyio.lowlevel.checkpoint())
+    with pytest.raises(TooManyPaused):  # of several at once, none of whom is known
+        await node.pause(handler="h65")
+    assert await node.pauses() == stands
+    assert stands_in(fleet, 1, {"handler": "h65"}) == {False}
     for n in range(64):
         await node.resume(handler=f"h{n}")
 
@@ -402,9 +569,37 @@ async def test_where_all_are_cordoned_jobs_wait_for_the_first_that_is_not(
     await node.cordon(node.id)
     await node.add_worker(handlers(diary))
     ref = await node.dispatch("note", "k")
-    assert (await ref.status()).state == "unassigned"
+    status = await ref.status()
+    assert status.state == "unassigned"
+    assert "its workers are cordoned, by node" in status.why
     await node.uncordon(node.id)
     assert await ref.result(timeout_s=30.0) == "k"
+
+
+async def test_a_worker_of_a_cordoned_node_stays_closed_and_says_so(
+    fleet: Fleet, diary: Diary
+) -> None:
+    node = await fleet.node(handlers(diary), lease_ttl_s=150.0)
+    [mine] = node.workers
+    await node.cordon(node.id)
+    report = await node.uncordon(mine.id)
+    assert not report.is_complete
+    assert (report.workers, report.cordon.since_ms) == ((mine.id,), 0)
+    assert report.kept is not None
+    assert report.kept.id == node.id
+    assert (await node.uncordon(node.id)).is_complete
+
+
+async def test_a_cordon_goes_when_who_is_meant_is_gone(fleet: Fleet, diary: Diary) -> None:
+    """However it went: nobody has to cordon another one."""
+    node = await fleet.node(handlers(diary))
+    added = await node.add_worker(handlers(diary))
+    await fleet.knows(node, 2)
+    assert (await node.cordon(added.id)).is_complete
+    await added.remove()
+    dead = Cordon(id="n0x0")
+    await fleet.wiring(node).replica.write([Set(dead.entry, dead.pack())])
+    await fleet.until(lambda: _nobody(node))
 
 
 async def test_a_node_is_drained_from_afar(fleet: Fleet, diary: Diary) -> None:
@@ -441,7 +636,7 @@ async def test_a_worker_is_drained_and_its_node_stays(fleet: Fleet, diary: Diary
 
 async def test_who_is_not_there_cannot_be_cordoned(fleet: Fleet, diary: Diary) -> None:
     """And what was asked of who is gone goes with the next one."""
-    node = await fleet.node(handlers(diary))
+    node = await fleet.node(handlers(diary), lease_ttl_s=150.0)
     for call in (node.cordon, node.uncordon, node.drain_member):
         with pytest.raises(NoSuchMember):
             await call("n0x0")

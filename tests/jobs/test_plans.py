@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from pool import Call, Follower, Handlers, Job, JobRef, Node, Park
+from pool.core.pauses import Asked
 from pool.core.plans import ANYTHING, after, own_id, plan_key, plan_of, planned_id
 from pool.errors import ConfigError, InvalidKey, InvalidOption, NoSuchPlan, PlanRefused
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
@@ -104,6 +105,22 @@ async def test_what_a_plan_starts_and_stops_is_told(fleet: Fleet) -> None:
     diff = await node.plan("feeds").diff(ASK_S)
     assert (diff.is_held, diff.stops) == (True, 2)
     assert (await node.plan("feeds").confirm(diff.token, ASK_S)).last.stopped == 2
+
+
+async def test_a_dry_run_of_what_is_paused_is_refused_and_none_is_left_behind(
+    fleet: Fleet,
+) -> None:
+    node = await fleet.node(house(World()), **PATIENT)
+    await kept(node)
+    await node.pause(reason="a test")
+    await until(lambda: fleet.wiring(node).context.roster.asked.pauses)
+    with pytest.raises(PlanRefused, match="the whole pool is paused: a test"):
+        await node.plan("feeds").diff(ASK_S)
+    fleet.wiring(node).context.roster.asked = Asked()  # it has not heard of it yet
+    with pytest.raises(TimeoutError):
+        await node.plan("feeds").diff(0.2)
+    assert [job.key for job in (await node.jobs(prefix="plan:feeds:diff")).jobs] == []
+    await node.resume()
 
 
 @pytest.mark.parametrize("lanes", [1, 4])

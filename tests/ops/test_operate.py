@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import anyio.to_thread
@@ -12,6 +12,8 @@ import pytest
 
 from pool import Handlers, Job, Node
 from pool.ops.cli import FINDING, OK, USAGE, main
+from pool.ops.cli.parser import _STANDINGS
+from pool.ops.keyfacts import Standing
 from tests.ops.commands import running
 
 pytestmark = pytest.mark.anyio
@@ -91,3 +93,25 @@ async def test_a_worker_of_pool_run_ends_when_it_is_drained_from_afar(
         await worker.until("left")
         code, log = await worker.end()
         assert code == OK, log
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["pause", "quick"], "say what: --handler NAME or --key KEY"),
+        (["pause", "--handler", "a", "--handler", "b"], "one at a time"),
+        (["resume", "--key", "a", "--key", "b"], "one at a time"),
+        (["cordon", "n1", "n2"], "one node or worker at a time"),
+        (["resume", "--yes"], "`resume` has no such option"),
+        (["nodes", "--standing", "foo"], "choose from live, closed"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_and_says_how_it_is_said(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--pool", "p", "--url", "unix:///nowhere"]) == USAGE
+    assert told in capsys.readouterr().err.replace("'", "")
+
+
+def test_who_may_be_looked_for_by_standing_is_whoever_can_stand_so() -> None:
+    assert set(_STANDINGS) == set(get_args(Standing))

@@ -16,7 +16,7 @@ import pytest
 from pool import Handlers, Job, Park
 from pool.core.marks import Marks
 from pool.core.options import Options
-from pool.core.pauses import Pause
+from pool.core.pauses import Cordon, Pause
 from pool.core.plans import handler_of, plan_key, planned_id
 from pool.core.record import Attempt, Outcome, Record, pack_more
 from pool.core.schedules import job_id as fired_id
@@ -106,6 +106,12 @@ ROWS = [
     ("paused", facts(record("unassigned"), paused=Pause()), "the whole pool", "pool resume"),
     ("unregistered", facts(record("unassigned"), options=None), "no node has ever", "pool run"),
     ("nobody", facts(record("unassigned"), workers=()), "no worker knows", "pool run"),
+    (
+        "cordoned",
+        facts(record("unassigned"), cordoned=Cordon(id="n1", by="me", reason="a look")),
+        "its workers are cordoned, by me: a look",
+        "pool uncordon n1",
+    ),
     (
         "closed",
         facts(record("unassigned"), ranked=(owner(takes=0), HUNG)),

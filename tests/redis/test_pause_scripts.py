@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import attrs
@@ -19,11 +20,16 @@ POOL, HANDLER, KEY = Pause(), Pause(handler="h"), Pause(key="k")
 ANY = pytest.mark.parametrize("pause", [POOL, HANDLER, KEY], ids=["pool", "handler", "key"])
 
 
-def do(bench: Bench, verb: Any, pause: Pause, handler: str = "-") -> str:
-    found = told(bench.run(bench.lane.pause(verb, pause, handler)))
+ORDER = count(1)
+
+
+def do(bench: Bench, verb: Any, pause: Pause, handler: str = "-", order: int = 0) -> str:
+    order = order or next(ORDER)
+    call = bench.lane.pause(verb, attrs.evolve(pause, order=order), handler)
+    found = told(bench.run(call))
     if found.moved_on:
-        return do(bench, verb, pause, found.moved_on)
-    return "FULL" if found.is_full else "OK"
+        return do(bench, verb, pause, found.moved_on, order)
+    return "FULL" if found.is_full else f"BEHIND {found.behind}" if found.behind else "OK"
 
 
 def stands(bench: Bench) -> LanePauses:
@@ -209,18 +215,57 @@ def test_of_several_pauses_each_is_enough(bench: Bench) -> None:
 @ANY
 def test_again_changes_nothing(bench: Bench, pause: Pause) -> None:
     bench.put("k", "U")
-    do(bench, "pause", pause)
+    do(bench, "pause", pause, order=next(ORDER))
     before = bench.dump()
-    do(bench, "pause", pause)
+    do(bench, "pause", pause, order=next(ORDER) - 1)
     assert bench.dump() == before
     assert stands(bench).has(pause)
-    do(bench, "resume", pause)
+    do(bench, "resume", pause, order=next(ORDER))
     before = bench.dump()
-    do(bench, "resume", pause)
+    do(bench, "resume", pause, order=next(ORDER) - 1)
     assert bench.dump() == before
     assert stands(bench) == LanePauses()
     assert bench.do("HEXISTS", bench.names.lane, PAUSED) == 0
     assert [each["edge"] for each in bench.journal()] == ["paused", "resumed"]
+
+
+@ANY
+def test_who_comes_late_changes_nothing_and_is_told_how_far_behind(
+    bench: Bench, pause: Pause
+) -> None:
+    """Of two about the same the higher order counts, in whatever order they come."""
+    bench.put("k", "U")
+    assert do(bench, "resume", pause, order=2000) == "OK"
+    before = bench.dump()
+    for order in (1000, 2000):
+        assert do(bench, "pause", pause, order=order) == "BEHIND 2000"
+    assert bench.dump() == before
+    assert do(bench, "pause", pause, order=2001) == "OK"
+    before = bench.dump()
+    for order in (2000, 2001):
+        assert do(bench, "resume", pause, order=order) == "BEHIND 2001"
+    assert bench.dump() == before
+    assert do(bench, "resume", pause, order=2002) == "OK"
+    assert pull(bench) == ["k"]
+
+
+def test_what_is_about_something_else_makes_behind_only_who_decides_otherwise(
+    bench: Bench,
+) -> None:
+    assert do(bench, "pause", HANDLER, order=2000) == "OK"
+    assert do(bench, "pause", KEY, order=1000) == "OK"
+    assert do(bench, "resume", KEY, order=1500) == "BEHIND 2000", "a number for all"
+    assert do(bench, "resume", KEY, order=2001) == "OK"
+    assert do(bench, "resume", POOL, order=1000) == "OK", "as it stands so"
+    assert do(bench, "pause", HANDLER, order=2000) == "OK", "likewise"
+    assert stands(bench) == LanePauses(handlers=("h",))
+
+
+@pytest.mark.parametrize("junk", ["x", "9|", "|9", "9999999999999999|9999999999999999"])
+def test_an_order_of_another_hand_keeps_nobody(bench: Bench, junk: str) -> None:
+    bench.do("HSET", bench.names.lane, "paused_at", junk)
+    for verb in ("pause", "resume"):
+        assert do(bench, verb, KEY) == "OK"
 
 
 def test_only_so_many_may_be(bench: Bench) -> None:

@@ -9,6 +9,9 @@ _NODES: Final = "tests/jobs/test_pauses.py::"
 _PLACE: Final = "pool/redis/lua/lib/place.lua"
 _PULL: Final = "pool/redis/lua/pull.lua"
 _PAUSE: Final = "pool/redis/lua/pause.lua"
+_OPERATOR: Final = "pool/jobs/client/pausing.py"
+_LATE: Final = _SCRIPTS + "test_who_comes_late_changes_nothing_and_is_told_how_far_behind"
+_LAST: Final = _NODES + "test_of_two_operators_the_last_one_in_the_map_counts_in_all_lanes"
 _HEARS: Final = _NODES + "test_nodes_hear_of_a_resume_and_wait_for_no_renewal"
 _KEEPS: Final = _NODES + "test_who_is_cordoned_keeps_what_it_has_and_takes_nothing"
 
@@ -57,17 +60,73 @@ PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "nobody pulls when something is resumed",
         "breaks": "what waited goes on only when a renewal tells of it",
         "path": "pool/jobs/fleet/heeding.py",
-        "old": "        if over:\n            for worker in",
-        "new": "        if False:\n            for worker in",
+        "old": "        if before.pauses.keys() - asked.pauses.keys():",
+        "new": "        if False:",
         "by": (_HEARS,),
     },
     {
         "name": "a resume that misses a lane ends the pause",
         "breaks": "nobody is told that a lane goes on being paused",
-        "path": "pool/jobs/client/pausing.py",
-        "old": "        if report.is_complete:\n            await self._write(Delete(pause.entry))",
-        "new": "        if report.lanes:\n            await self._write(Delete(pause.entry))",
+        "path": _OPERATOR,
+        "old": "        if decided.is_over and not report.missed:",
+        "new": "        if decided.is_over:",
         "by": (_NODES + "test_a_lane_that_is_not_reached_is_told_and_doing_it_again_completes_it",),
+    },
+    {
+        "name": "a lane takes a pause of before a resume",
+        "breaks": "of two operators at once the list has the word of one, lanes that of the other",
+        "path": _PAUSE,
+        "old": "if is_pause and not stands and order <= at_resume then",
+        "new": "if false then",
+        "by": (_LATE, _LAST),
+    },
+    {
+        "name": "a lane takes a resume of before a pause",
+        "breaks": "what is shown as paused is granted",
+        "path": _PAUSE,
+        "old": "elseif stands and not is_pause and order <= at_pause then",
+        "new": "elseif false then",
+        "by": (_LATE, _LAST),
+    },
+    {
+        "name": "who is behind looks at no entry",
+        "breaks": "its report is complete, and nothing has come of it",
+        "path": _OPERATOR,
+        "old": "            if not ahead:",
+        "new": "            if True:",
+        "by": (_LAST,),
+    },
+    {
+        "name": "a resume takes away whatever stands there",
+        "breaks": "a pause of a moment later is in no list, and holds",
+        "path": _OPERATOR,
+        "old": "await self._write(CompareAndDelete(decided.entry, decided.pack()))",
+        "new": "await self._write(Delete(decided.entry))",
+        "by": (_NODES + "test_a_resume_that_ends_late_leaves_the_pause_of_another",),
+    },
+    {
+        "name": "nodes do not compare",
+        "breaks": "what an operator who died left half done stays so until somebody looks",
+        "path": "pool/jobs/wiring.py",
+        "old": "        if told.paused or asked.pauses:",
+        "new": "        if False:",
+        "by": (_NODES + "test_nodes_bring_together_what_stands_apart",),
+    },
+    {
+        "name": "nobody takes the cordons of the dead away",
+        "breaks": "they are listed for ever",
+        "path": "pool/jobs/wiring.py",
+        "old": "        if asked.cordons:",
+        "new": "        if False:",
+        "by": (_NODES + "test_a_cordon_goes_when_who_is_meant_is_gone",),
+    },
+    {
+        "name": "an uncordoned worker of a cordoned node is said to take jobs",
+        "breaks": "an operator waits for a worker that stays closed",
+        "path": _OPERATOR,
+        "old": "            kept=kept,\n",
+        "new": "",
+        "by": (_NODES + "test_a_worker_of_a_cordoned_node_stays_closed_and_says_so",),
     },
     {
         "name": "a renewal opens who is cordoned",

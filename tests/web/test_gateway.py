@@ -20,6 +20,7 @@ from anyio.abc import SocketStream
 
 from pool import Node
 from pool.ops.cli import OK, USAGE, main
+from pool.ops.cli.web import bound
 from tests.nodes import PATIENCE_S
 from tests.ops.commands import Cli, running
 from tests.web.gateways import SECRETS
@@ -155,6 +156,12 @@ async def test_what_is_no_request_is_refused(gateway: tuple[str, int], raw: byte
             told = await line.receive()
             assert told.startswith(b"HTTP/1.1 ")
             assert told.split()[1] < b"500"
+
+
+def test_answers_are_sent_without_waiting_for_more() -> None:
+    """By asyncio's own rule, which looks at the protocol of a socket."""
+    with bound("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 async def test_it_is_refused_to_be_asked_from_elsewhere_without_secrets(

@@ -155,6 +155,16 @@ class JobClient:
         if scope.cancelled_caught:
             raise TimeoutError
 
+    def _cordoned(self, handler: str) -> str:
+        """Say who cordoned all workers that have a handler; empty: not all are, or none has it."""
+        roster = self.context.roster
+        able = [(who.id, who.node) for who in roster.workers if handler in who.handlers]
+        cordon = roster.asked.cordon_of_all(able) if roster.asked.cordons else None
+        if cordon is None:
+            return ""
+        why = f": {cordon.reason}" if cordon.reason else ""
+        return f"its workers {'drain' if cordon.is_drain else 'are cordoned'}, by {cordon.by}{why}"
+
     def why_waits(self, record: Record | None, key: str) -> str:
         """Return why a job has not begun, as its record was when it was looked at last."""
         workers = self.context.roster.workers
@@ -167,6 +177,8 @@ class JobClient:
                 return "its retry is not due" if record.error else "its delay is not over"
             case "unassigned" if paused := self.context.roster.asked.pause_of(key, record.handler):
                 return f"{paused} is paused{f': {paused.reason}' if paused.reason else ''}"
+            case "unassigned" if cordoned := self._cordoned(record.handler):
+                return cordoned
             case "unassigned" if any(record.handler in who.handlers for who in workers):
                 return f"all slots for {record.handler!r} are taken"
             case "unassigned":

@@ -2,23 +2,35 @@
 
 Paused means accepted, never granted.  What stands where:
 
-    `workers`   !paused ...   who, since when, why: each node has a copy; written first, gone last
-    each lane   paused        what all that grants asks (lib/pause.lua); of a key only its own lane
+    `workers`   !paused ...   who, since when, why, and `order`: each node has a copy
+    each lane   paused        what all that grants asks (lib/pause.lua); of a key in its own lane
+                paused_at     the highest order of a pause of anything there, and of a resume
 
-    nothing --write !paused--> asked --pause in each lane--> paused --resume in each lane--> asked
-       ^                                                                                       |
-       +-------------------------------- take !paused away ------------------------------------+
+A decision is written into the map first, by comparing: so those about the same are in one order,
+each with a higher number than the one before.  Only then lanes are told, by number:
 
-Dying after any step, or a lane that does not answer, leaves `asked`: some lanes grant, the others
-do not.  It is told: by the report, and by `doctor`, which compares the two; and doing it again,
-either way, completes it.  A resume that could not reach a lane leaves the entry with `is_over`.  Of
-two at once each lane, and the entry, has the word of whoever came there later; where these differ
-that is told likewise.  A late copy of a call is as a repeat.
+    no entry --pause: compare and set--> paused, N --each lane: N--> so it stays
+       ^                                    |  ^
+       |                    resume: compare |  | pause: likewise
+       |                                    v  |
+       +--compare and delete, once each lane has answered-- over, N + 1 --each lane: N + 1-->
 
-Nodes see the entry go, or be over, and pull at once in all lanes: what waited goes on in its order.
-Where that is lost on the way the next renewal tells that keys wait.  What grants asks the lane in
-its own script: so a grant is before a pause, and goes on as what runs does, or behind it, and
-leaves its job unassigned.  So does what takes over from the dead, retries, and comes of delays,
+A lane that was told later refuses: it is BEHIND.  Then the entry is looked at: another decision
+stands there, and that one counts (`is_overtaken`), or it is ours still, as what the lane had been
+told was about something else, and it gets a number above that one's and is told anew.  So of two at
+once the last one in the map wins in the map and in every lane.  A late copy of a call is as a
+repeat of its decision: it changes nothing, or is refused.
+
+Whoever dies after any step, or meets a lane that does not answer, leaves map and lanes apart.  Who
+does it again, either way, completes it; and nodes do by themselves: each compares its copy with
+what lanes say at renewals (`fleet/heeding.py`), and what is apart for two of them in a row is
+settled: what the entry says is carried out; where there is none, as a resume.  So a lane that was
+away is told when it is back.  Meanwhile `doctor` tells it.
+
+Nodes see the entry go, and pull at once in all lanes: what waited goes on in its order.  Where that
+is lost on the way, or a lane was away, the next renewal tells that keys wait.  What grants asks the
+lane in its own script: so a grant is before a pause, and goes on as what runs does, or behind it,
+and leaves its job unassigned.  So does what takes over from the dead, retries, and comes of delays,
 lines, other lanes, schedules and letters: all of that is made, and waits.  Times to begin by go on
 counting.  A service that runs is not moved to a better place meanwhile; one that its worker gives
 up waits.
@@ -26,8 +38,7 @@ up waits.
 A lane that lost its data is paused again by the step that makes it anew (join.lua), as its maker's
 copy of `workers` says: before that it grants nothing, as it is not there.  Of a pool that was lost
 as a whole, who makes it anew writes what was asked for first.  What remains is what the maker has
-not heard of: a pause, or a resume, of the moment before, or a copy that was fetched between the two
-steps.  `doctor` compares, and tells it.
+not heard of: a pause, or a resume, of the moment before.  Of a lane that is settled as above.
 
 A cordon is an entry alone:
 
@@ -37,7 +48,8 @@ A cordon is an entry alone:
 
 So no renewal opens it again, and one that does not hear goes on: who cordons waits for the entries
 of the workers, and tells of those that do not say so.  A cordon's entry goes when it is taken back,
-when its node leaves, or with the next one when its node is gone.
+when its node leaves, or when none of those meant is in the map any more: nodes see to that with
+their renewals, and so does the next cordon.
 """
 
 from __future__ import annotations
@@ -57,14 +69,25 @@ from pool.core.pauses import (
     Cordon,
     Pause,
     is_asked,
+    lanes_of,
     parse,
 )
 from pool.errors import InvalidOption, NoSuchMember, PoolError, TooManyPaused, shown
 from pool.jobs.roster import WorkerEntry
 from pool.maps.commands import StoredMap
-from pool.maps.deltas import Delete, Op, Set, Value
-from pool.names import WORKERS, Control, Names, check_handler, check_key, lane_of
+from pool.maps.deltas import (
+    CompareAndDelete,
+    CompareAndSet,
+    Delete,
+    Op,
+    Set,
+    SetIfNotExists,
+    Value,
+    WriteResult,
+)
+from pool.names import WORKERS, Control, Names, check_handler, check_key
 from pool.redis.commands.lane import Lane
+from pool.redis.commands.pausing import PauseTold
 from pool.redis.pipeline import Pipeline
 
 Verb: TypeAlias = Literal["pause", "resume"]
@@ -79,31 +102,38 @@ class PauseReport:
     """What became of pausing or resuming; do it again if it is not complete.
 
     `lanes` were to be told; `missed` names those that were not reached, and why: they go on as
-    before.
+    before, until a node reaches them.  `is_overtaken` says that somebody has decided otherwise
+    meanwhile, and that this counts.  Resuming what nobody had paused has a `pause` of `since_ms` 0.
     """
 
     pause: Pause
     lanes: int
     missed: Mapping[int, str]
+    is_overtaken: bool = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether every lane was reached."""
-        return not self.missed
+        """Whether it counts, and every lane was reached."""
+        return not (self.missed or self.is_overtaken)
 
 
 @attrs.frozen(kw_only=True)
 class CordonReport:
-    """Which workers are meant, and which of them have not said yet that they heard it."""
+    """Which workers are meant, and which of them have not said yet that they heard it.
+
+    `kept` is what goes on closing some of those that were uncordoned: a cordon of their node, or of
+    a worker of that node alone.  Uncordoning who was not has a `cordon` of `since_ms` 0.
+    """
 
     cordon: Cordon
     workers: tuple[str, ...]
     unheard: tuple[str, ...]
+    kept: Cordon | None = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether all have heard it."""
-        return not self.unheard
+        """Whether all have heard it, and nothing else closes them."""
+        return not self.unheard and self.kept is None
 
 
 @attrs.frozen
@@ -146,6 +176,7 @@ class Operator:
     generation: str
     lanes: int
     by: str  # who asks
+    known: Callable[[], Asked] | None = None  # a copy of what was asked for; None: there is none
 
     # --- pausing --------------------------------------------------------------------------------
 
@@ -156,60 +187,123 @@ class Operator:
 
     async def pause(self, pause: Pause, reason: str) -> PauseReport:
         """Grant nothing of it any more; again it completes what was begun."""
-        asked = (await self._entries()).asked
-        standing = asked.pauses.get(pause.entry)
-        if standing is None or standing.is_over:
-            self._check_room(pause, asked.pauses.values())
-            now_ms = await self._now_ms()
-            standing = attrs.evolve(pause, since_ms=now_ms, by=self.by, reason=_reason(reason))
-            await self._write(Set(standing.entry, standing.pack()))
-        return await self._tell("pause", standing)
+        await self._check_room(pause)
+        now_ms = await self._now_ms()
+        wanted = attrs.evolve(pause, since_ms=now_ms, by=self.by, reason=_reason(reason))
+
+        def paused(before: Pause | None) -> Pause | None:
+            return wanted if before is None or before.is_over else None
+
+        return await self._carry_out(await self._decide(pause, paused, now_ms))
 
     async def resume(self, pause: Pause) -> PauseReport:
         """Grant it again, where nothing else keeps it; again it completes what was begun."""
-        standing = (await self._entries()).asked.pauses.get(pause.entry, pause)
-        report = await self._tell("resume", standing)
-        if report.is_complete:
-            await self._write(Delete(pause.entry))
-        else:
-            await self._write(Set(pause.entry, attrs.evolve(standing, is_over=True).pack()))
+
+        def over(before: Pause | None) -> Pause | None:
+            is_over = before is not None and before.is_over
+            return None if is_over else attrs.evolve(before or pause, is_over=True)
+
+        return await self._carry_out(await self._decide(pause, over, await self._now_ms()))
+
+    async def settle(self, pause: Pause) -> PauseReport:
+        """Have the lanes do as the entry says; where there is none, as after a resume."""
+
+        def over(before: Pause | None) -> Pause | None:
+            return None if before is not None else attrs.evolve(pause, is_over=True)
+
+        return await self._carry_out(await self._decide(pause, over, await self._now_ms()))
+
+    async def _decide(
+        self, pause: Pause, wanted: Callable[[Pause | None], Pause | None], now_ms: int
+    ) -> Pause:
+        """Write what is wanted in the place of what stands, if it is another; return what does."""
+        text: bytes | None = None
+        before: Pause | None = None
+        while True:
+            after = wanted(before)
+            if after is None:
+                assert before is not None
+                return before
+            order = max(now_ms, before.order + 1 if before is not None else 0)
+            after = attrs.evolve(after, order=order)
+            text = await self._swap(pause.entry, text, after.pack())
+            if text == after.pack():
+                return after
+            before = _entry_of(pause, text)
+
+    async def _swap(self, entry: bytes, old: bytes | None, new: bytes) -> bytes | None:
+        """Write the entry if it is the old one, None for none; return what stands there then."""
+        op = SetIfNotExists(entry, new) if old is None else CompareAndSet(entry, old, new)
+        [told] = (await self._write(op)).outcomes
+        return new if told.is_met else told.previous
+
+    async def _carry_out(self, decided: Pause) -> PauseReport:
+        """Tell the lanes of what stands in the map, by a number that none is ahead of."""
+        while True:
+            report, ahead = await self._tell(decided)
+            if not ahead:
+                break
+            later = attrs.evolve(decided, order=ahead + 1)
+            found = await self._swap(decided.entry, decided.pack(), later.pack())
+            stands = _entry_of(decided, found)
+            if stands is not None and stands.is_over == decided.is_over:
+                decided = stands  # ours, or that of who carries it out as well
+            elif stands is None and decided.is_over:
+                break  # who carries it out as well has done so
+            else:
+                return attrs.evolve(report, is_overtaken=True)
+        if decided.is_over and not report.missed:
+            await self._write(CompareAndDelete(decided.entry, decided.pack()))
         return report
 
-    def _check_room(self, pause: Pause, standing: Collection[Pause]) -> None:
+    async def _check_room(self, pause: Pause) -> None:
         most = {"handler": HANDLERS_PAUSED_MAX, "key": KEYS_PAUSED_MAX}.get(pause.what)
-        if most is not None and sum(each.what == pause.what for each in standing) >= most:
+        if most is None:
+            return
+        asked = self.known() if self.known is not None else (await self._entries()).asked
+        others = (e for e in asked.pauses.values() if e.what == pause.what)
+        if pause.entry not in asked.pauses and sum(1 for _ in others) >= most:
             raise TooManyPaused(what=pause.what, paused_max=most)
 
-    async def _tell(self, verb: Verb, pause: Pause) -> PauseReport:
-        numbers = range(self.lanes)
-        if pause.what == "key":
-            mine = lane_of(pause.name, self.lanes)
-            numbers = range(mine, mine + 1)
+    async def _tell(self, pause: Pause) -> tuple[PauseReport, int]:
+        """Tell all lanes; return the order, too, that is to be passed: a lane is ahead."""
+        numbers = lanes_of(pause, self.lanes)
         missed: dict[int, str] = {}
+        ahead, full = [0], list[TooManyPaused]()
 
         async def tell(number: int) -> None:
             try:
-                await self._tell_lane(verb, pause, Names(self.control.pool, number))
+                ahead.append(await self._tell_lane(pause, Names(self.control.pool, number)))
+            except TooManyPaused as error:
+                full.append(error)
             except PoolError as error:
                 missed[number] = str(error)
 
         async with anyio.create_task_group() as tasks:
             for number in numbers:
                 tasks.start_soon(tell, number)
-        return PauseReport(pause=pause, lanes=len(numbers), missed=dict(sorted(missed.items())))
+        if full:  # several came at once, of whom nobody has heard yet
+            await self.resume(pause)
+            raise full[0]
+        missed = dict(sorted(missed.items()))
+        return PauseReport(pause=pause, lanes=len(numbers), missed=missed), max(ahead)
 
-    async def _tell_lane(self, verb: Verb, pause: Pause, names: Names) -> None:
+    async def _tell_lane(self, pause: Pause, names: Names) -> int:
+        """Return the order of what the lane was told later; 0: it does as it was told."""
         pipeline, handler = self.pipeline.at(names.prefix), "-"
         generation = await pipeline.execute("HGET", names.lane, "incarnation") or b""
         lane = Lane(names, generation.decode(errors="replace"))
+        verb: Verb = "resume" if pause.is_over else "pause"
         for _ in range(_MOVES_MAX):
-            told = await pipeline.call(lane.pause(verb, pause, handler), repeatable=True)
+            call = lane.pause(verb, pause, handler)
+            told: PauseTold = await pipeline.call(call, repeatable=True)
             if told.is_full:
                 most = KEYS_PAUSED_MAX if pause.what == "key" else HANDLERS_PAUSED_MAX
                 raise TooManyPaused(what=pause.what, paused_max=most)
             if not told.moved_on:
-                return
+                return told.behind
             handler = told.moved_on
+        return 0
 
     # --- cordons --------------------------------------------------------------------------------
 
@@ -239,22 +333,28 @@ class Operator:
         """Have it take keys again; a drain cannot be taken back."""
         entries = await self._entries()
         standing = entries.asked.cordons.get(member)
-        if standing is None:
-            meant = self._meant(entries, member)
-            return CordonReport(
-                cordon=Cordon(id=member), workers=tuple(each.id for each in meant), unheard=()
-            )
-        if standing.is_drain:
+        meant = entries.of(member) if standing is not None else self._meant(entries, member)
+        if standing is not None and standing.is_drain:
             problem = "it drains, and that cannot be taken back: start another one"
             raise InvalidOption(option="member", value=member, problem=problem)
-        await self._write(Delete(standing.entry), *self._stale(entries))
-        left = attrs.evolve(
-            entries.asked,
-            cordons={id_: each for id_, each in entries.asked.cordons.items() if id_ != member},
+        if standing is not None:
+            await self._write(Delete(standing.entry), *self._stale(entries))
+        cordons = {id_: each for id_, each in entries.asked.cordons.items() if id_ != member}
+        left = attrs.evolve(entries.asked, cordons=cordons)
+        kept = next(filter(None, (left.cordon_of(e.id, e.node) for e in meant)), None)
+        free = [each.id for each in meant if not left.cordon_of(each.id, each.node)]
+        unheard = await self._heard(free, lambda each: not each.is_cordoned, wait_s)
+        return CordonReport(
+            cordon=standing or Cordon(id=member),
+            workers=tuple(each.id for each in meant),
+            unheard=unheard,
+            kept=kept,
         )
-        ids = tuple(e.id for e in entries.of(member) if not left.cordon_of(e.id, e.node))
-        unheard = await self._heard(ids, lambda each: not each.is_cordoned, wait_s)
-        return CordonReport(cordon=standing, workers=ids, unheard=unheard)
+
+    async def forget(self, cordons: Collection[Cordon]) -> None:
+        """Take entries away, as far as they are these."""
+        ops = [CompareAndDelete(each.entry, each.pack()) for each in cordons]
+        await self._write(*ops[:_STALE_MAX])
 
     async def cordons(self) -> tuple[Cordon, ...]:
         """Return who is cordoned, or was told to drain, the oldest first."""
@@ -296,13 +396,18 @@ class Operator:
         workers = tuple(info for info in infos if info is not None)
         return _Entries(parse(_asked(items)), workers)
 
-    async def _write(self, *ops: Op) -> None:
+    async def _write(self, *ops: Op) -> WriteResult:
         stored = StoredMap(self.control, WORKERS)
-        await stored.write(self.pipeline, self.generation, ops, repeatable=True)
+        return await stored.write(self.pipeline, self.generation, ops, repeatable=True)
 
     async def _now_ms(self) -> int:
         now_ms: int = await self.pipeline.at(self.control.config).execute("TIME")
         return now_ms
+
+
+def _entry_of(pause: Pause, text: bytes | None) -> Pause | None:
+    """Return what stands about this; of another hand's nothing."""
+    return parse([(pause.entry, text)]).pauses.get(pause.entry)
 
 
 def _asked(items: Mapping[bytes, Value]) -> list[tuple[bytes, Value]]:

@@ -13,6 +13,7 @@ Dying before that leaves it to the others, or to who starts next.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import anyio
@@ -23,6 +24,7 @@ from pool.core.codec import encode_message
 from pool.core.plans import ANYTHING, PlanTurn, handler_of, plan_and_version, plan_key, stored_turn
 from pool.core.record import Record
 from pool.errors import (
+    JobExpired,
     NoSuchJob,
     NoSuchPlan,
     NotRunning,
@@ -42,6 +44,7 @@ from pool.redis.commands.reply import read
 LOOK_S: Final = 10.0
 ASK_AGAIN_S: Final = 0.1
 LATE_MAX: Final = 3  # answers in a row that may be late
+DIFF_MAX_S: Final = 3600.0  # longer than that nobody waits for a dry run
 DIFF_S: Final = 30.0  # beside what its producer may take
 
 
@@ -123,8 +126,9 @@ class PlanRef:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
             NoSuchPlan: No worker has a producer of this name.
             PlanRefused: What it answered cannot be used, or the workers that are there have only
-                earlier versions of it than the one that keeps the plan.
-            TimeoutError: There was no answer within `timeout_s`.
+                earlier versions of it than the one that keeps the plan; or it would wait, as the
+                pool or the producer is paused.
+            TimeoutError: There was no answer within `timeout_s`, or within an hour.
             StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
@@ -132,14 +136,27 @@ class PlanRef:
         handler = await _compares(client, self.name)
         asked = client.context.ids.next()
         key = f"{plan_key(self.name)}:diff:{asked}"
-        admission = client.admitting(handler, DispatchOptions()).admission(
-            key, (), {}, is_plans=True
-        )
+        if paused := client.context.roster.asked.pause_of(key, handler):
+            why = f"{paused} is paused{f': {paused.reason}' if paused.reason else ''}; resume it"
+            raise PlanRefused(plan=self.name, key="", problem=why)
+        # Of a caller that was killed nothing is left behind, as nobody asks for it any more.
+        limit_s = DIFF_MAX_S if timeout_s is None else min(timeout_s, DIFF_MAX_S)
+        options = DispatchOptions(expires_s=max(limit_s, 1.0))
+        admission = client.admitting(handler, options).admission(key, (), {}, is_plans=True)
         [pending] = client.dispatcher.admit([admission])
         told = await pending.wait()
         if isinstance(told, PoolError):
             raise again(told)
-        facts = await JobRef[Any](key, told.job_id, told.handler, client).result(timeout_s)
+        ref = JobRef[Any](key, told.job_id, told.handler, client)
+        try:
+            facts = await ref.result(limit_s)
+        except JobExpired:
+            raise TimeoutError(f"nobody has compared plan {self.name!r} in time") from None
+        except BaseException:
+            with anyio.move_on_after(client.context.settings.op_timeout_s, shield=True):
+                with suppress(PoolError):  # it expires
+                    await ref.stop()
+            raise
         if "problem" in facts:
             raise PlanRefused(plan=self.name, key=facts["key"], problem=facts["problem"])
         counts = dict(zip(("starts", "stops", "replaces", "taken"), facts["counts"], strict=True))

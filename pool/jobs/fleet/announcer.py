@@ -19,12 +19,13 @@ from typing import Any
 import anyio
 import attrs
 
+from pool.core.pauses import Cordon, Pause
 from pool.core.retry import refused_delay
 from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable
 from pool.jobs.context import Context
 from pool.jobs.roster import WorkerEntry
 from pool.jobs.worker.worker import Worker
-from pool.maps.deltas import Delete, Set
+from pool.maps.deltas import Delete, Op, Set, SetIfNotExists
 from pool.maps.replica import Replica
 
 
@@ -97,7 +98,7 @@ class Announcer:
     async def write_again(self) -> None:
         """Put all entries back, before our own copy of `workers` is fetched without them."""
         async with self._writing:
-            entries = [Set(w.id.encode(), self._entry_of(w)) for w in self._mine()]
+            entries: list[Op] = [Set(w.id.encode(), self._entry_of(w)) for w in self._mine()]
             entries += self._asked()
             if entries:
                 await self.replica.write(entries, repeatable=True)
@@ -112,11 +113,11 @@ class Announcer:
             pipeline = self.context.pipeline
             await self.replica.stored.write(pipeline, generation, entries, repeatable=True)
 
-    def _asked(self) -> list[Set]:
-        """Return what is in no worker's hand: whoever has a copy puts it back."""
+    def _asked(self) -> list[SetIfNotExists]:
+        """Return what is in no worker's hand: whoever has a copy puts it back where it is gone."""
         asked = self.context.roster.asked
-        pauses = [Set(each.entry, each.pack()) for each in asked.pauses.values()]
-        return pauses + [Set(each.entry, each.pack()) for each in asked.cordons.values()]
+        every: list[Pause | Cordon] = [*asked.pauses.values(), *asked.cordons.values()]
+        return [SetIfNotExists(each.entry, each.pack()) for each in every]
 
     def look(self) -> None:
         """Write again what of ours is missing in `workers`, or stands there otherwise.

@@ -32,6 +32,7 @@ class PauseDone:
     pause: Pause
     lanes: int
     missed: Mapping[int, str]  # by lane, why it was not reached
+    is_overtaken: bool = False  # somebody decided otherwise meanwhile, and that counts
 
 
 @attrs.frozen(kw_only=True)
@@ -42,6 +43,7 @@ class CordonDone:
     cordon: Cordon
     workers: tuple[str, ...]
     unheard: tuple[str, ...]
+    kept: Cordon | None = None  # what goes on closing some of them
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,8 +90,15 @@ async def _run(args: argparse.Namespace, url: Url) -> PauseReport | CordonReport
 
 def _shape(told: PauseReport | CordonReport) -> PauseDone | CordonDone:
     if isinstance(told, PauseReport):
-        return PauseDone(pause=told.pause, lanes=told.lanes, missed=told.missed)
-    return CordonDone(cordon=told.cordon, workers=told.workers, unheard=told.unheard)
+        return PauseDone(
+            pause=told.pause,
+            lanes=told.lanes,
+            missed=told.missed,
+            is_overtaken=told.is_overtaken,
+        )
+    return CordonDone(
+        cordon=told.cordon, workers=told.workers, unheard=told.unheard, kept=told.kept
+    )
 
 
 def _whoami() -> str:
@@ -102,14 +111,28 @@ def _whoami() -> str:
 
 def _lines(command: str, told: PauseReport | CordonReport) -> Iterator[str]:
     if isinstance(told, PauseReport):
+        if told.is_overtaken:
+            other = {"pause": "resumed", "resume": "paused"}[command]
+            yield f"! {told.pause} was {other} meanwhile by somebody else, and that counts"
+            return
         word = {"pause": "is paused", "resume": "is resumed"}[command]
+        if command == "resume" and not told.pause.since_ms:
+            word = "was not paused: it is free"
         reached = f"{told.lanes - len(told.missed)} of {told.lanes} lanes"
         yield f"{told.pause} {word} in {reached}"
         yield from (f"! lane {n} was not reached: {why}" for n, why in told.missed.items())
         if told.missed:
             yield "! run it again"
         return
-    word = {"cordon": "takes no jobs", "uncordon": "takes jobs", "drain": "drains"}[command]
-    yield f"{told.cordon.id} {word}: {len(told.workers) - len(told.unheard)} workers have heard it"
+    heard = f"{len(told.workers) - len(told.unheard)} workers have heard it"
+    if told.kept is not None:
+        yield f"! {told.kept.id} stays cordoned: run pool uncordon {told.kept.id}"
+    elif not told.workers:
+        yield f"{told.cordon.id} is no more, and so is its cordon"
+    elif command == "uncordon" and not told.cordon.since_ms:
+        yield f"{told.cordon.id} takes jobs: it was not cordoned"
+    else:
+        word = {"cordon": "takes no jobs", "uncordon": "takes jobs", "drain": "drains"}[command]
+        yield f"{told.cordon.id} {word}: {heard}"
     for each in told.unheard:
         yield f"! worker {each} has not answered yet; `pool status` shows when it has"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Callable
-from typing import NoReturn, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn, TypeAlias
 
 from pool.ops.terminal import plain
 from pool.version import __version__
@@ -19,6 +19,7 @@ _BEHIND = "; what begins with - and is no option stands behind --"
 _SECRET = re.compile(r"(?<=://)\S+")
 _STATES = ("pending", "running", "waiting", "unassigned", "queued")
 _WEB_PORT = 8080
+_STANDINGS = ("live", "closed", "cordoned", "draining", "hung", "silent", "fenced", "gone")
 _JSON = "in JSON: a list, an object for arguments by name, or one value"
 
 
@@ -166,7 +167,7 @@ def _add_looking(commands: _Commands) -> None:
     ):
         command = _command(commands, name, text, module="members")
         command.add_argument("--host", type=_filled, help="those there only")
-        command.add_argument("--standing", type=_filled, help="such as live, hung, silent")
+        command.add_argument("--standing", choices=_STANDINGS, help="those that stand so only")
         if name == "workers":
             command.add_argument("--handler", type=_filled, help="those that have it only")
         _add_pool(command)
@@ -400,8 +401,10 @@ def _add_operating(commands: _Commands) -> None:
         ("resume", "give them to workers again"),
     ):
         command = _command(commands, name, text, module="operate")
-        command.add_argument("--handler", type=_filled, help="the jobs of this handler only")
-        command.add_argument("--key", type=_filled, help="the jobs of this key only")
+        for flag, of in (("--handler", "handler"), ("--key", "key")):
+            command.add_argument(
+                flag, type=_filled, action=_Once, help=f"the jobs of this {of} only"
+            )
         if name == "pause":
             command.add_argument("--reason", type=_filled, help="for those who wonder")
             command.add_argument("--yes", action="store_true", help="yes, the whole pool")
@@ -466,7 +469,33 @@ def _add_pool(command: argparse.ArgumentParser) -> None:
 # --- mistakes ------------------------------------------------------------------------
 
 
+_MODULES = "; several modules stand side by side"
+_WHAT = "; say what: --handler NAME or --key KEY, or neither for the whole pool"
+# By command, what is said of words that it has no place for.
+_STRAY: Final = {
+    **dict.fromkeys(("run", "check", "dev"), _MODULES),
+    **dict.fromkeys(("pause", "resume"), _WHAT),
+    **dict.fromkeys(("cordon", "uncordon", "drain"), "; one node or worker at a time"),
+}
+
+
+class _Once(argparse.Action):
+    """An option of which a second one would silently take the place of the first."""
+
+    def __call__(self, *given: Any, **_: Any) -> None:
+        _parser, namespace, text, *_flag = given
+        if getattr(namespace, self.dest) is not None:
+            raise argparse.ArgumentError(self, "one at a time: run it once for each")
+        setattr(namespace, self.dest, text)
+
+
 class _Parser(argparse.ArgumentParser):
+    _given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = [each for each in args or () if isinstance(each, str)]
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         # A mistyped option makes an address a stray argument, which argparse would repeat whole.
         super().error(plain(_SECRET.sub("***", message) + self._meant(message)))
@@ -478,13 +507,16 @@ class _Parser(argparse.ArgumentParser):
         unknown, _, word = message.partition("unrecognized arguments: ")
         if unknown or not word:
             return ""
+        command = next((each for each in self._given if not each.startswith("-")), "")
         if not word.startswith("-"):
-            return "; several modules stand side by side"
+            return _STRAY.get(command, "")
         flag = re.split(r"[= ]", word)[0]
         if not flag.startswith("--"):
             return _BEHIND
         begins = sorted(each for each in self._flags() if each.startswith(flag))
         near = begins or difflib.get_close_matches(flag, self._flags(), n=1)
+        if near[:1] == [flag]:
+            return f"; `{command}` has no such option"
         return f"; is it {near[0]}?" if near else ""
 
     def _flags(self) -> set[str]:

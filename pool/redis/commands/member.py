@@ -58,6 +58,7 @@ class Renewal:
     handlers: int  # how many are registered; another number means that some may be missing
     ttl: Ttl  # what was granted
     is_followed: bool  # the journal takes all edges of some jobs
+    paused: bytes  # what is paused in the lane, as `LanePauses.of` takes it; empty: nothing is
     clock: Clock
     counts: tuple[int, ...]
 
@@ -119,6 +120,7 @@ def renewal(reply: Reply) -> Renewal:
     """Read the reply of `renew`."""
     now, stamp, unassigned, lease_end, pending, due, handlers, ttl_ms, term, *rest = reply
     clock, *counts = rest
+    term, _, paused = term.partition(b"|")
     return Renewal(
         now_ms=int(now),
         stamp=int(stamp),
@@ -129,6 +131,7 @@ def renewal(reply: Reply) -> Renewal:
         handlers=int(handlers),
         ttl=_ttl(ttl_ms, term.removesuffix(_FOLLOWED)),
         is_followed=term.endswith(_FOLLOWED),
+        paused=paused,
         clock=_clock(int(now), clock),
         counts=tuple(typed(number, int) for number in counts),
     )

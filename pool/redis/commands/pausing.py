@@ -8,6 +8,7 @@ from typing import Final, Literal, Self
 
 import attrs
 
+from pool.core.digits import number
 from pool.core.pauses import HANDLERS_PAUSED_MAX, KEYS_PAUSED_MAX, Pause
 from pool.names import PAUSED, lane_of, paused_key
 from pool.redis.commands.calls import Calls
@@ -20,18 +21,22 @@ _FORM: Final = re.compile(r"(p?)(\d*)\|((?:[^|]+\|)*)")
 
 @attrs.frozen
 class PauseTold:
-    """What became of it: done; `is_full`; or the key's job has another handler, `moved_on`."""
+    """What became of it: done; `is_full`; or the key's job has another handler, `moved_on`; or what
+    decided otherwise here has this order, `behind`, and nothing was changed."""
 
     is_full: bool = False
     moved_on: str = ""
+    behind: int = 0
 
 
 def told(reply: Reply) -> PauseTold:
     """Read the reply of `pause`."""
-    word, _, handler = reply.decode().partition(" ")
-    if word not in ("OK", "FULL", "MOVED_ON") or bool(handler) != (word == "MOVED_ON"):
+    word, _, rest = reply.decode().partition(" ")
+    if word == "BEHIND":
+        return PauseTold(behind=number(rest))
+    if word not in ("OK", "FULL", "MOVED_ON") or bool(rest) != (word == "MOVED_ON"):
         raise ValueError(word)
-    return PauseTold(word == "FULL", handler)
+    return PauseTold(word == "FULL", rest)
 
 
 @attrs.frozen
@@ -71,6 +76,12 @@ class LanePauses:
         keys = "".join(f"\n{key}" for key in self.keys)  # no key has a control character
         return f"{'p' if self.is_all else ''}{count}|{handlers}{keys}"
 
+    def pauses(self) -> list[Pause]:
+        """Return what is paused here."""
+        found = [Pause()] if self.is_all else []
+        found += [Pause(handler=name) for name in self.handlers]
+        return found + [Pause(key=name) for name in self.keys]
+
     def has(self, pause: Pause) -> bool:
         """Say whether it is paused here."""
         match pause.what:
@@ -95,7 +106,7 @@ def without_hold(score: float) -> float:
 PAUSE: Final = Script.load(
     "pause",
     keys="lane jobs journal unassigned",
-    args="generation verb what name handler paused_max",
+    args="generation verb what name handler paused_max order",
     reads=told,
 )
 
@@ -114,4 +125,5 @@ class PauseCalls(Calls):
         n = self.names
         most = KEYS_PAUSED_MAX if pause.what == "key" else HANDLERS_PAUSED_MAX
         keys = (n.lane, n.jobs, n.journal, n.unassigned(handler))
-        return PAUSE(keys, (self.generation, verb, pause.what, pause.name, handler, most))
+        of = (pause.what, pause.name, handler, most, pause.order)
+        return PAUSE(keys, (self.generation, verb, *of))

@@ -27,7 +27,8 @@ ARGV[...] handlers      name, options each: of what the workers know; or none, t
 Uses     lane, ttl, (journal), quiet, clock
 Returns  pool ms, stamp, unassigned keys, earliest lease end, earliest pending deadline, earliest due
          deadline (ms; -1: none), number of handlers registered (-1: unknown), granted TTL (ms), its
-         term and behind it f if all edges of some jobs are noted (see lib/follow), its clock (by how many ms
+         term and behind it f if all edges of some jobs are noted (see lib/follow), and behind a bar what is paused, if
+         anything is (see lib/pause), its clock (by how many ms
          TIME and offset are beyond that, offset, its number, and `late` if the caller knows nothing that is of
          use, else what a witness claims, if one does; bars between), then per identity the number of keys it
          runs, or -1: fenced or unknown
@@ -65,10 +66,10 @@ if whole(lane_had[9]) ~= ttl_ms then
   redis.call('HSET', lane, 'paced', text_of(ttl_ms))
 end
 local was_behind = redis.call('HGET', lane, 'behind')
-local behind = stamp_last - now_us > 1000000
+local behind = stamp_last - raw_us > 1000000 -- its own clock: time that nobody has vouched for yet stands still
 if behind and not was_behind then
   redis.call('HSET', lane, 'behind', '1')
-  journal_add(journal, 'clock', '', '', '', '', '', '', text_of(stamp_last - now_us))
+  journal_add(journal, 'clock', '', '', '', '', '', '', text_of(math.floor((stamp_last - raw_us) / 1000)) .. ' ms behind')
 elseif was_behind and not behind then
   redis.call('HDEL', lane, 'behind')
 end
@@ -77,7 +78,7 @@ if lane_had[11] and whole(string.match(lane_had[11], '^%d+')) <= now then
   redis.call('HDEL', lane, 'follow')
 end
 local answers = { text_of(now), text_of(stamp_last), whole(lane_had[3]), '-1', pending_first, due_first, '-1',
-  ttl_ms, text_of(term_now) .. (lane_had[11] and 'f' or ''), text_of(math.floor(raw_us / 1000) - now) .. '|' .. text_of(offset) .. '|' .. text_of(turn_now)
+  ttl_ms, text_of(term_now) .. (lane_had[11] and 'f' or '') .. (paused and '|' .. paused or ''), text_of(math.floor(raw_us / 1000) - now) .. '|' .. text_of(offset) .. '|' .. text_of(turn_now)
     .. (is_late and '|late' or witnessed and '|' .. text_of(witnessed) or '') }
 local SLICE = 1000 -- unpack() has room for about 8000
 local signals = 8 + identity_count -- the one before the first of them

@@ -1,7 +1,9 @@
 """The operators of a simulated pool: they pause, resume, cordon and uncordon, through any node.
 
 What is paused or cordoned stands in the history as a fault, since nothing is promised of when its
-jobs begin.  Who pauses follows it up as `doctor` says: until nothing is paused in any lane.
+jobs begin.  Two of them may mean the same at once.  In the end nobody follows anything up before
+lanes and map say the same, which is the nodes' matter: a pool where they never do is never
+quiet.  Then each that still stands in the map is resumed, as often as it takes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from pool import Node
-from pool.core.pauses import Pause
+from pool.core.pauses import Pause, is_asked, parse
 from pool.errors import PoolError
 from pool.names import WORKERS, Names
 from pool.redis.commands.pausing import LanePauses
@@ -90,6 +92,9 @@ class Operators:
             at_s = dice.uniform(0.5, config.chaos_s - 1.0)
             self._world.at(at_s, self.pause, pause)
             self._world.at(min(at_s + dice.uniform(0.1, 4.0), config.chaos_s), self.resume, pause)
+            # Of some another operator means the opposite, at the same time.
+            for verb in (self.resume, self.pause)[: dice.randrange(3)]:
+                self._world.at(at_s + dice.uniform(0.0, 0.02), verb, pause)
         for _ in range(_CORDONS):
             name, at_s = dice.choice(self._fleet.names), dice.uniform(0.5, config.chaos_s - 1.0)
             self._world.at(at_s, self.cordon, name)
@@ -120,7 +125,7 @@ class Operators:
 
         async def ask(_: Boot, node: Node) -> None:
             report = await node.resume(handler=pause.handler, key=pause.key)
-            if report.is_complete:
+            if report.is_complete and pause.entry.decode() not in self._entries("!paused "):
                 self._over("paused", str(pause))
 
         self._ask(ask)
@@ -129,10 +134,8 @@ class Operators:
         """Take back whatever stands, again and again: over a slow line a call comes late."""
         self._is_ending = True
         self._world.after(_AGAIN_S, self.end)
-        if self.is_over:
+        if self.is_over or not self._is_one():
             return
-        for pause in self._standing():
-            self.resume(pause)
         if not self._standing():
             for name in [each for each in self._open if each.startswith("paused")]:
                 self._over(*name.split(" ", 1))
@@ -142,6 +145,20 @@ class Operators:
         for entry in self._entries("!paused "):
             for pause in _named(entry, self._config):
                 self.resume(pause)
+
+    def _is_one(self) -> bool:
+        """Whether lanes go by what the map says."""
+        items = reading.map_items(self._server.keyspace, POOL, WORKERS) or {}
+        texts = {name.encode(): text for name, text in items.items() if isinstance(text, str)}
+        asked = parse((n, text.encode()) for n, text in texts.items() if is_asked(n))
+        stands = asked.pauses.values()
+        lanes = self._config.lanes
+        for number in range(lanes):
+            found = {each.entry for each in paused_in(self._server.keyspace, number).pauses()}
+            meant = LanePauses.asked_for(stands, number, lanes)
+            if found != {each.entry for each in meant.pauses()}:
+                return False
+        return not any(each.is_over for each in stands)
 
     def _entries(self, begin: str) -> list[str]:
         """Return what the map of workers says that was asked for."""

@@ -496,7 +496,14 @@ def _be_paused(stage: Stage) -> None:
     _operate(stage, OTHER, lambda _: Pause(handler="work"))
 
 
-def _operate(stage: Stage, by: str, what: Callable[[str], Pause]) -> None:
+def _pause_against_another(stage: Stage) -> None:
+    """Have the actor pause what another one resumes just then, and the other way round."""
+    _operate(stage, ACTOR, lambda _: Pause(handler="work"), against=OTHER)
+
+
+def _operate(
+    stage: Stage, by: str, what: Callable[[str], Pause], *, against: str | None = None
+) -> None:
     world, operators = stage.simulation.world, stage.simulation.operators
 
     def begin() -> None:
@@ -516,6 +523,9 @@ def _operate(stage: Stage, by: str, what: Callable[[str], Pause]) -> None:
             who, plan = (OTHER, ACTOR)[number % 2], {"fails": number % 2}
             world.after(0.3 + 0.05 * number, stage._dispatch, who, key, "work", plan, {})
         world.after(1.0, stage.do, by, ask_resume)
+        if against is not None:
+            world.after(0.05, stage.do, against, ask_resume)
+            world.after(1.0, stage.do, against, ask_pause)
         world.after(2.0, operators.end)
 
     stage.at(0.0, begin)
@@ -540,6 +550,7 @@ def _be_cordoned(stage: Stage) -> None:
 OPERATORS: Final[dict[str, Scene]] = {
     "pause": _pause,
     "pause a key": _pause_a_key,
+    "pause against another": _pause_against_another,
     "be paused": _be_paused,
     "be cordoned": _be_cordoned,
 }
