@@ -230,6 +230,7 @@ class Fleet:
     record: Recorder = attrs.field(init=False)
     gateways: list[Gateway] = attrs.field(factory=list)
     workers: dict[str, Process] = attrs.field(factory=dict)
+    http: httpx.Client = attrs.field(factory=httpx.Client)  # to make one takes longer than to ask
 
     def __attrs_post_init__(self) -> None:
         sink, lock = file_sink(self.directory / "driver.jsonl"), threading.Lock()
@@ -262,6 +263,7 @@ class Fleet:
             finally:
                 for process in (*self.workers.values(), *self.gateways):
                     process.end()
+                self.http.close()
 
     async def _found(self) -> None:
         """Found the pool: what a lease lasts is the pool's, and its founder says it."""
@@ -339,7 +341,7 @@ class Fleet:
         for turn in range(1_000):
             gateway = self.gateways[turn % len(self.gateways)]
             with contextlib.suppress(httpx.TransportError):
-                answer = httpx.request(
+                answer = self.http.request(
                     method,
                     f"{gateway.url}{path}",
                     json=body,

@@ -34,6 +34,7 @@ class Between:
     is_cut: bool = False  # but for what is held
     held: dict[str, threading.Event] = attrs.field(factory=dict)
     answered: list[tuple[str, int]] = attrs.field(factory=list)  # by the gateway: call, status
+    http: httpx.Client = attrs.field(factory=httpx.Client)
 
     @contextmanager
     def open(self) -> Iterator[Between]:
@@ -75,6 +76,7 @@ class Between:
             server.shutdown()
             thread.join()
             server.server_close()
+            self.http.close()
 
     def forward(
         self, call: str, path: str, headers: dict[str, str], body: bytes
@@ -86,7 +88,7 @@ class Between:
             return None
         times = 1 + self._takes(self.twice, call)
         answers = [
-            httpx.post(self.upstream + path, headers=headers, content=body, timeout=TAKES_S)
+            self.http.post(self.upstream + path, headers=headers, content=body, timeout=TAKES_S)
             for _ in range(times)
         ]
         self.answered += [(call, answer.status_code) for answer in answers]
