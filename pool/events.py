@@ -1011,7 +1011,11 @@ class JobAccepted:
 
 @attrs.frozen(kw_only=True)
 class JobStarted:
-    """A handler is called; once more, under the same epoch, where it goes on after an outage."""
+    """A handler is called.
+
+    `is_again` is true where it was called for this job before: in a retry, after a take-over by
+    another worker (under a new epoch), or where it goes on after an outage (under the same one).
+    """
 
     event: ClassVar[str] = "job.started"
     level: ClassVar[str] = "debug"
@@ -1034,7 +1038,9 @@ class JobSettled:
     """A run of a job has ended here, and the store knows how: `outcome`.
 
     What is retried has another attempt to come; what is moved goes on at another worker, as the
-    same attempt.
+    same attempt. What ends where no worker has it (stopped, expired or superseded before it began,
+    or given up when its worker died) is told by who ended it, with no `worker`, `attempt` 0, and
+    no times.
     """
 
     event: ClassVar[str] = "job.settled"

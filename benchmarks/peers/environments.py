@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +38,8 @@ def python_of(name: str) -> str:
     return sys.executable if name == OURS else str(FOLDER / name / "bin" / "python")
 
 
-def prepare(name: str, *, is_upgrade: bool = False) -> None:
-    """Make a peer's environment unless it is there.
+def prepare(name: str, *, is_upgrade: bool = False, packages: Sequence[str] = ()) -> None:
+    """Make a peer's environment unless it is there; of `packages`, if some are given.
 
     Raises:
         RuntimeError: pip failed; the error repeats what it said.
@@ -48,12 +49,11 @@ def prepare(name: str, *, is_upgrade: bool = False) -> None:
     stamp = FOLDER / name / "ready"
     if stamp.exists() and not is_upgrade:
         return
-    print(f"{stamp.parent.relative_to(ROOT)}: {' '.join(PEERS[name])}", file=sys.stderr)
+    wanted = packages or PEERS[name]
+    print(f"{stamp.parent.relative_to(ROOT)}: {' '.join(wanted)}", file=sys.stderr)
     venv.create(stamp.parent, with_pip=True, clear=not is_upgrade)
     pip = [python_of(name), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [*pip, "--upgrade", *PEERS[name]], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*pip, "--upgrade", *wanted], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"pip install {' '.join(PEERS[name])}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"pip install {' '.join(wanted)}: {done.stderr[-2000:]}")
     stamp.touch()

@@ -50,7 +50,7 @@ MISSED: Final = "missed"
 UNREAD: Final = "unread"
 FOREIGN: Final = "foreign"
 TOLD: Final[Mapping[str, str]] = {
-    MISSED: "entries behind the position are gone: only the latest are kept",
+    MISSED: "entries behind the position are gone: the cap took them, or the journal began anew",
     UNREAD: "a lane does not answer, or another value stands in its journal's place",
     FOREIGN: "an entry that somebody else has written",
 }

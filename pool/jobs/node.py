@@ -343,14 +343,14 @@ class Node(Dispatching, Operating):
         """Read what has happened in the pool beside ordinary work: retries, take-overs, stops ...
 
         The latest 10,000 entries of each lane are kept.  In order of the servers' clocks; nothing
-        is asked before it is iterated.
+        is asked before it is iterated.  A lane that cannot be read keeps nobody from the others: an
+        entry (`unread`) tells of it.  Where none answers, who does not follow gets that error.
 
         Args:
             key: Entries of this key only.
             handler: Entries of this handler only.
             since: A time, or the `position` of an entry to go on behind; None: all there are.
-            follow: Do not end, but wait for what comes.  A lane that does not answer is told as an
-                entry (`unread`) then.
+            follow: Do not end, but wait for what comes.
 
         Raises:
             InvalidOption: An argument cannot be used; `since` is no position of this pool.

@@ -8,12 +8,15 @@ One call of a lane is under way at a time.  At most so many events of a lane wai
 one hangs is dropped then, and counted in the next one that is noted.  A call whose answer was lost
 is sent again, so an entry may be there twice; what waits dies with its node.  Nothing is written
 for data that are others by now.  Who must know that it stands (`write`) waits for that call alone.
+
+What can come with each ordinary job (SUMMED) would drive all else out of the journal: one is noted
+at once, and then one a minute with the number of those meanwhile (`times`), as in the log.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +25,7 @@ import attrs
 from pool.core.plans import plan_key
 from pool.core.retry import refused_delay
 from pool.errors import PoolError, StoreLost, StoreUnavailable
-from pool.events import Event
+from pool.events import Event, HookFailed
 from pool.jobs.context import Context
 from pool.names import lane_of
 from pool.redis.commands.journal import NotedEvent
@@ -36,6 +39,9 @@ _APART: Final = frozenset(
     | {"pool", "node", "lane", "hint", "traceback", "generation"}
 )
 _FACT_CHARS_MAX: Final = 160
+# What is not about the job that it came with, and which of its facts make it the same again.
+SUMMED: Final[dict[type, tuple[str, ...]]] = {HookFailed: ("handler", "what")}
+MINUTE_S: Final = 60.0
 
 
 @attrs.define(eq=False)
@@ -47,17 +53,47 @@ class _Lane:
 
 
 @attrs.define(eq=False)
+class _Sum:
+    times: int = 0  # since the one that was noted last
+    last: Event | None = None
+
+
+@attrs.define(eq=False)
 class Noter:
     """Writes a node's events into the journal.  On the event loop only."""
 
     context: Context
+    minute_s: float = MINUTE_S
+    _sums: dict[Hashable, _Sum] = attrs.field(init=False, factory=dict)
     _lanes: dict[int, _Lane] = attrs.field(factory=partial(defaultdict, _Lane))
 
     def note(self, event: Event) -> None:
         """Note an event, soon."""
         if not self.context.lanes:
             return  # the node has not joined
+        same = SUMMED.get(type(event))
+        if same is None:
+            self._note(event)
+            return
+        key: Hashable = (event.event, *(getattr(event, name) for name in same))
+        if (known := self._sums.get(key)) is not None:
+            known.times, known.last = known.times + 1, event
+            return
+        self._sums[key] = _Sum()
+        self._note(event)
+        self.context.loop.later(self.minute_s, partial(self._on_minute, key))
+
+    def _on_minute(self, key: Hashable) -> None:
+        known = self._sums.pop(key)
+        if known.last is not None:
+            self._sums[key] = _Sum()
+            self._note(known.last, known.times)
+            self.context.loop.later(self.minute_s, partial(self._on_minute, key))
+
+    def _note(self, event: Event, times: int = 1) -> None:
         facts, key, number = self._place(event)
+        if times > 1:
+            facts["times"] = times
         lane = self._lanes[number]
         if len(lane.waiting) >= WAITING_MAX:
             lane.dropped += 1

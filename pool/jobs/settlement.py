@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import attrs
 
@@ -22,16 +22,18 @@ from pool.core.settlement import (
     recover,
 )
 from pool.core.timing import Timing
-from pool.events import AttemptFailed, MessagesDropped
+from pool.events import AttemptFailed, JobEnd, JobSettled, MessagesDropped
 from pool.jobs.context import Context, LaneState, Ranks
 from pool.names import key_of, pair
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Keeps, Target
 from pool.redis.commands.change import Advanced, Changed, EdgeStatus, Guard
 from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
+from pool.runtime.observers import JobListeners
 from pool.settings import Settings
 
 # Lane, who waits, what it hears, of which job (key and id), and the outcome if that is known.
+_OVER: Final[dict[type, JobEnd]] = {CancelEdge: "cancelled", ParkEdge: "parked"}
 TellWaiters: TypeAlias = Callable[[int, Sequence[str], str, str, bytes], object]
 
 
@@ -111,14 +113,41 @@ def tell_all(
     Returns how many of the records could be read.
     """
     for edge, each in zip(edges, told, strict=True):
-        if each.status is EdgeStatus.DONE and isinstance(edge, WaitEdge):
+        if each.status is not EdgeStatus.DONE:
+            continue
+        if isinstance(edge, WaitEdge):
             context.on_due(lane, edge.delay_ms / 1000)
-        if each.status is EdgeStatus.DONE and each.facts:
+        if context.jobs is not None and type(edge) in _OVER:
+            _tell_settled(context.jobs, edge)
+        if each.facts:
             if each.waiters:
                 of = pair(key_of(edge.key), edge.id)
                 tell_waiters(lane, each.waiters, "ended", of, b"")
             tell_next(context, lane, edge, each)
     return sum(each.status is not EdgeStatus.UNREADABLE for each in told)
+
+
+def _tell_settled(listeners: JobListeners, edge: Edge) -> None:
+    """Tell of a job that ended where no worker has it: stopped or late before, or its worker died.
+
+    Whose call changed it does so, and only he: to all others, and to a late copy, it is FENCED.
+    """
+    key = key_of(edge.key)
+    share = listeners.share(key, edge.id)
+    if share is not None:
+        event = JobSettled(
+            handler=edge.handler,
+            key=key,
+            job_id=edge.id,
+            attempt=0,
+            epoch=edge.epoch,
+            worker="",
+            outcome=_OVER[type(edge)],
+            waited_s=0.0,
+            ran_s=0.0,
+            took_s=0.0,
+        )
+        listeners.tell(share, event)
 
 
 def tell_next(context: Context, lane: int, edge: Edge, told: Changed) -> None:

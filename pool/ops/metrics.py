@@ -159,7 +159,8 @@ class Metrics(Meter):
         if isinstance(event, JobSettled):
             counts = self._by_handler.get(event.handler) or self._of(event.handler)
             counts.ended[event.outcome] += 1
-            counts.ran.add(event.ran_s)
+            if event.worker:  # else it did not run
+                counts.ran.add(event.ran_s)
         elif isinstance(event, JobStarted):
             counts = self._by_handler.get(event.handler) or self._of(event.handler)
             counts.started += 1
@@ -175,11 +176,12 @@ class Metrics(Meter):
 
     def _call_back(self, event: Event) -> None:
         match event:
-            case JobSettled(handler=handler, outcome=outcome, ran_s=ran_s):
+            case JobSettled(handler=handler, outcome=outcome, ran_s=ran_s, worker=worker):
                 is_over = outcome in SETTLED
                 name = "pool_jobs_settled_total" if is_over else "pool_runs_continued_total"
                 self._tell(name, 1, handler=handler, outcome=outcome)
-                self._tell("pool_run_duration_seconds", ran_s, handler=handler)
+                if worker:
+                    self._tell("pool_run_duration_seconds", ran_s, handler=handler)
             case JobStarted(handler=handler, waited_s=waited_s, is_again=is_again):
                 self._tell("pool_runs_started_total", 1, handler=handler)
                 if not is_again:

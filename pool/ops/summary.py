@@ -31,7 +31,8 @@ class PoolStatus:
 
     `jobs` counts live jobs by state, `waiting_for` the unassigned ones by handler (empty: of
     handlers that nobody has registered), `oldest` is the job that has waited longest for its start.
-    `looked` records were walked over for the findings.
+    `looked` records were walked over for the findings.  If these were all there are, `jobs` has
+    what is queued behind another job of its key as `queued`; else it is among `waiting`.
     """
 
     v: int = 1
@@ -79,7 +80,7 @@ def _put_together(found: Found, server: str, view: View, facts: PoolFacts) -> Po
         server=server,
         lanes=found.lanes,
         ttl_s=found.ttl_s,
-        jobs=view.states,
+        jobs=_by_state(view, facts),
         waiting_for=view.waiting_for,
         oldest=view.oldest,
         parked=view.parked,
@@ -91,6 +92,14 @@ def _put_together(found: Found, server: str, view: View, facts: PoolFacts) -> Po
         paused=tuple(facts.asked.pauses.values()),
         cordons=tuple(facts.asked.cordons.values()),
     )
+
+
+def _by_state(view: View, facts: PoolFacts) -> dict[str, int]:
+    """Return jobs by state.  Lanes count as one number what waits and what is queued."""
+    if facts.looked < sum(lane.jobs for lane in facts.lanes):
+        return view.states
+    queued = sum(r.state == "queued" for lane in facts.lanes for _, r in lane.records)
+    return {**view.states, "waiting": max(0, view.states["waiting"] - queued), "queued": queued}
 
 
 def _unknown(pool: str, server: str) -> PoolStatus:

@@ -11,6 +11,7 @@ Colour is for terminals, and says nothing that the words do not; NO_COLOR turns 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -24,6 +25,7 @@ _GAP: Final = "  "
 _COLUMN_MIN: Final = 6  # characters of a column that is cut
 _PROGRESS_S: Final = 1.0  # what lasts longer tells how far it is
 _BAR: Final = 30  # characters
+_CODE: Final = re.compile(r"\x1b\[[0-9]*m")  # of a colour, as `painted` writes it
 _RED, _GREEN, _YELLOW, _BOLD = "31", "32", "33", "1"
 # Cells that consist of such a word.
 _COLOURS: Final = {
@@ -134,6 +136,13 @@ def table(
             shown = painted(cut, text if at else "", is_on=is_on)
             padded.append(f"{space}{shown}" if to_right else f"{shown}{space}")
         yield Safe(_GAP.join(padded).rstrip())
+
+
+def fitted(line: str, width: int) -> Safe:
+    """Return a line cut to so many columns, then without colours: half a code colours all else."""
+    safe = line if isinstance(line, Safe) else Safe(plain(line))
+    bare = _CODE.sub("", safe)
+    return safe if _cells(bare) <= width else Safe(_cut(bare, width))
 
 
 def _fitted(widths: list[int], limit: int) -> list[int]:

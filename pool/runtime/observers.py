@@ -106,11 +106,18 @@ def emit_to(observers: Sequence[Observer], event: Event) -> None:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again next time
             log_failed(event.event, error)
+    if event.event == NodeLeft.event:
+        _hush.end()
 
 
 def log_failed(of: str, error: BaseException) -> None:
-    """Write that an observer has failed, of what it was told."""
-    _scribe.write(partial(_log.error, "observer.failed", of=of, exc_info=error))
+    """Write that an observer has failed, of what it was told; the same once a minute."""
+    _hush.tell("observer.failed", (of, type(error).__qualname__), partial(_failed, of, error))
+
+
+def _failed(of: str, error: BaseException, times: int) -> None:
+    counted = {"times": times} if times > 1 else {}
+    _log.error("observer.failed", of=of, exc_info=error, **counted)
 
 
 # What may come in floods, and which of its facts make it the same trouble again.  What is told here

@@ -93,6 +93,7 @@ MADE_HERE = words(
     "Resized Resync Sink Status Snapshot Stream StreamEvent Watch WorkerInfo Written Dispatching "
     "Options _Decorator ReplicatedMap Attempt DeadLetters ManyReplayed ParkedJob ParkedPage Step "
     "Progress JobPage StopReport Result Stage Ref Letters MapReader Schedule ScheduleList "
+    "BlockingBatch BlockingBatchRef BlockingBatches BlockingSchedules "
     "Journal JournalEntry "
     "PlanRef PlanStatus PlanDiff PlanTurn "
     "Pause PauseReport Cordon CordonReport Operating "
@@ -455,6 +456,45 @@ A_FIRING = {
     "jitter_s": within(0.0, 86_400.0),
 }
 A_SCHEDULE = {"name": NAME.called("schedule")}
+A_NEW_SCHEDULE = {**A_SCHEDULE, "when": Takes(Every(5)), **A_JOB}
+SCHEDULES = {
+    "list": {
+        "handler": TEXT,
+        "prefix": TEXT,
+        "cursor": taking("", "''"),
+        "count": within(1, 1000, whole=True),
+    },
+    "show": A_SCHEDULE,
+    "next_times": {**A_SCHEDULE, "count": within(1, 1000, whole=True)},
+    "pause": A_SCHEDULE,
+    "resume": A_SCHEDULE,
+    "trigger": A_SCHEDULE,
+    "remove": A_SCHEDULE,
+}
+
+A_BATCH = {
+    "id": NAME,
+    "then": FOLLOWERS,
+    "otherwise": FOLLOWERS,
+    "success_min": within(0, 1_000_000, whole=True).or_none(),
+    "open_s": within(1.0, YEAR_S),
+    "keep_s": within(1.0, YEAR_S),
+    "within": taking(None, "None"),
+}
+MEMBERS = {**MANY_JOBS, "calls": MANY_JOBS["calls"].but("[None]", "long list")}
+BATCHES = {"get": {"id": NAME}, "list": {"newest": within(1, 1_000, whole=True)}}
+A_BATCH_REF = {
+    "wait": {
+        "timeout_s": TIMEOUT,
+        "on_progress": taking(None, "None", *FUNCTIONS).but("async function"),
+    },
+    "result": {"timeout_s": TIMEOUT},
+    "cancel": {"cause": TEXT},
+    "members": {
+        "handler": taking(None, "None"),
+        "passed": within(0, 1_000_000, whole=True),
+    },
+}
 
 PAUSED = {"handler": NAME.called("handler").or_none(), "key": KEY.or_none()}
 A_MEMBER = {"member": TEXT, "timeout_s": within(0.0, YEAR_S)}
@@ -469,37 +509,19 @@ CALLS: dict[str, dict[str, Takes]] = {
         "takes_result": FLAG,
         "delay_s": within(0.0, YEAR_S),
     },
-    "Node.batch": {
-        "id": NAME,
-        "then": FOLLOWERS,
-        "otherwise": FOLLOWERS,
-        "success_min": within(0, 1_000_000, whole=True).or_none(),
-        "open_s": within(1.0, YEAR_S),
-        "keep_s": within(1.0, YEAR_S),
-        "within": taking(None, "None"),
-    },
-    "Batch.add": {**MANY_JOBS, "calls": MANY_JOBS["calls"].but("[None]", "long list")},
+    "Node.batch": A_BATCH,
+    "Batch.add": MEMBERS,
     "Operating.pause": {**PAUSED, "reason": TEXT},
     "Operating.resume": PAUSED,
     "Operating.cordon": {"member": TEXT, "reason": TEXT, **A_MEMBER},
     "Operating.uncordon": A_MEMBER,
     "Operating.drain_member": {"member": TEXT, "reason": TEXT, **A_MEMBER},
-    "Batches.get": {"id": NAME},
-    "Batches.list": {"newest": within(1, 1_000, whole=True)},
-    "BatchRef.wait": {
-        "timeout_s": TIMEOUT,
-        "on_progress": taking(None, "None", *FUNCTIONS).but("async function"),
-    },
-    "BatchRef.result": {"timeout_s": TIMEOUT},
-    "BatchRef.cancel": {"cause": TEXT},
-    "BatchRef.members": {
-        "handler": taking(None, "None"),
-        "passed": within(0, 1_000_000, whole=True),
-    },
+    **{f"Batches.{name}": row for name, row in BATCHES.items()},
+    **{f"BatchRef.{name}": row for name, row in A_BATCH_REF.items()},
     "Dispatching.dispatch": A_JOB,
     "Dispatching.dispatch_many": MANY_JOBS,
     "Node.ticker": {**A_SCHEDULE, "every_s": within(0.1, 86_400.0, good=1.0)},
-    "Dispatching.schedule": {**A_SCHEDULE, "when": Takes(Every(5)), **A_JOB},
+    "Dispatching.schedule": A_NEW_SCHEDULE,
     "Cron.__init__": {
         "expression": Takes("0 3 * * *").called("cron"),
         "tz": Takes("UTC"),
@@ -510,18 +532,7 @@ CALLS: dict[str, dict[str, Takes]] = {
         "when": Takes(datetime(2030, 1, 1, tzinfo=UTC)),
         "window_s": A_FIRING["window_s"],
     },
-    "Schedules.list": {
-        "handler": TEXT,
-        "prefix": TEXT,
-        "cursor": taking("", "''"),
-        "count": within(1, 1000, whole=True),
-    },
-    "Schedules.show": A_SCHEDULE,
-    "Schedules.next_times": {**A_SCHEDULE, "count": within(1, 1000, whole=True)},
-    "Schedules.pause": A_SCHEDULE,
-    "Schedules.resume": A_SCHEDULE,
-    "Schedules.trigger": A_SCHEDULE,
-    "Schedules.remove": A_SCHEDULE,
+    **{f"Schedules.{name}": row for name, row in SCHEDULES.items()},
     "Handlers.schedule": {
         "when": Takes("0 3 * * *"),
         "tz": Takes("UTC"),
@@ -760,6 +771,12 @@ CALLS: dict[str, dict[str, Takes]] = {
     "Client.status": {"key": KEY},
     "Client.notify": {"key": KEY, "payload": JSON.but("64 KiB")},
     "Client.stop": {"key": KEY, "cause": TEXT, "timeout_s": TIMEOUT},
+    "Client.batch": A_BATCH,
+    "BlockingBatch.add": MEMBERS,
+    **{f"BlockingBatches.{name}": row for name, row in BATCHES.items()},
+    **{f"BlockingBatchRef.{name}": row for name, row in A_BATCH_REF.items()},
+    "Client.schedule": A_NEW_SCHEDULE,
+    **{f"BlockingSchedules.{name}": row for name, row in SCHEDULES.items()},
     "Client.map": {"name": NAME.called("map"), "values": taking(str)},
     # What it raises itself is its own.
     "Client.call": {"fn": taking(waits, "async function", "type", "hostile function")},
@@ -801,6 +818,7 @@ class Things:
     batch: Any
     client: pool.sync.Client
     blocking_ref: pool.sync.Ref[Any]
+    blocking_batch: pool.sync.BlockingBatch
     event: StreamEvent = AN_EVENT
     parked: Parked = PARKED
     runner: Any = attrs.field(factory=type("R", (), {"start": plain, "stop": plain}))
@@ -820,6 +838,14 @@ class Things:
                 on = self.blocking_ref
             case "Letters":
                 on = self.client.parked
+            case "BlockingBatches":
+                on = self.client.batches
+            case "BlockingBatchRef":
+                on = self.client.batches.get("b")
+            case "BlockingBatch":
+                on = self.blocking_batch
+            case "BlockingSchedules":
+                on = self.client.schedules
             case "MapReader":
                 on = self.client.map("flags")
             case "JobRef":
@@ -887,6 +913,7 @@ async def things(fleet: Fleet) -> AsyncIterator[Things]:
                 batch=batch,
                 client=client,
                 blocking_ref=client.job("a", "x"),
+                blocking_batch=await anyio.to_thread.run_sync(client.batch("c").__enter__),
             )
 
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pool import Handlers, Job, JobRef, Node, Park, Retry
-from pool.errors import ConfigError, JobParked
+from pool.errors import ConfigError, JobCancelled, JobParked
 from pool.events import CommitRefused, Event, JobAccepted, JobEvents, JobSettled, JobStarted
 from pool.jobs.worker import telling
 from pool.names import Names
@@ -92,6 +92,41 @@ async def test_each_run_ends_in_its_own_way(fleet: Fleet, handlers: Handlers, di
     assert first.epoch < second.epoch
     assert second.attempt == 1
     await moved.stop(timeout_s=PATIENCE_S)
+
+
+async def test_each_way_to_end_without_a_run_is_told_once(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    """Stopped while it waits, expired, superseded: who ended it tells, and its handler is known."""
+    observers = [JobEvents(diary.note)]
+    await fleet.node(handlers, observers=observers)
+    client = await fleet.node(observers=observers)
+    late = client.options(delay_s=3600.0)
+    stopped = await late.dispatch("fine", "stopped")
+    await stopped.stop(timeout_s=PATIENCE_S)
+    first = await late.dispatch("fine", "line")
+    second = await client.options(delay_s=3600.0, if_exists="queue").dispatch("fine", "line")
+    third = await client.options(delay_s=3600.0, if_exists="coalesce").dispatch("fine", "line")
+    expires = client.options(expires_s=0.05, allow_unknown=True)
+    late_one = await expires.dispatch("nobodys", "expires")
+    with pytest.raises(JobCancelled):
+        await late_one.result(timeout_s=PATIENCE_S)
+    ids = {ref.job_id for ref in (stopped, second)}
+
+    def ends(events: list[Event]) -> list[JobSettled]:
+        return [event for event in events if isinstance(event, JobSettled)]
+
+    await diary.until(lambda events: len(ends(events)) >= 3)
+    await first.stop(timeout_s=PATIENCE_S)
+    await third.stop(timeout_s=PATIENCE_S)
+    await diary.until(lambda events: len(ends(events)) >= 5)
+    told = ends(diary.entries)
+    assert len({event.job_id for event in told}) == len(told) == 5
+    assert ids < {event.job_id for event in told}
+    assert {event.key for event in told} == {"stopped", "line", "expires"}
+    assert {(e.handler, e.outcome, e.worker, e.ran_s) for e in told} == {
+        (handler, "cancelled", "", 0.0) for handler in ("fine", "nobodys")
+    }
 
 
 async def test_what_the_store_refuses_is_not_told_as_settled(

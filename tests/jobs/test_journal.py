@@ -10,10 +10,12 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Node, Park
-from pool.core.journal import FOREIGN, MISSED, UNREAD
+from pool.core.journal import FOREIGN, MISSED, PAGE, UNREAD
 from pool.errors import InvalidOption, JobParked, StoreFault, StoreUnavailable
-from pool.events import CommitRefused, PlanHeld
+from pool.events import CommitRefused, HookFailed, PlanHeld
 from pool.jobs import noting
+from pool.jobs.around import Happened
+from pool.jobs.client.journal import latest
 from pool.jobs.noting import Noter
 from pool.listing import Journal, JournalEntry
 from pool.names import Names, lane_of
@@ -124,6 +126,52 @@ async def test_entries_that_the_cap_took_are_told_of(fleet: Fleet, handlers: Han
     assert edges(await read(node.journal(since=last.position))) == [(MISSED, "")]
 
 
+async def test_a_gap_says_what_made_it(fleet: Fleet, handlers: Handlers) -> None:
+    """Who lost its data is not told that a cap took them: behind a cap there is a full page."""
+    node = await fleet.node(handlers, lanes=1)
+    await park(node, "a")
+    name = Names(fleet.pool, 0).journal
+    *_, last = await read(node.journal())
+    journal = node.journal(since=last.position)
+    assert await read(journal) == []
+    fleet.client.delete(name)
+    await park(node, "b")
+    gap, *rest = await read(node.journal(since=last.position))
+    assert (gap.edge, edges(rest)) == (MISSED, [("retried", "b"), ("parked", "b")])
+    assert "begun anew" in gap.detail
+    assert "cap" not in gap.detail
+    for _ in range(PAGE + 1):
+        fleet.client.xadd(name, {"edge": "x"}, maxlen=PAGE, approximate=False)
+    gap, *rest = await read(node.journal(since=rest[-1].position))
+    assert (gap.edge, len(rest)) == (MISSED, PAGE)
+    assert gap.detail.startswith("the cap took entries")
+
+
+async def test_without_an_answer_of_any_lane_there_is_an_error(
+    fleet: Fleet, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node(handlers, lanes=LANES)
+    await park(node, "a")
+    pipeline, silent = node._open_wiring.context.pipeline, set[str]()
+    send = pipeline.send
+
+    def sent(call: Any, on_reply: Any, **options: Any) -> None:
+        if call[0] == "XRANGE" and call[1] in silent:
+            raise StoreUnavailable(problem="hung", maybe_done=False)
+        send(call, on_reply, **options)
+
+    monkeypatch.setattr(pipeline, "send", sent)
+    silent.update(Names(fleet.pool, n).journal for n in range(LANES) if n != lane_of("a", LANES))
+    told = edges(await read(node.journal()))
+    assert told.count((UNREAD, "")) == LANES - 1
+    assert ("parked", "a") in told
+    silent.add(Names(fleet.pool, lane_of("a", LANES)).journal)
+    found = list[JournalEntry]()
+    with pytest.raises(StoreUnavailable):
+        await read(node.journal(), found)
+    assert edges(found) == [(UNREAD, "")] * LANES
+
+
 async def test_what_somebody_else_wrote_there_ends_no_reader(
     fleet: Fleet, handlers: Handlers
 ) -> None:
@@ -143,11 +191,16 @@ async def test_a_lane_without_a_journal_keeps_nobody_from_the_others(
     name = Names(fleet.pool, 0).journal
     fleet.client.set(name, "somebody else's")
     await park(node, key, next(f"k{n}" for n in range(99) if lane_of(f"k{n}", LANES) == 0))
-    found = list[JournalEntry]()
-    with pytest.raises(StoreFault):
-        await read(node.journal(), found)
+    found = await read(node.journal())
     assert edges(found) == [(UNREAD, ""), ("retried", key), ("parked", key)]
     assert found[0].lane == 0
+    assert f"{name}: " in found[0].detail
+    assert "WRONGTYPE" in found[0].detail
+    context = node._open_wiring.context
+    here = next(f"k{n}" for n in range(99) if lane_of(f"k{n}", LANES) == 0)
+    assert edges(await read(node.journal(key=here))) == [(UNREAD, "")]
+    with pytest.raises(StoreFault):  # who asks for one key's entries alone is not told "none"
+        await latest(context.pipeline, fleet.pool, LANES, here, 5)
     diary = Diary()
 
     async def listen() -> None:
@@ -162,6 +215,30 @@ async def test_a_lane_without_a_journal_keeps_nobody_from_the_others(
         await diary.has("parked", key, times=2)
         tasks.cancel_scope.cancel()
     assert diary.entries.count((UNREAD, "")) == 1
+
+
+async def test_a_pool_that_was_empty_for_a_while_is_no_clock_that_is_behind(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    """What is dispatched before the first renewal is stamped later than time had stood till then.
+
+    And what scripts say of times and clocks has a unit.
+    """
+    await fleet.leave(await fleet.node(handlers, lanes=1, lease_ttl_s=1.0))
+    await anyio.sleep(2.5)
+    node = await fleet.node(handlers, lanes=1, lease_ttl_s=1.0)
+    await park(node, "a")
+    name = Names(fleet.pool, 0).lane
+    began = fleet.client.hget(name, "seen")
+    await fleet.until(lambda: _has_moved(fleet, name, began))
+    found = await read(node.journal())
+    assert "clock" not in {entry.edge for entry in found}
+    assert fleet.client.hget(name, "behind") is None
+    assert all(" ms" in entry.detail for entry in found if entry.edge == "quiet")
+
+
+async def _has_moved(fleet: Fleet, name: str, before: Any) -> bool:
+    return bool(fleet.client.hget(name, "seen") != before)
 
 
 # --- what nodes see -----------------------------------------------------------------------------
@@ -213,6 +290,37 @@ async def test_while_a_lane_hangs_so_many_wait_and_the_others_are_counted(
     assert [entry.key for entry in found] == [f"k{n}" for n in range(noting.WAITING_MAX)]
     assert (held.edge, held.key) == ("plan.held", "plan:p")
     assert held.detail == "plan=p stops=3 wanted=0 token=t dropped_before=5"
+
+
+async def test_what_comes_with_each_ordinary_job_is_one_entry_a_minute_with_their_number(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    """A hook that raises would drive all else out of the journal."""
+
+    @handlers.on("started")
+    async def bad(happened: Happened) -> None:
+        raise RuntimeError(happened.key)
+
+    node = await fleet.node(handlers, lanes=LANES)
+    noter = node._noter
+    assert noter is not None
+    for number in range(30):
+        await (await node.dispatch("fine", f"k{number}")).result(timeout_s=PATIENCE_S)
+    await fleet.seen(HookFailed, times=30)  # each is told to observers
+    await park(node, "flaky")
+    noted = await read(node.journal(handler="fine"))
+    assert [(each.edge, "times" in each.detail) for each in noted] == [("hook.failed", False)]
+    [(key, fine)] = [each for each in noter._sums.items() if "fine" in each[0]]  # type: ignore[operator]
+    assert fine.times == 29
+    noter._on_minute(key)
+    await fleet.until(lambda: _has_times(node, 29))
+    noter._on_minute(key)  # a minute in which none has come: the next one is told at once
+    assert key not in noter._sums
+
+
+async def _has_times(node: Node, times: int) -> bool:
+    entries = await read(node.journal(handler="fine"))
+    return [each for each in entries if f"times={times}" in each.detail.split()] != []
 
 
 async def _counts(node: Node, entries: int) -> bool:

@@ -20,17 +20,23 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 
-from pool import Call, Handlers, Job, Node, Settings
+from pool import Call, Follower, Handlers, Job, Node, Settings
+from pool.batches import Batch, Batches, BatchRef, BatchStatus
 from pool.errors import (
+    BatchFailed,
+    BatchSealed,
     ConfigError,
     DeadlockRisk,
     InvalidOption,
     JobParked,
+    NoSuchBatch,
     NoSuchJob,
+    NoSuchSchedule,
     NotRunning,
     NotStarted,
     PayloadTooLarge,
     StoreUnavailable,
+    UnknownHandler,
     WrongLoop,
     WrongValue,
 )
@@ -40,7 +46,15 @@ from pool.jobs.client.ref import JobRef
 from pool.jobs.sync.client import Letters, MapReader
 from pool.maps.map import ReplicatedMap
 from pool.redis.embedded.server import EmbeddedServer
-from pool.sync import Client, Ref
+from pool.schedules import Every, Schedules
+from pool.sync import (
+    BlockingBatch,
+    BlockingBatches,
+    BlockingBatchRef,
+    BlockingSchedules,
+    Client,
+    Ref,
+)
 from pool.testing import fault_proxy
 
 if TYPE_CHECKING:
@@ -171,6 +185,129 @@ async def test_dead_letters_are_listed_shown_replayed_and_discarded(fleet: Fleet
         await aside(use, client)
 
 
+async def test_a_batch_is_made_waited_for_and_read(fleet: Fleet) -> None:
+    await fleet.node(made())
+
+    def use(client: Client) -> None:
+        calls = [Call(f"m{n}", n) for n in range(3)]
+        with client.batch("b", then=Follower("double", "after", 21)) as batch:
+            assert (batch.add("double", (each for each in calls)), batch.added) == ([], 3)
+            assert batch.ref.status().state == "open"
+        told = list[BatchStatus]()
+        ref = client.batches.get("b")
+        status = ref.wait(WAIT_S, on_progress=told.append)
+        assert (status.state, status.succeeded, told[-1]) == ("done", 3, status)
+        assert client.job(*status.released[0]).result(WAIT_S) == 42
+        assert ref.result(timeout_s=0) == status
+        assert sorted(member.result() for member in ref.members()) == [0, 2, 4]
+        assert [member.key for member in ref.members(passed=2)] == [
+            [member.key for member in ref.members()][2]
+        ]
+        assert [each.id for each in client.batches.list()] == ["b"]
+        with pytest.raises(BatchSealed):
+            batch.add("double", ["m3"])
+
+    with client_of(fleet) as client:
+        await aside(use, client)
+
+
+async def test_a_batch_that_is_left_by_an_error_is_gone_on_with(fleet: Fleet) -> None:
+    """As after a crash of its maker: the same members again, and each is there once."""
+    await fleet.node(made())
+
+    def use(client: Client) -> None:
+        calls = [Call(f"m{n}", n) for n in range(4)]
+        with pytest.raises(InvalidOption), client.batch("b") as batch:
+            batch.add("double", [*calls[:2], 17])  # type: ignore[list-item]
+        assert client.batches.get("b").status().state == "open"
+        with client.batch("b") as outer:
+            outer.add("double", calls)
+            with client.batch("inner", within=outer) as inner:
+                inner.add("double", ["m9"])  # without its argument: it is refused
+            outer.seal()
+        with pytest.raises(BatchFailed):
+            outer.ref.result(WAIT_S)
+        status = outer.ref.status()
+        assert (status.expected, status.succeeded, status.failed) == (5, 4, 1)
+
+    with client_of(fleet) as client:
+        await aside(use, client)
+
+
+async def test_a_batch_is_cancelled_and_each_member_is_told_once_it_has_ended(
+    fleet: Fleet,
+) -> None:
+    """Who reads members waits for those that have not ended."""
+    await fleet.node(made())
+    first, ends = threading.Event(), list[tuple[str, str]]()
+
+    def read(client: Client) -> None:
+        for member in client.batches.get("b").members():
+            ends.append((member.key, member.end))
+            first.set()
+
+    with client_of(fleet) as client:
+
+        def make() -> None:
+            with client.batch("b") as batch:
+                batch.add("double", [Call("at once", 1)])
+                batch.add("listen", ["service"])
+
+        await aside(make)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(aside, read, client)
+            assert await aside(first.wait, WAIT_S)
+            assert ends == [("at once", "succeeded")]
+            await aside(client.batches.get("b").cancel)
+        assert ends[1:] == [("service", "cancelled")]
+
+
+async def test_a_batch_that_is_not_entered_takes_nothing(fleet: Fleet) -> None:
+    with client_of(fleet) as client:
+        batch = client.batch("b")
+        for call in (partial(batch.add, "double", []), batch.seal):
+            with pytest.raises(NotRunning) as refused:
+                call()
+            assert refused.value.state == "new"
+        with pytest.raises(NotRunning), client.batch("inner", within=batch):
+            pass
+        with pytest.raises(InvalidOption, match="within"):
+            client.batch("inner", within=object())  # type: ignore[arg-type]
+        assert (batch.added, repr(batch.ref)) == (0, "BlockingBatchRef(id='b')")
+        with pytest.raises(NoSuchBatch):
+            await aside(batch.ref.status)
+
+
+async def test_schedules_are_made_changed_triggered_and_removed(fleet: Fleet) -> None:
+    await fleet.node(made())
+
+    def use(client: Client) -> None:
+        client.schedule("nightly", Every(3600), "double", "k", 4)
+        found = client.schedules.show("nightly")
+        assert (found.handler, found.key, found.args, found.is_paused) == (
+            *("double", "k", (4,)),
+            False,
+        )
+        times = client.schedules.next_times("nightly", 2)
+        assert (times[1] - times[0]).total_seconds() == 3600
+        client.schedules.pause("nightly")
+        assert client.schedules.show("nightly").is_paused
+        assert client.schedules.trigger("nightly").result(WAIT_S) == 8
+        client.schedules.resume("nightly")
+        assert [each.name for each in client.schedules.list(prefix="night").schedules] == [
+            "nightly"
+        ]
+        client.schedules.remove("nightly")
+        with pytest.raises(NoSuchSchedule):
+            client.schedules.show("nightly")
+        with pytest.raises(UnknownHandler):
+            client.schedule("later", Every(3600), "unknown", "k")
+        client.options(allow_unknown=True).schedule("later", Every(3600), "unknown", "k")
+
+    with client_of(fleet) as client:
+        await aside(use, client)
+
+
 async def test_threads_share_it_also_while_others_wait(fleet: Fleet) -> None:
     """Eight threads at once, beside one that waits for what never ends."""
     await fleet.node(made())
@@ -228,7 +365,11 @@ async def test_a_waiting_handler_in_a_thread_is_known_to_wait(fleet: Fleet) -> N
 
 @pytest.mark.parametrize(
     ("mine", "theirs"),
-    [(Client, Node), (Ref, JobRef), (Letters, DeadLetters), (MapReader, ReplicatedMap)],
+    [
+        *((Client, Node), (Ref, JobRef), (Letters, DeadLetters), (MapReader, ReplicatedMap)),
+        *((BlockingBatch, Batch), (BlockingBatchRef, BatchRef), (BlockingBatches, Batches)),
+        (BlockingSchedules, Schedules),
+    ],
 )
 def test_its_calls_take_what_those_of_a_node_take(mine: type, theirs: type) -> None:
     for name in vars(mine):

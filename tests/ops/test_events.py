@@ -108,7 +108,8 @@ async def test_what_stands_in_the_journals_place_is_found_and_the_rest_is_shown(
     told = capsys.readouterr()
     assert "  unread  " in told.out
     assert "  parked  a job " in told.out
-    assert len(told.err.splitlines()) == 1
+    assert f"{name}: " in told.out
+    assert told.err == ""
     fleet.client.delete(name)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+import attrs
 import httpx
 import prometheus_client
 import pytest
@@ -26,6 +27,8 @@ from pool.metrics import MetricFamily, Metrics, MetricsApp, health
 from pool.ops.endpoints import Endpoints, HttpAnswer
 from pool.ops.httpd import CONNECTIONS_MAX, HEAD_BYTES_MAX, LOOPBACK, HttpServer
 from pool.ops.metrics import CAUSES_MAX, HANDLERS_MAX, OTHER, _cause
+from pool.redis.io.hush import Hush
+from pool.runtime import observers
 from pool.testing.proxy import fault_proxy
 from tests.nodes import PATIENCE_S as BOUND_S
 
@@ -157,6 +160,15 @@ def test_an_attempt_fails_by_one_of_few_causes(error: str, cause: str) -> None:
     assert _cause(error) == cause
 
 
+def test_what_ended_without_a_run_is_no_run_of_no_time() -> None:
+    heard = list[str]()
+    metrics = Metrics(callback=lambda name, *_: heard.append(name))
+    metrics(attrs.evolve(settled("h", 0.0), worker="", attempt=0, outcome="cancelled"))
+    assert values(metrics.read(), "pool_jobs_settled_total")["h", "cancelled"] == 1
+    assert metrics._by_handler["h"].ran.counts == [0] * len(metrics._by_handler["h"].ran.counts)
+    assert heard == ["pool_jobs_settled_total"]
+
+
 def settled(handler: str, ran_s: float = 0.002) -> JobSettled:
     return JobSettled(
         handler=handler,
@@ -226,8 +238,9 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
         assert found[family.name.removesuffix("_total")] == family.kind
 
 
-def test_a_callback_hears_of_each_thing_and_may_fail() -> None:
+def test_a_callback_hears_of_each_thing_and_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it raises is logged: no job and no count is touched by it."""
+    monkeypatch.setattr(observers, "_hush", hush := Hush(lambda line: line()))
     heard: list[tuple[str, float]] = []
 
     def hear(name: str, value: float, labels: object) -> None:
@@ -249,6 +262,7 @@ def test_a_callback_hears_of_each_thing_and_may_fail() -> None:
     assert values(metrics.read(), "pool_renewals_total") == {(): 2}
     with pytest.raises(ConfigError):
         Metrics(callback=anyio.sleep)  # type: ignore[arg-type]
+    hush.end()
 
 
 @pytest.mark.anyio

@@ -12,7 +12,7 @@ from pool import Handlers, Job
 from pool.errors import ConfigError, PoolError
 from pool.metrics import Metrics, keep_rates
 from pool.ops import inspect, rates
-from pool.ops.cli import FINDING, OK, USAGE, main
+from pool.ops.cli import OK, USAGE, main
 from pool.ops.cli.shapes import SHAPES, faults
 from pool.ops.metrics import Durations
 from pool.ops.rates import MINUTE_MS, Rating, quantile_s, summed
@@ -87,11 +87,11 @@ async def test_a_pool_that_counts_nothing_says_how_it_would(
 ) -> None:
     await fleet.node()
     words = ["rates", "--pool", fleet.pool, "--url", fleet.url]
-    assert await anyio.to_thread.run_sync(main, words) == FINDING
+    assert await anyio.to_thread.run_sync(main, [*words, "--since", "1d"]) == OK  # no finding
     assert "--metrics-port" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("since", ["", "24", "25h", "59s", "1d", "-1h", "1.5h"])
+@pytest.mark.parametrize("since", ["", "24", "25h", "59s", "2d", "-1h", "h"])
 def test_a_span_that_is_none_is_refused(since: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["rates", "--pool", "p", "--url", "redis://127.0.0.1:1", f"--since={since}"]
     assert main(words) == USAGE

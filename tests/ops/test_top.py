@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,18 +17,25 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from pool.errors import JobParked, StoreError, StoreFault, StoreUnavailable
+from pool.jobs.handlers import Handlers
+from pool.jobs.job import Job
 from pool.jobs.node import Node
-from pool.ops.cli import OK, USAGE, main
+from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.cli.parser import make
 from pool.ops.cli.shapes import SHAPES, faults
 from pool.ops.cli.status import fetch
 from pool.ops.cli.top import picture_of
+from pool.ops.cli.watching import watch
 from pool.redis.url import Url
 from pool.settings import Settings
 from tests.ops.commands import ROOT, running
+from tests.servers import connect
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pool.redis.embedded.server import EmbeddedServer
 
 WAIT_S = 60.0
 
@@ -37,9 +46,14 @@ async def test_it_is_live_in_a_terminal_until_a_key_ends_it(
     pool_url: str, pool_name: str, key: bytes
 ) -> None:
     """It takes the second screen, and leaves the terminal as it was."""
-    async with Node(pool_name, pool_url, settings=Settings(lease_ttl_s=30.0), observers=()):
+    settings = Settings(lease_ttl_s=30.0)
+    async with Node(pool_name, pool_url, settings=settings, observers=()) as node:
+        await node.options(allow_unknown=True).dispatch("nobodys", "\u6f22" * 150)
         words = ["top", "--pool", pool_name, "--url", pool_url, "--every", "0.2"]
         said, code = await _in_a_terminal(words, key)
+    bare = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said)
+    assert "\u6f22" in bare
+    assert max(len(line.rstrip("\r")) + line.count("\u6f22") for line in bare.split("\n")) <= 100
     assert said.startswith("\x1b[?1049h")
     assert said.count(f"pool {pool_name} on ") >= 2
     assert said.rstrip().endswith("\x1b[?1049l")
@@ -90,6 +104,92 @@ async def test_into_a_pipe_it_is_one_object_for_each_look(
     assert all(list(faults(look, SHAPES["top"])) == [] for look in looks)
     assert looks[0]["for_s"] == 0
     assert looks[1]["for_s"] > 0
+
+
+VIEWS = ("top --json", "jobs --watch --json", "events -f --json --since all")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # it is the command that is looked at
+@pytest.mark.parametrize("view", VIEWS)
+async def test_a_view_that_goes_on_outlives_what_its_server_goes_through(
+    view: str, own_server: EmbeddedServer, pool_name: str, tmp_path: Path
+) -> None:
+    """Frozen, killed, emptied: it says that it cannot be looked at, and goes on when it can."""
+    handlers = Handlers(attempts_max=1)
+
+    @handlers.job("fail")
+    async def fail(job: Job) -> None:
+        raise ValueError("no luck")
+
+    is_journal = view.startswith("events")
+
+    async def fill() -> None:
+        async with Node(pool_name, own_server.url, handlers=handlers, observers=()) as node:
+            with pytest.raises(JobParked):
+                await (await node.dispatch("fail", "k")).result(WAIT_S)
+
+    await fill()
+    where = ["--pool", pool_name, "--url", own_server.url]
+    every = [] if is_journal else ["--every", "0.2"]
+    async with running(*view.split(), *every, *where, cwd=tmp_path, wait_s=4 * WAIT_S) as cli:
+
+        async def sees(*, trouble: bool) -> None:
+            while True:
+                told = await cli.event()
+                if (told.get("edge") == "unread" if is_journal else "error" in told) is trouble:
+                    return
+
+        async def comes_back() -> None:
+            if is_journal:
+                await fill()
+            await sees(trouble=False)
+
+        await sees(trouble=False)
+        os.kill(own_server.pid, signal.SIGSTOP)
+        await sees(trouble=True)
+        os.kill(own_server.pid, signal.SIGCONT)
+        await comes_back()
+        own_server.kill()
+        await sees(trouble=True)
+        own_server.restart()
+        await comes_back()
+        with connect(own_server.url) as client:
+            client.flushall()
+        await comes_back()
+        await fill()
+        await sees(trouble=False)
+        cli.process.send_signal(signal.SIGINT)
+        code, said = await cli.end()
+    assert (code, said) == (128 + signal.SIGINT, "")
+
+
+@pytest.mark.anyio
+async def test_it_shows_the_last_picture_and_since_when_there_is_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    args = make(is_whole=False).parse_args(["top", "--frames", "3", "--every", "0"])
+    looks: list[str | StoreError] = [
+        "a picture",
+        StoreUnavailable(problem="frozen", maybe_done=True),
+        StoreFault(problem="WRONGTYPE", maybe_done=False),
+    ]
+
+    async def take() -> str:
+        look = looks.pop(0)
+        if isinstance(look, StoreError):
+            raise look
+        return look
+
+    assert await watch(args, take, lambda look: [look], lambda _: True) == FINDING
+    said = capsys.readouterr().out.split("! cannot be looked at since ")
+    assert [each.count("a picture\n") for each in said] == [1, 1, 1]
+    assert said[1].split(" (")[0] == said[2].split(" (")[0]
+    assert "frozen" in said[1]
+    assert "WRONGTYPE" in said[2]
+    looks[:] = [StoreUnavailable(problem="frozen", maybe_done=True)]
+    args.frames = 1
+    assert await watch(args, take, lambda look: [look], lambda _: True) == UNREACHABLE
 
 
 @pytest.mark.anyio

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,7 +13,7 @@ import anyio.to_thread
 import pytest
 import redis
 
-from pool.errors import JobCancelled
+from pool.errors import JobCancelled, JobParked
 from pool.jobs.client.shelves import PAGE_MAX, JobFilter, Shelves
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
@@ -118,6 +119,20 @@ async def state_of(node: Node, key: str, state: str) -> None:
 
 
 # --- looking --------------------------------------------------------------------------------
+
+
+async def test_what_is_queued_is_counted_apart_from_what_waits(stage: Stage) -> None:
+    """As `pool jobs` has it: lanes have one number for both."""
+    for n in range(3):
+        await stage.node.options(delay_s=3600.0).dispatch("stay", f"late{n}")
+    for _ in range(3):
+        await stage.node.options(if_exists="queue").dispatch("stay", "k")
+    await state_of(stage.node, "k", "running")
+    states = [each["state"] for each in (await stage.json("jobs"))["jobs"]]
+    jobs = (await stage.json("status"))["jobs"]
+    assert jobs == {each: states.count(each) for each in jobs}
+    assert (jobs["waiting"], jobs["queued"]) == (3, 2)
+    assert "3 waiting, 0 unassigned, 2 queued" in await stage.told("status")
 
 
 async def test_nodes_and_workers_say_where_they_are_and_what_they_have(stage: Stage) -> None:
@@ -375,14 +390,79 @@ async def test_a_dead_letter_is_replayed(stage: Stage) -> None:
     assert (await ref.status()).replayed_as
 
 
+# --- what --json prints ---------------------------------------------------------------------
+
+# Each verb in one state, and in one more where it has another to tell: words, and the exit code.
+ASKED: dict[str, list[tuple[str, int]]] = {
+    "status": [("", FINDING)],
+    "top": [("--frames 1", FINDING)],
+    "nodes": [("", OK)],
+    "workers": [("", OK)],
+    "jobs": [("", OK), ("--state unassigned --page 1", OK)],
+    "job": [("bad", OK), ("nothing", FINDING), ("stays", OK)],
+    "why": [("bad", OK), ("nothing", FINDING), ("stays", OK)],
+    "doctor": [("", FINDING)],
+    "rates": [("", OK), ("--since 1d", OK)],
+    "events": [("--since all", OK), ("--key bad", OK)],
+    "journal": [("follow --key k --for 1m", OK), ("show", OK), ("stop", OK)],
+    "dispatch": [("add new [1] --wait 60", OK)],
+    "notify": [("hears 1", OK)],
+    "pause": [("--handler add", OK)],
+    "resume": [("--handler add", OK)],
+    "cordon": [("NODE", OK)],
+    "uncordon": [("NODE", OK)],
+    "maps": [("m", FINDING)],
+    "streams": [("s", FINDING)],
+    "config": [("", OK), ("--set lease_ttl_s=6", OK)],
+    "ttl": [("5", OK)],
+    "requeue": [("later", OK)],
+    "stop": [("stays", OK), ("--all --dry-run", OK)],
+    "drain": [("NODE", OK)],
+}
+# Programs that tell events, a list of words, and what no class can name (`from`): said apart.
+_OTHERS = {"demo", "dev", "run", "check", "acl", "completion", "explain"}
+
+
+async def test_each_verb_prints_what_the_reference_tells_of_it(stage: Stage) -> None:
+    """All fields at all depths, in one spelling, and `ok` is what the exit code says."""
+    groups = make(is_whole=False)._subparsers
+    assert groups is not None
+    verbs: Any = groups._group_actions[0].choices
+    alone = {name for name, parser in verbs.items() if parser._subparsers is None}
+    assert ASKED.keys() - {"journal"} == alone - _OTHERS - {"purge"}  # of a pool that is left
+    for handler, key in (("stay", "stays"), ("later", "later"), ("listen", "hears")):
+        await stage.node.dispatch(handler, key)
+    with pytest.raises(JobParked):
+        await (await stage.node.dispatch("poison", "bad", "x\x1b[2J")).result(WAIT_S)
+    await state_of(stage.node, "later", "waiting")
+    await state_of(stage.node, "hears", "running")
+    seen = set[str]()
+    for verb, all_words in ASKED.items():
+        for words, code in all_words:
+            asked = [verb, *words.replace("NODE", stage.node.id).split()]
+            for line in (await stage.told(*asked, "--json", code=code)).splitlines():
+                told = json.loads(line)
+                assert list(faults(told, SHAPES[verb])) == [], asked
+                assert (told["v"], told["ok"]) == (1, code == OK), asked
+                seen.add(verb)
+    assert seen == ASKED.keys()
+
+
+def test_a_time_is_spelled_in_one_way() -> None:
+    assert list(faults("2026-11-26T06:22:20.335000+00:00", datetime)) == []
+    for other in ("2026-11-26 06:22:20+00:00", "2026-11-26T06:22:20", 1.0, "now"):
+        assert list(faults(other, datetime))
+
+
 # --- all of a pool --------------------------------------------------------------------------
 
 
 async def test_what_holds_for_all_is_shown_and_changed(stage: Stage) -> None:
     config = await stage.json("config")
     assert (config["lease_ttl_s"], config["lanes"]) == (5.0, 1)
-    changed = json.loads(await stage.told("config", "--set", "lease_ttl_s=6", "--json"))
-    assert list(faults(changed, SHAPES["ttl"])) == []
+    changed = await stage.json("config", "--set", "lease_ttl_s=6")
+    assert (changed["lease_ttl_s"], changed["lanes_apart"]) == (6.0, [])
+    assert "a TTL of 6 s in 1 of 1 lanes" in await stage.told("config", "--set", "lease_ttl_s=6")
     assert (await stage.json("config"))["lease_ttl_s"] == 6.0
     assert "lease_ttl_s  6" in await stage.told("config")
 

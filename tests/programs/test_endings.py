@@ -152,3 +152,14 @@ def test_a_pool_goes_on_without_one_that_was_killed(place: Place, number: signal
     assert "invoice 2 of acme" in run(
         place, 'print(client.dispatch("invoice", "acme", 2).result(60), flush=True)'
     )
+
+
+def test_a_program_that_blocks_makes_a_batch_and_reads_it(place: Place) -> None:
+    """That of the page about callers that block."""
+    place.write("blocking-callers.md")
+    place.worker()
+    program = place.start("python", "nightly.py")
+    assert program.ends() == 0, "\n".join(program.lines)
+    assert "100" in program.lines
+    made = {line for line in program.lines if line.startswith("invoice ")}
+    assert made == {f"invoice {number} of customer-{number}" for number in range(100)}

@@ -11,10 +11,20 @@ from structlog.testing import capture_logs
 from pool import Handlers, Job, log_observer
 from pool.core.retry import RESEND_S
 from pool.errors import AuthError, PoolError, StoreFault, StoreUnavailable
-from pool.events import LeaseLost, LeaseResumed, StoreRecovered, StoreTroubled, WorkerReaped
+from pool.events import (
+    HookFailed,
+    LeaseLost,
+    LeaseResumed,
+    NodeLeft,
+    StoreRecovered,
+    StoreTroubled,
+    WorkerReaped,
+)
 from pool.maps.replica import Replica
+from pool.metrics import Metrics
 from pool.redis.io.hush import Hush
 from pool.runtime import observers as observe
+from pool.runtime.observers import emit_to
 from pool.runtime.outages import AGAIN_S, Outages
 from pool.testing.proxy import fault_proxy
 
@@ -267,6 +277,32 @@ async def test_ten_seconds_of_outage_of_many_lanes_are_a_few_log_lines(
     assert counted["lease.lost"] >= 15
     assert counted["lease.resumed"] >= 15
     assert len(logs) < 15, logs
+
+
+@pytest.mark.parametrize("by", ["an observer", "a callback of Metrics"])
+def test_an_observer_that_always_raises_is_a_line_and_their_number(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line is lost in the sum of them, and no thread is left when the node has."""
+    lines: list[Callable[[], object]] = []
+    monkeypatch.setattr(observe, "_hush", hush := Hush(lines.append))
+
+    def bad(*_: object) -> None:
+        raise ValueError(f"no luck {len(lines)} {object()}")
+
+    observer = bad if by == "an observer" else Metrics(callback=bad)
+    with capture_logs() as logs:
+        for n in range(300):
+            emit_to([observer], HookFailed(key=f"k{n}", handler="h", what="started", problem="x"))
+        first = len(lines)
+        assert first == 1
+        emit_to([], NodeLeft(node="n", abandoned=0, pool="p"))
+        for line in lines:
+            line()
+    assert {each["event"] for each in logs} == {"observer.failed"}
+    assert [each.get("times", 1) for each in logs] == [1, 299]
+    assert all("no luck" in str(each["exc_info"]) for each in logs)
+    assert hush._timer is None
 
 
 def test_each_who_was_reaped_is_a_log_line_and_not_each_of_his_lanes(

@@ -57,6 +57,7 @@ MUST_SEE: Final = (
     *("job parked", "job cancelled", "job retried", "job ran more than once"),
 )
 FINISH_S: Final = 45.0  # for what the producers wait for, behind the invariants' own bound
+LEAVES_S: Final = 20.0
 SETTLES_S: Final = CHECK_S + OPEN_S + 30.0  # for batches whose members were lost
 
 
@@ -404,15 +405,15 @@ def _identities(directory: Path) -> set[str]:
 async def _leave(world: World, member: Member, troubles: list[str]) -> None:
     world.record("leave", "invoke", p=member.p)
     with world.fault("end", "leave", member.name):
+        process = member.process
+        assert process is not None, "it is up"
         member.signal(signal.SIGTERM)
-        with anyio.move_on_after(20.0):
-            code = await member.process.wait() if member.process else None
-            if code == 0:
-                world.record("leave", p=member.p)
-            else:
-                troubles.append(f"{member.p} left with exit code {code}")
-            return
-    troubles.append(f"{member.p} did not leave")
+        if not await world.until(lambda: process.returncode is not None, LEAVES_S):
+            troubles.append(f"{member.p} did not leave")
+        elif process.returncode:
+            troubles.append(f"{member.p} left with exit code {process.returncode}")
+        else:
+            world.record("leave", p=member.p)
 
 
 def _write(verdict: Verdict, events: Sequence[Event]) -> None:

@@ -77,7 +77,6 @@ async def kill(w: World, name: str) -> None:
         if victim:
             with w.fault(name, "crash", victim.name):
                 await w.kill(victim, w.dice.uniform(0.2, 4.0))
-            await victim.ready.wait()
 
 
 @fault("kill-all")

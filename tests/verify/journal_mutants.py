@@ -7,6 +7,10 @@ from typing import Any, Final
 _SCRIPTS: Final = "tests/redis/test_journal_scripts.py::"
 _JOURNAL: Final = "tests/jobs/test_journal.py::"
 _CORE: Final = "tests/core/test_journal.py::"
+_ONE_A_MINUTE: Final = (
+    "test_what_comes_with_each_ordinary_job_is_one_entry_a_minute_with_their_number"
+)
+_OUTAGES: Final = "tests/runtime/test_outages.py::"
 _EVENTS: Final = "tests/jobs/test_job_events.py::"
 
 JOURNAL_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
@@ -90,5 +94,77 @@ JOURNAL_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "type(edge) in _ENDS and changed.status in _KNOWN",
         "new": "type(edge) in _ENDS",
         "by": (_EVENTS + "test_what_the_store_refuses_is_not_told_as_settled",),
+    },
+    {
+        "name": "a foreign value ends who reads one key",
+        "breaks": "a journal that somebody overwrote is an error where an entry was promised",
+        "path": "pool/jobs/client/journal.py",
+        "old": " if not isinstance(e, StoreFault)]",
+        "new": "]",
+        "by": (_JOURNAL + "test_a_lane_without_a_journal_keeps_nobody_from_the_others",),
+    },
+    {
+        "name": "one lane that is silent ends the reader of all",
+        "breaks": "whose lanes are read to their end gets an error on top",
+        "path": "pool/jobs/client/journal.py",
+        "old": "if silent and len(silent) == len(self._lanes()):",
+        "new": "if silent:",
+        "by": (_JOURNAL + "test_without_an_answer_of_any_lane_there_is_an_error",),
+    },
+    {
+        "name": "what was lost was capped",
+        "breaks": "who reads a server that has lost its data is told that a cap took the entries",
+        "path": "pool/jobs/client/journal.py",
+        "old": "_CAPPED if page.is_full else _ANEW",
+        "new": "_CAPPED",
+        "by": (_JOURNAL + "test_a_gap_says_what_made_it",),
+    },
+    {
+        "name": "an entry for each call of a hook that raises",
+        "breaks": "ordinary jobs drive all else out of the journal",
+        "path": "pool/jobs/noting.py",
+        "old": "        if same is None:",
+        "new": "        if True:",
+        "by": (_JOURNAL + _ONE_A_MINUTE,),
+    },
+    {
+        "name": "a minute's entry without its number",
+        "breaks": "nobody sees whether a hook failed once or a thousand times",
+        "path": "pool/jobs/noting.py",
+        "old": "self._note(known.last, known.times)",
+        "new": "self._note(known.last)",
+        "by": (_JOURNAL + _ONE_A_MINUTE,),
+    },
+    {
+        "name": "time that stands still is a clock that is behind",
+        "breaks": "each pool that was empty for a while has a clock that is behind",
+        "path": "pool/redis/lua/renew.lua",
+        "old": "stamp_last - raw_us > 1000000",
+        "new": "stamp_last - now_us > 1000000",
+        "by": (_JOURNAL + "test_a_pool_that_was_empty_for_a_while_is_no_clock_that_is_behind",),
+    },
+    {
+        "name": "an end without a run that nobody tells",
+        "breaks": "what is stopped, late or superseded before it began is in no figure",
+        "path": "pool/jobs/settlement.py",
+        "old": "if context.jobs is not None and type(edge) in _OVER:",
+        "new": "if False:",
+        "by": (_EVENTS + "test_each_way_to_end_without_a_run_is_told_once",),
+    },
+    {
+        "name": "a line for each time an observer raises",
+        "breaks": "an observer that always raises fills the log, a traceback for each job",
+        "path": "pool/runtime/observers.py",
+        "old": "(of, type(error).__qualname__)",
+        "new": "(of, id(error))",
+        "by": (_OUTAGES + "test_an_observer_that_always_raises_is_a_line_and_their_number",),
+    },
+    {
+        "name": "numbers of who failed die with the node",
+        "breaks": "what was counted within the last minute is told by nobody, and its thread stays",
+        "path": "pool/runtime/observers.py",
+        "old": "    if event.event == NodeLeft.event:\n        _hush.end()",
+        "new": "    return",
+        "by": (_OUTAGES + "test_an_observer_that_always_raises_is_a_line_and_their_number",),
     },
 )

@@ -42,6 +42,7 @@ from tests.verify.pause_mutants import PAUSE_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
 from tests.verify.remote_mutants import REMOTE_MUTANTS
 from tests.verify.schedule_mutants import SCHEDULE_MUTANTS
+from tests.verify.sync_mutants import SYNC_MUTANTS
 from tests.verify.web_mutants import WEB_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -89,6 +90,7 @@ MUTANTS: Final = (
     ),
     *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS, *REMOTE_MUTANTS)),
     *(Mutant(**each) for each in WEB_MUTANTS),
+    *(Mutant(**each) for each in SYNC_MUTANTS),
     Mutant(
         name="no fence at settle",
         is_named=True,

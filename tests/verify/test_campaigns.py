@@ -6,6 +6,7 @@ import json
 import random
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.verify.chaos import Plan, run
 from tests.verify.faults import FAULTS
 from tests.verify.proofs import PROOFS, prove
 from tests.verify.soak import FAULTS_OF_SOAK, Fit, fit
+from tests.verify.world import STARVED_X, World
 
 # Those that no test of `tests/process` is.
 SHORT = (
@@ -47,6 +49,28 @@ def test_a_mixed_campaign_is_clean(program: ServerProgram, tmp_path: Path) -> No
     page.feed((tmp_path / plan.name / "report.html").read_text("utf-8"))
     assert page.open == []
     assert page.seen >= {"svg", "table", "path", "rect"}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("starved_s", "comes_after_s", "is_in_time"),
+    [(0.0, 3, True), (0.0, 6, False), (0.5, 6, True), (0.5, 12, False), (1.0, 99, False)],
+)
+async def test_time_without_a_processor_is_not_counted(
+    starved_s: float, comes_after_s: int, is_in_time: bool
+) -> None:
+    """Of each second so much; the limit is 4 s, and no more than ten times that is added to it."""
+    world = SimpleNamespace(waited_s=0.0, now_s=0.0)
+    world.record = SimpleNamespace(clock=lambda: world.now_s)
+
+    def look() -> bool:
+        is_there: bool = world.now_s == comes_after_s
+        world.now_s += 1.0
+        world.waited_s += starved_s
+        return is_there
+
+    assert await World.until(world, look, 4.0) is is_in_time  # type: ignore[arg-type]
+    assert world.now_s <= 4.0 * (1 + STARVED_X)
 
 
 class Tags(HTMLParser):

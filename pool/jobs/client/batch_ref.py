@@ -196,20 +196,26 @@ class Members(AsyncIterator[Member[R]]):
         return self
 
     async def __anext__(self) -> Member[R]:
+        if not self._page:
+            self._page = await self.page()
+            self._page.reverse()
+        if not self._page:
+            raise StopAsyncIteration
+        return self._page.pop()
+
+    async def page(self) -> list[Member[R]]:
+        """Return the next ones that have ended, once some have; none: it has settled."""
         ref = self._ref
-        while not self._page:
+        while True:
             with ref._client.waiters.bell(ref.id) as bell:
                 with suppress(StoreUnavailable):  # it is asked again
                     found = await ref._look(is_waiting=True, since=self._at)
-                    if found.head.is_settled and not found.ended:
-                        raise StopAsyncIteration
-                    self._page = await ref._read(found, self._handler)
-                    self._page.reverse()
-                    self._at += len(self._page)
-                if not self._page:
-                    with anyio.move_on_after(ASK_AGAIN_S):
-                        await bell.wait()
-        return self._page.pop()
+                    if found.ended or found.head.is_settled:
+                        page = await ref._read(found, self._handler)
+                        self._at += len(page)
+                        return page
+                with anyio.move_on_after(ASK_AGAIN_S):
+                    await bell.wait()
 
 
 @attrs.define(eq=False)

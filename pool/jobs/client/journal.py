@@ -5,15 +5,18 @@
        |<-- where each lane stands by now; half a second, if it follows
 
 Nothing is kept in the store for a reader, so any may end, or go on from a position that another
-one has told.  A lane that does not answer keeps nobody from the others: who follows is told so once
-(`unread`), and of what it has to say when it answers again; who does not gets its error at the end.
-Entries that the cap took before they were read are told of (`missed`).
+one has told.  A lane that cannot be read keeps nobody from the others: its reader is told so once
+(`unread`), and who follows, of what it has to say when it answers again.  Only where no lane at all
+answers is there an error, of who does not follow.  Entries that went before they were read are told
+of (`missed`): behind a full page the cap took them; else there are fewer than it leaves, so that
+the journal has begun anew.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from operator import itemgetter
@@ -38,12 +41,14 @@ from pool.core.journal import (
     position,
     time_of,
 )
-from pool.errors import PoolError, StoreUnavailable, again
+from pool.errors import PoolError, StoreFault, StoreUnavailable, again, sentence
 from pool.names import Names, check_handler, check_key, lane_of
 from pool.redis.io.system import Reply
 from pool.redis.pipeline import Pipeline
 
 FOLLOW_S: Final = 0.5  # between two looks of who follows
+_CAPPED: Final = "the cap took entries before they were read, or the journal has begun anew"
+_ANEW: Final = "the journal has begun anew: the server has lost its data, or somebody deleted it"
 
 
 @attrs.frozen(kw_only=True)
@@ -99,7 +104,7 @@ class Journal:
     _wanted: JournalFilter
     _ats: list[ReadTo]
     _is_live: bool = False
-    _failed: dict[int, PoolError] = attrs.field(factory=dict)  # lanes that do not answer
+    failed: dict[int, PoolError] = attrs.field(init=False, factory=dict)  # lanes, and why
     _ready: deque[JournalEntry] = attrs.field(factory=deque)
     _is_over: bool = False
     _asked: set[int] = attrs.field(factory=set)  # lanes that have not answered yet
@@ -113,14 +118,15 @@ class Journal:
         """Return the next entry.
 
         Raises:
-            StoreUnavailable, StoreFault: A lane does not answer, or something else stands in its
-                journal's place; the others were read to their end.  Not of a live one.
+            StoreError: No lane answers.  Not of a live one.
             NotRunning: The node is closed.
         """
         while not self._ready:
             if self._is_over:
-                for lane in list(self._failed):
-                    raise again(self._failed.pop(lane))
+                silent = [e for e in self.failed.values() if not isinstance(e, StoreFault)]
+                if silent and len(silent) == len(self._lanes()):
+                    self.failed.clear()
+                    raise again(silent[0])
                 raise StopAsyncIteration
             had, has_more = position(self._ats), await self._read()
             if not self._is_live:
@@ -132,8 +138,8 @@ class Journal:
     async def _read(self) -> bool:
         """Read a page of each lane; make ready what of it is in order.  Whether there is more."""
         self._pipeline.check_caller()
-        key, pages = self._wanted.key, dict[int, JournalPage]()
-        for lane in range(len(self._ats)) if key is None else [lane_of(key, len(self._ats))]:
+        pages = dict[int, JournalPage]()
+        for lane in self._lanes():
             self._ask(lane)
         with anyio.move_on_after(FOLLOW_S if self._is_live else math.inf):
             while self._asked:  # of a live one no lane that hangs holds up the others
@@ -142,21 +148,27 @@ class Journal:
         replies, self._replies = self._replies, {}
         for lane, reply in sorted(replies.items(), key=itemgetter(0)):
             if isinstance(reply, PoolError):
-                if lane not in self._failed:
-                    self._tell(lane, UNREAD, str(reply))
-                self._failed[lane] = reply
+                if lane not in self.failed:
+                    where = Names(self._pool, lane).journal
+                    self._tell(lane, UNREAD, f"{where}: {sentence(reply)}")
+                self.failed[lane] = reply
                 continue
-            self._failed.pop(lane, None)
+            self.failed.pop(lane, None)
             page = pages[lane] = page_of(self._ats[lane], reply)
             if page.has_missed:
                 self._ats[lane] = ReadTo(self._ats[lane].id)
-                self._tell(lane, MISSED, "the cap took entries before they were read")
+                self._tell(lane, MISSED, _CAPPED if page.is_full else _ANEW)
         for lane, raw in merged(pages):
             self._ats[lane] = ReadTo(raw[0], True)
             entry = parse(raw, lane, position(self._ats))
             if self._wanted.fits(entry):
                 self._ready.append(entry)
         return any(page.is_full for page in pages.values())
+
+    def _lanes(self) -> Sequence[int]:
+        """Return which lanes have what is asked for."""
+        key, lanes = self._wanted.key, len(self._ats)
+        return range(lanes) if key is None else [lane_of(key, lanes)]
 
     def _ask(self, lane: int) -> None:
         if lane in self._asked or lane in self._replies:
@@ -192,7 +204,10 @@ async def latest(
         PoolError: Its lane cannot be asked.
     """
     found: deque[JournalEntry] = deque(maxlen=most)
-    async for entry in Journal(pipeline, pool, JournalFilter(key=key), [ReadTo()] * lanes):
+    journal = Journal(pipeline, pool, JournalFilter(key=key), [ReadTo()] * lanes)
+    async for entry in journal:
         if entry.edge != UNREAD:
             found.append(entry)
+    for error in journal.failed.values():
+        raise again(error)
     return tuple(found)

@@ -9,26 +9,29 @@ Signatures are written a second time: of `**options` neither an editor nor `help
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
-import attrs
-
 from pool import checks
 from pool.core.options import IfExists
+from pool.core.times import When
 from pool.errors import PoolError
 from pool.events import Observer
+from pool.jobs.client.batch import KEEP_S, OPEN_S, batch_options
 from pool.jobs.client.dispatch import Call, Dispatching
 from pool.jobs.client.options import WINDOW_S, DispatchOptions
 from pool.jobs.client.parked import ParkedJob, ParkedPage
-from pool.jobs.client.ref import JobRef, Status
+from pool.jobs.client.ref import Status
 from pool.jobs.followers import Follower, several
 from pool.jobs.handlers import QUEUE_MAX, Handler
 from pool.jobs.node import Node
-from pool.jobs.sync.portal import Portal, Portals
+from pool.jobs.sync.batches import BlockingBatch, BlockingBatches
+from pool.jobs.sync.portal import Portals
+from pool.jobs.sync.ref import Ref
+from pool.jobs.sync.schedules import BlockingSchedules
 from pool.maps.map import ReplicatedMap
 from pool.maps.watch import V
+from pool.names import check_batch
 from pool.redis.io.system import SystemIO
 from pool.runtime.observers import check_observers, log_observer
 from pool.settings import Settings
@@ -240,7 +243,96 @@ class Client:
         Raises:
             PoolError: As for `Node.stop()`.
         """
-        _wait(self._portals, lambda node, left_s: node.stop(key, cause, left_s), timeout_s)
+        self._portals.wait(lambda node, left_s: node.stop(key, cause, left_s), timeout_s)
+
+    # --- batches and schedules --------------------------------------------------------------
+
+    def batch(
+        self,
+        id: str,
+        *,
+        then: Follower | Iterable[Follower] = (),
+        otherwise: Follower | Iterable[Follower] = (),
+        success_min: int | None = None,
+        open_s: float = OPEN_S,
+        keep_s: float = KEEP_S,
+        within: BlockingBatch | None = None,
+    ) -> BlockingBatch:
+        """Return a batch to be made: jobs that are counted, waited for and cancelled together.
+
+            with client.batch("nightly", then=Follower("mail", "ops")) as batch:
+                batch.add(report, (Call(tenant, day) for tenant in tenants))
+
+        Args:
+            id: As for `Node.batch()`; likewise what follows.
+            then: Likewise.
+            otherwise: Likewise.
+            success_min: Likewise.
+            open_s: Likewise.
+            keep_s: Likewise.
+            within: Likewise, of this client.
+
+        Raises:
+            InvalidOption: A value is out of bounds, or is none.
+            PoolError: As it is entered: as for `Node.batch()`.
+        """
+        check_batch(id)
+        if within is not None:
+            checks.instance("within", within, BlockingBatch)
+        options = batch_options(id, then, otherwise, success_min, open_s, keep_s, None)
+        return BlockingBatch(self._portals, id, options, within, self._limit_s)
+
+    @property
+    def batches(self) -> BlockingBatches:
+        """The pool's batches: to look at, wait for and cancel."""
+        return BlockingBatches(self._portals, self._limit_s)
+
+    @overload
+    def schedule(
+        self,
+        name: str,
+        when: When,
+        handler: Handler[P, R],
+        key: str,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None: ...
+    @overload
+    def schedule(
+        self, name: str, when: When, handler: str, key: str, /, *args: Any, **kwargs: Any
+    ) -> None: ...
+    def schedule(
+        self,
+        name: str,
+        when: When,
+        handler: Handler[Any, Any] | str,
+        key: str,
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Have a job dispatched whenever its time comes; return once that is stored.
+
+        Args:
+            name: As for `Node.schedule()`; likewise what follows.
+            when: Likewise.
+            handler: Likewise.
+            key: Likewise.
+            *args: Likewise.
+            **kwargs: Likewise.
+
+        Raises:
+            PoolError: As for `Node.schedule()`.
+        """
+        self._ask(lambda node: self._of(node).schedule(name, when, handler, key, *args, **kwargs))
+
+    @property
+    def schedules(self) -> BlockingSchedules:
+        """The pool's schedules: to look at, pause, resume, trigger and remove."""
+        return BlockingSchedules(self._portals, self._limit_s)
+
+    # --- all else -----------------------------------------------------------------------------
 
     @property
     def parked(self) -> Letters:
@@ -317,93 +409,6 @@ class Client:
 
     def _ask(self, fn: Callable[[Node], Awaitable[T]]) -> T:
         return self._portals.portal().call(fn, self._limit_s)
-
-
-class Ref(Generic[R]):
-    """A reference to one accepted job, as `JobRef`, for callers that block.
-
-    It stays good after restarts of anything, and in forked children.  A `timeout_s` of 0 asks the
-    store once.
-    """
-
-    __slots__ = ("_limit_s", "_portals", "_ref")
-
-    def __init__(self, portals: Portals, ref: JobRef[R], limit_s: float | None) -> None:
-        self._portals: Portals = portals
-        self._ref: JobRef[R] = ref
-        self._limit_s: float | None = limit_s
-
-    @property
-    def key(self) -> str:
-        """The job's key."""
-        return self._ref.key
-
-    @property
-    def job_id(self) -> str:
-        """The job's id."""
-        return self._ref.job_id
-
-    @property
-    def handler(self) -> str:
-        """The name of its handler; empty if it is not known."""
-        return self._ref.handler
-
-    def started(self, timeout_s: float | None = None) -> None:
-        """Return once the job's handler has begun, also where it has returned since.
-
-        Raises:
-            PoolError: As for `JobRef.started()`.
-        """
-        _wait(self._portals, lambda node, left_s: self._at(node).started(left_s), timeout_s)
-
-    def result(self, timeout_s: float | None = None) -> R:
-        """Return what the handler returned, once it has.
-
-        Raises:
-            TimeoutError: It has not ended within `timeout_s`; it goes on.
-            PoolError: As for `JobRef.result()`.
-        """
-        return _wait(self._portals, lambda node, left_s: self._at(node).result(left_s), timeout_s)
-
-    def status(self) -> Status:
-        """Return how the job is now, or how it ended.
-
-        Raises:
-            PoolError: As for `JobRef.status()`.
-        """
-        return self._portals.portal().call(lambda node: self._at(node).status(), self._limit_s)
-
-    def stop(self, cause: str = "stopped", timeout_s: float | None = None) -> None:
-        """Stop the job; return when it has really ended.  One that has ended is fine.
-
-        Raises:
-            PoolError: As for `JobRef.stop()`.
-        """
-        _wait(self._portals, lambda node, left_s: self._at(node).stop(cause, left_s), timeout_s)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Ref):
-            return NotImplemented
-        return self._portals is other._portals and self._named == other._named
-
-    def __hash__(self) -> int:
-        return hash(self._named)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Ref belongs to its client: pass its key and job_id, see Client.job()")
-
-    @property
-    def _named(self) -> tuple[str, str]:
-        return self.key, self.job_id
-
-    def __repr__(self) -> str:
-        return f"Ref(key={self.key!r}, job_id={self.job_id!r}, handler={self.handler!r})"
-
-    def _at(self, node: Node) -> JobRef[R]:
-        """Return it as of the node that there is: that of before may be another process's."""
-        if self._ref._client is not (client := node._open_client()):
-            self._ref = attrs.evolve(self._ref, client=client)
-        return self._ref
 
 
 class Letters:
@@ -540,21 +545,3 @@ class MapReader(Generic[V]):
         if (held := portal.maps.get(self._key)) is None:
             held = portal.call(portal.hold(*self._key), self._client._limit_s)
         return held
-
-
-def _wait(
-    portals: Portals, fn: Callable[[Node, float | None], Awaitable[T]], timeout_s: float | None
-) -> T:
-    """Carry out what waits for a job: its limit is its own, what opening takes included."""
-    limit_s = checks.seconds("timeout_s", timeout_s, or_none=True)
-    portal: Portal = portals.portal()
-    until_s = portal.clock() + (limit_s or 0)
-    portal.wait_open(limit_s or None)  # with 0 the store is asked once, however long that takes
-    left_s = limit_s and max(0.0, until_s - portal.clock())
-    return portal.call(partial(_left, fn, left_s), None)
-
-
-def _left(
-    fn: Callable[[Node, float | None], Awaitable[T]], left_s: float | None, node: Node
-) -> Awaitable[T]:
-    return fn(node, left_s)

@@ -41,6 +41,7 @@ import attrs
 import sniffio
 from anyio.abc import TaskGroup, TaskStatus
 
+from pool import checks
 from pool.errors import NotRunning, PoolError, StoreUnavailable, WrongLoop, again
 from pool.jobs.node import Node
 from pool.maps.map import ReplicatedMap
@@ -320,6 +321,15 @@ class Portals:
             told.set_result(portal)
         except BaseException as error:  # noqa: BLE001 - who has asked is told
             told.set_exception(error)
+
+    def wait(self, fn: Callable[[Node, float | None], Awaitable[T]], timeout_s: float | None) -> T:
+        """Carry out what waits for a job: its limit is its own, what opening takes included."""
+        limit_s = checks.seconds("timeout_s", timeout_s, or_none=True)
+        portal = self.portal()
+        until_s = portal.clock() + (limit_s or 0)
+        portal.wait_open(limit_s or None)  # with 0 the store is asked once, however long that takes
+        left_s = limit_s and max(0.0, until_s - portal.clock())
+        return portal.call(lambda node: fn(node, left_s), None)
 
     def close(self) -> None:
         """Let its node leave, and return when it has; for good, in this process.  Twice is fine."""

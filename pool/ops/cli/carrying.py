@@ -45,7 +45,7 @@ def carry_out(args: argparse.Namespace) -> int:
     except (PoolError, BaseExceptionGroup) as error:
         if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
             return _INTERRUPTED
-        cause = _cause(error)
+        cause = cause_of(error)
         if cause is None:
             raise
         if isinstance(cause, UsageError) and "pool.ops.cli.loading" in sys.modules:
@@ -53,9 +53,8 @@ def carry_out(args: argparse.Namespace) -> int:
         if (leash := getattr(args, "leash", None)) is not None:
             leash.tell("failed", child=leash.number, problem=str(cause))
         if args.json and "handlers" not in args:  # of those it is the form of the log
-            failed = {"v": 1, "ok": False, "error": {"code": cause.code, "told": str(cause)}}
-            write([json.dumps(failed)])
-        return _say(str(cause), _code(cause))
+            write([json.dumps(failed_object(cause))])
+        return _say(str(cause), code_of(cause))
     return code
 
 
@@ -80,7 +79,7 @@ def _complete(args: argparse.Namespace) -> None:
     args.url = Url.parse(args.url)  # which whoever shows the arguments may show
 
 
-def _cause(error: BaseException) -> PoolError | None:
+def cause_of(error: BaseException) -> PoolError | None:
     """Return the error of ours that is behind it, if there is nothing else."""
     leaves = list(_leaves(error))
     ours = [leaf for leaf in leaves if isinstance(leaf, PoolError)]
@@ -95,7 +94,13 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _code(error: PoolError) -> int:
+def failed_object(error: PoolError) -> dict[str, object]:
+    """Return what --json prints of a call that failed."""
+    return {"v": 1, "ok": False, "error": {"code": error.code, "told": str(error)}}
+
+
+def code_of(error: PoolError) -> int:
+    """Return the exit code of one that ends so."""
     match error:
         case UsageError():
             return USAGE

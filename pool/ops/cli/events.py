@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import attrs
 
 from pool import checks
-from pool.core.journal import JournalEntry
+from pool.core.journal import UNREAD, JournalEntry
 from pool.jobs.client.journal import Journal, JournalFilter, start_of
 from pool.names import check_pool
 from pool.ops import inspect
-from pool.ops.cli.asking import reachable
-from pool.ops.terminal import plain, write
+from pool.ops.cli.asking import reachable, tell
+from pool.ops.terminal import plain
 from pool.redis.url import Url
 
 _SPAN: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhd])")
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
+@attrs.frozen(kw_only=True)
+class EntryTold(JournalEntry):
+    """One entry of the journal, in a line; of an `unread` `ok` is false."""
+
+    v: int = 1
+
+
 def run(args: argparse.Namespace) -> int:
-    """Carry out `pool events`."""
+    """Carry out `pool events`: 0, or 1 if not all lanes could be read."""
     check_pool(args.pool)
     wanted = JournalFilter(key=args.key, handler=args.handler)
     since = _since(args.since)
     with reachable(args.url) as url:
-        anyio.run(_run, args, url, wanted, since)
-    return 0
+        return anyio.run(_run, args, url, wanted, since)
 
 
 def span_s(option: str, text: str) -> float:
@@ -62,18 +67,16 @@ def entry_line(entry: JournalEntry, *, with_key: bool = True) -> str:
     return plain("  ".join(word for word in words if word))
 
 
-def entry_facts(entry: JournalEntry) -> dict[str, Any]:
-    """Return an entry as JSON has it."""
-    return {**attrs.asdict(entry), "at": entry.at.isoformat()}
-
-
 async def _run(
     args: argparse.Namespace, url: Url, wanted: JournalFilter, since: datetime | str | None
-) -> None:
+) -> int:
     async with inspect.opened(args.pool, url) as (pipeline, found):
         ats = list(start_of(since, found.lanes))
-        async for entry in Journal(pipeline, args.pool, wanted, ats, args.follow):
-            write([json.dumps(entry_facts(entry)) if args.json else entry_line(entry)])
+        journal = Journal(pipeline, args.pool, wanted, ats, args.follow)
+        async for entry in journal:
+            shown = EntryTold(**attrs.asdict(entry))
+            tell(args, shown, [entry_line(entry)], ok=entry.edge != UNREAD)
+        return 1 if journal.failed else 0
 
 
 def _since(text: str) -> datetime | str | None:

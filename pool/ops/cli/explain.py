@@ -29,10 +29,11 @@ def run(args: argparse.Namespace) -> int:
     """
     rule = RULES_BY_NAME.get(args.error)
     if rule is not None:
-        write([json.dumps(finding_facts(rule))] if args.json else finding_lines(rule))
+        found: dict[str, object] = {"ok": True, **finding_facts(rule)}
+        write([json.dumps(found)] if args.json else finding_lines(rule))
         return 0
     kind = find(args.error)
-    write([json.dumps(facts(kind))] if args.json else text(kind).split("\n"))
+    write([json.dumps({"ok": True, **facts(kind)})] if args.json else text(kind).split("\n"))
     return 0
 
 

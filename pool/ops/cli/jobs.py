@@ -9,43 +9,33 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from itertools import count
-from typing import Final
 
-import anyio
 import attrs
 
-from pool import checks
 from pool.jobs.client.shelves import JobFilter
 from pool.ops import browse
 from pool.ops.browse import JobRows
 from pool.ops.cli.asking import look, tell
+from pool.ops.cli.watching import times, watch
 from pool.ops.inspect import Found
-from pool.ops.terminal import Screen, table
+from pool.ops.terminal import table
 from pool.ops.why import span
 from pool.redis.pipeline import Pipeline
-
-_EVERY_S_MIN: Final = 0.2
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool jobs`."""
     wanted = wanted_of(args)
-    every_s = max(_EVERY_S_MIN, checks.seconds("every", args.every) or 0.0)
-    frames = None if args.frames is None else checks.count("frames", args.frames, 1, 10**9)
+    times(args)  # for its errors, before anything is asked
 
     async def read(pipeline: Pipeline, found: Found) -> int:
         if not args.watch:
             return await _pages(args, pipeline, found, wanted)
-        with Screen() as screen:
-            for number in count(1):
-                page = await browse.jobs(pipeline, found, wanted, page=args.page)
-                screen.clear()
-                tell(args, page, lines(page))
-                if number == frames:
-                    break
-                await anyio.sleep(every_s)
-        return 0
+
+        async def take() -> JobRows:
+            return await browse.jobs(pipeline, found, wanted, page=args.page)
+
+        return await watch(args, take, lines, lambda _: True)
 
     return look(args, read)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -14,9 +13,8 @@ from pool import checks
 from pool.errors import PoolError, again
 from pool.names import check_handler, check_key, check_pool, lane_of
 from pool.ops import inspect
-from pool.ops.cli.asking import reachable
+from pool.ops.cli.asking import reachable, tell
 from pool.ops.cli.events import span_s
-from pool.ops.terminal import write
 from pool.ops.why import span
 from pool.redis.commands.journal import Following
 from pool.redis.commands.lane import Lane
@@ -25,6 +23,13 @@ from pool.redis.url import Url
 
 NAMES_MAX: Final = 16  # keys and handlers together: each script of a lane reads them
 FOR_MAX_S: Final = 86_400.0
+
+
+@attrs.frozen(kw_only=True)
+class JournalTold(Following):
+    """Of which keys and handlers all edges are noted, and for how long still."""
+
+    v: int = 1
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,11 +57,7 @@ def run(args: argparse.Namespace) -> int:
     with reachable(args.url) as url:
         told = anyio.run(_ask_all, args.pool, url, call)
     facts = merged(told)
-    if args.json:
-        write([json.dumps({"ok": True, **attrs.asdict(facts)})])
-    else:
-        write([line(facts)])
-    return 0
+    return tell(args, JournalTold(**attrs.asdict(facts)), [line(facts)])
 
 
 def merged(told: Sequence[Following]) -> Following:

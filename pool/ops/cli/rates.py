@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import attrs
 
-from pool.errors import ConfigError
+from pool import checks
 from pool.ops import rates
 from pool.ops.cli.asking import look, tell
+from pool.ops.cli.events import span_s
 from pool.ops.inspect import Found
 from pool.ops.metrics import Durations
 from pool.ops.rates import HandlerRates, RatedMinute, quantile_s, summed
@@ -20,8 +20,6 @@ from pool.redis.pipeline import Pipeline
 
 VERSION: Final = 1  # of the JSON: raised when a field goes or means something else
 DAY_S: Final = 86_400.0
-_SPAN: Final = re.compile(r"([0-9]{1,6})([smh])")
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _COLUMNS: Final = 48
 
@@ -65,28 +63,24 @@ class RatesTold:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out `pool rates`: 0, or 1 if nothing was counted."""
+    """Carry out `pool rates`."""
     since_s = seconds_of(args.since)
 
     async def read(pipeline: Pipeline, found: Found) -> int:
         minutes = await rates.read(pipeline, found, since_s)
         told = told_of(found.pool, since_s, minutes)
-        return tell(args, told, lines(found.pool, args.since, minutes), ok=bool(minutes))
+        return tell(args, told, lines(found.pool, args.since, minutes))
 
     return look(args, read)
 
 
 def seconds_of(text: str) -> float:
-    """Return how long `24h`, `90m` or `600s` is.
+    """Return how long `24h`, `1d`, `90m` or `600s` is.
 
     Raises:
-        ConfigError: It is no such span, or more than what is kept.
+        InvalidOption: It is no such span, or more than what is kept.
     """
-    found = _SPAN.fullmatch(text)
-    since_s = float(int(found[1]) * _UNITS[found[2]]) if found is not None else 0.0
-    if not 60.0 <= since_s <= DAY_S:
-        problem = "give a span of 1m to 24h, such as 24h, 90m or 600s"
-        raise ConfigError(setting="since", problem=problem)
+    since_s: float = checks.seconds("since", span_s("since", text), low=60.0, high=DAY_S)
     return since_s
 
 

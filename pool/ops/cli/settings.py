@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+import attrs
+
 from pool.errors import ConfigError, shown
 from pool.ops import stores
 from pool.ops.cli import ttl
 from pool.ops.cli.asking import look, tell
+from pool.ops.cli.ttl import TtlSet
+from pool.ops.inspect import Found
 from pool.ops.stores import ConfigTold
+from pool.redis.pipeline import Pipeline
 from pool.settings import Settings
 
 _CHANGEABLE = "lease_ttl_s"
@@ -18,10 +23,19 @@ _CHANGEABLE = "lease_ttl_s"
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool config`: 0, or 1 if a change has not come to all lanes."""
     if args.set is not None:
-        args.seconds = _seconds(args.set)
-        return ttl.run(args)
+        return _change(args, _seconds(args.set))
     found = look(args, stores.config)
     return tell(args, found, _lines(found), ok=not found.lanes_apart)
+
+
+def _change(args: argparse.Namespace, ttl_s: float) -> int:
+    async def work(pipeline: Pipeline, found: Found) -> tuple[TtlSet, ConfigTold]:
+        changed = await ttl.change(pipeline, found, ttl_s)
+        return changed, await stores.config(pipeline, attrs.evolve(found, ttl_s=changed.stands_s))
+
+    changed, found = look(args, work)
+    is_well = changed.is_done and not found.lanes_apart
+    return tell(args, found, ttl.lines(changed), ok=is_well)
 
 
 def _seconds(text: str) -> float:

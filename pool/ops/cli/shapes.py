@@ -6,6 +6,7 @@ has these classes as tables, and a test holds what is printed to them.
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -17,6 +18,8 @@ from pool.ops.admin import Dispatched, JobsChanged, Notified, Purged
 from pool.ops.browse import JobRows, JobTold
 from pool.ops.cli.batches import BatchesTold, BatchTold
 from pool.ops.cli.doctor import Diagnosis
+from pool.ops.cli.events import EntryTold
+from pool.ops.cli.journal import JournalTold
 from pool.ops.cli.operate import CordonDone, PauseDone
 from pool.ops.cli.parked import LettersChanged, LettersTold, LetterTold
 from pool.ops.cli.plans import PlanCompared, PlanShown, PlansTold
@@ -52,6 +55,8 @@ SHAPES: Final[Mapping[str, type[Any]]] = {
     "streams": StreamRows,
     "config": ConfigTold,
     "ttl": TtlSet,
+    "events": EntryTold,
+    "journal": JournalTold,
     "pause": PauseDone,
     "resume": PauseDone,
     "cordon": CordonDone,
@@ -78,6 +83,8 @@ SHAPES: Final[Mapping[str, type[Any]]] = {
     "plans apply": PlanShown,
     "plans confirm": PlanShown,
 }
+
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?\+00:00")  # one way to spell it
 
 
 def classes() -> list[type[Any]]:
@@ -154,8 +161,8 @@ def faults(value: object, kind: Any, where: str = "$") -> Iterator[str]:
     elif isinstance(kind, type) and attrs.has(kind):
         yield from _faults_of(value, kind, where)
     elif kind is datetime:
-        if type(value) is not str:
-            yield f"{where} is no time"
+        if type(value) is not str or not _TIME.fullmatch(value):
+            yield f"{where} is no time: {value!r}"
     elif kind is float:
         if type(value) not in (int, float):
             yield f"{where} is no number"

@@ -64,7 +64,8 @@ def head_lines(status: PoolStatus) -> Iterator[str]:
     lanes = f"{status.lanes} lane{'s' if status.lanes != 1 else ''}"
     yield _bold(f"pool {status.pool} on {status.server}, {lanes}, TTL {status.ttl_s:g} s")
     if status.jobs:
-        counts = [f"{count} {state}" for state, count in status.jobs.items()]
+        states = status.jobs.items()
+        counts = [f"{n} {state}" for state, n in states if n or state != "queued"]
         yield f"jobs      {', '.join([*counts, f'{status.parked} parked'])}"
     for pause in status.paused:
         word = "resuming" if pause.is_over else "paused"

@@ -10,31 +10,27 @@ a file the pictures follow each other, and with --json there is one object for e
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import termios
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Final, TextIO
 
 import anyio
 import attrs
 
-from pool import checks
 from pool.ops import summary
 from pool.ops.cli import rates
-from pool.ops.cli.asking import look, tell
+from pool.ops.cli.asking import look
 from pool.ops.cli.members import worker_table
 from pool.ops.cli.status import head_lines, wrong_lines
+from pool.ops.cli.watching import times, watch
 from pool.ops.inspect import Found
 from pool.ops.summary import PoolStatus
-from pool.ops.terminal import Screen, height_of
 from pool.redis.pipeline import Pipeline
 
-_EVERY_S_MIN: Final = 0.2
 _WORKERS_SHOWN: Final = 20
 _FINDINGS_SHOWN: Final = 5
 
@@ -53,36 +49,28 @@ def run(args: argparse.Namespace) -> int:
     """Carry out `pool top`: 0, or 1 if something was wrong when it ended."""
     if args.since is not None:
         return rates.run(args)
-    every_s = max(_EVERY_S_MIN, checks.seconds("every", args.every))
-    frames = math.inf if args.frames is None else checks.count("frames", args.frames, 1, 10**9)
+    times(args)  # for its errors, before anything is asked
 
     async def read(pipeline: Pipeline, found: Found) -> int:
-        code = 0
-        with _keys(sys.stdin) as keys, Screen() as screen:
+        code, before = 0, list[tuple[PoolStatus, float]]()
+
+        async def take() -> Picture:
+            status, now_s = await summary.status(pipeline, found.pool), anyio.current_time()
+            was, before[:] = before.copy(), [(status, now_s)]
+            if not was:
+                return Picture(status=status, per_s={}, for_s=0.0)
+            [(status_before, at_s)] = was
+            return picture_of(status, status_before, now_s - at_s)
+
+        with _keys(sys.stdin) as keys:
             async with anyio.create_task_group() as tasks:
                 if keys is not None:
                     tasks.start_soon(_until_q, keys, tasks.cancel_scope)
-                before, number = None, 0
-                while number < frames:
-                    number += 1
-                    picture = await _look(pipeline, found.pool, before)
-                    before = (picture.status, anyio.current_time())
-                    screen.clear()
-                    code = tell(args, picture, _fitting(picture), ok=picture.status.is_well)
-                    if number < frames:
-                        await anyio.sleep(every_s)
+                code = await watch(args, take, lines, lambda picture: picture.status.is_well)
                 tasks.cancel_scope.cancel()
         return code
 
     return look(args, read)
-
-
-async def _look(pipeline: Pipeline, pool: str, before: tuple[PoolStatus, float] | None) -> Picture:
-    status = await summary.status(pipeline, pool)
-    if before is None:
-        return Picture(status=status, per_s={}, for_s=0.0)
-    was, at_s = before
-    return picture_of(status, was, anyio.current_time() - at_s)
 
 
 def picture_of(status: PoolStatus, was: PoolStatus, for_s: float) -> Picture:
@@ -96,12 +84,6 @@ def picture_of(status: PoolStatus, was: PoolStatus, for_s: float) -> Picture:
     }
     per_s = {name: round(rise / for_s, 1) for name, rise in rises.items() if for_s > 0}
     return Picture(status=status, per_s=per_s, for_s=round(for_s, 3))
-
-
-def _fitting(picture: Picture) -> Iterator[str]:
-    """Yield as many lines as the terminal has."""
-    high = height_of(sys.stdout)
-    return islice(lines(picture), high - 1 if high is not None else None)
 
 
 def lines(picture: Picture) -> Iterator[str]:

@@ -29,7 +29,6 @@ frozen node says nothing, and its lease ends when it would have.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 
 import anyio
@@ -39,9 +38,8 @@ from pool.core.timing import Timing
 from pool.errors import PoolError
 from pool.names import Control, check_pool
 from pool.ops import inspect
-from pool.ops.cli.asking import reachable
+from pool.ops.cli.asking import reachable, tell
 from pool.ops.inspect import Found
-from pool.ops.terminal import write
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 from pool.settings import Settings
@@ -63,6 +61,11 @@ class TtlSet:
     def is_done(self) -> bool:
         return not self.missed and self.overtaken_by_s is None
 
+    @property
+    def stands_s(self) -> float:
+        """What holds now."""
+        return self.ttl_s if self.overtaken_by_s is None else self.overtaken_by_s
+
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool ttl`: 0, or 1 if it has to be run again."""
@@ -70,11 +73,7 @@ def run(args: argparse.Namespace) -> int:
     Settings(lease_ttl_s=args.seconds)  # for its bounds
     with reachable(args.url) as url:
         changed = anyio.run(_run, args.pool, url, args.seconds)
-    if args.json:
-        write([json.dumps({"ok": changed.is_done, **attrs.asdict(changed)})])
-    else:
-        write(_lines(changed))
-    return 0 if changed.is_done else 1
+    return tell(args, changed, lines(changed), ok=changed.is_done)
 
 
 async def _run(pool: str, url: Url, ttl_s: float) -> TtlSet:
@@ -124,15 +123,15 @@ async def change(pipeline: Pipeline, found: Found, ttl_s: float) -> TtlSet:
     )
 
 
-def _lines(changed: TtlSet) -> list[str]:
+def lines(changed: TtlSet) -> list[str]:
+    """Return it for people."""
     before = {s for s in changed.before_s.values() if s not in (0, changed.ttl_s)}
     was = f", before {', '.join(f'{s:g} s' for s in sorted(before))}" if before else ""
     reached = f"{len(changed.before_s)} of {changed.lanes} lanes"
-    ttl_s = changed.ttl_s if changed.overtaken_by_s is None else changed.overtaken_by_s
-    lines = [f"pool {changed.pool} goes by a TTL of {ttl_s:g} s in {reached}{was}"]
-    lines += [f"! lane {number} was not reached: {why}" for number, why in changed.missed.items()]
+    told = [f"pool {changed.pool} goes by a TTL of {changed.stands_s:g} s in {reached}{was}"]
+    told += [f"! lane {number} was not reached: {why}" for number, why in changed.missed.items()]
     if changed.missed:
-        lines.append("! run it again")
+        told.append("! run it again")
     if changed.overtaken_by_s is not None:
-        lines.append("! somebody else asked for that later than you for yours")
-    return lines
+        told.append("! somebody else asked for that later than you for yours")
+    return told

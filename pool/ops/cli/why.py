@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import anyio
-import attrs
 
 from pool.core.record import Attempt
 from pool.names import check_job_id, check_key, check_pool
 from pool.ops import inspect
-from pool.ops.cli.asking import reachable
+from pool.ops.cli.asking import reachable, tell
 from pool.ops.cli.events import entry_line
 from pool.ops.keyfacts import read
-from pool.ops.terminal import write
 from pool.ops.why import OwnerTold, Why, span, why
 from pool.redis.url import Url
 
@@ -31,8 +28,7 @@ def run(args: argparse.Namespace) -> int:
         check_job_id(args.id)
     with reachable(args.url) as url:
         told = anyio.run(fetch, args.pool, url, args.key, args.id or "")
-    write([json.dumps(attrs.asdict(told), default=str)] if args.json else lines(told))
-    return 1 if told.state in ("unknown", "lost", "unreadable") else 0
+    return tell(args, told, lines(told), ok=told.state not in ("unknown", "lost", "unreadable"))
 
 
 async def fetch(pool: str, url: Url, key: str, job_id: str = "") -> Why:

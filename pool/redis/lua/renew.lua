@@ -65,10 +65,10 @@ if whole(lane_had[9]) ~= ttl_ms then
   redis.call('HSET', lane, 'paced', text_of(ttl_ms))
 end
 local was_behind = redis.call('HGET', lane, 'behind')
-local behind = stamp_last - now_us > 1000000
+local behind = stamp_last - raw_us > 1000000 -- its own clock: time that nobody has vouched for yet stands still
 if behind and not was_behind then
   redis.call('HSET', lane, 'behind', '1')
-  journal_add(journal, 'clock', '', '', '', '', '', '', text_of(stamp_last - now_us))
+  journal_add(journal, 'clock', '', '', '', '', '', '', text_of(math.floor((stamp_last - raw_us) / 1000)) .. ' ms behind')
 elseif was_behind and not behind then
   redis.call('HDEL', lane, 'behind')
 end

@@ -20,6 +20,6 @@ local before, term = whole(ttl_had[1]), whole(ttl_had[2])
 if before ~= wanted_ms then
   term = math.max(term + 1, now)
   redis.call('HSET', lane, 'ttl', text_of(wanted_ms), 'term', text_of(term))
-  journal_add(journal, 'ttl', '', '', '', '', '', '', text_of(before) .. ' ' .. text_of(wanted_ms))
+  journal_add(journal, 'ttl', '', '', '', '', '', '', text_of(before) .. ' ms, now ' .. text_of(wanted_ms) .. ' ms')
 end
 return { before, term }

@@ -109,7 +109,7 @@ local function keep_time()
       if redis.call('ZSCORE', due, 's:') then
         redis.call('ZADD', due, now, 's:') -- schedules go by the server's own clock
       end
-      journal_add(journal, 'clock', '', '', '', '', '', '', text_of(by))
+      journal_add(journal, 'clock', '', '', '', '', '', '', 'set by ' .. text_of(now - raw) .. ' ms')
     end
     redis.call('HDEL', lane, 'claim', 'reached')
     witnessed = nil

@@ -22,7 +22,7 @@ local function notice_gap(is_stepped, late_ms)
   if seen > 0 and (is_stepped or now - seen > ttl_ms / 2 or now < seen) then
     quiet = now + ttl_ms - (late_ms or 0)
     redis.call('HSET', lane, 'quiet', text_of(quiet))
-    journal_add(journal, 'quiet', '', '', '', '', '', '', text_of(now - seen))
+    journal_add(journal, 'quiet', '', '', '', '', '', '', text_of(now - seen) .. ' ms since the last renewal')
   end
   if now < seen or seen == 0 then
     -- A clock that went back must not stretch the leases by as much.  Each keeps what it had left: that
