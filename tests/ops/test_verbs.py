@@ -420,7 +420,7 @@ ASKED: dict[str, list[tuple[str, int]]] = {
     "drain": [("NODE", OK)],
 }
 # Programs that tell events, a list of words, and what no class can name (`from`): said apart.
-_OTHERS = {"demo", "dev", "run", "check", "acl", "completion", "explain"}
+_OTHERS = {"demo", "dev", "run", "web", "check", "acl", "completion", "explain"}
 
 
 async def test_each_verb_prints_what_the_reference_tells_of_it(stage: Stage) -> None:

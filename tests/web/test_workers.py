@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import anyio
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from pool import Handlers, Job
+from pool.ops.web.bodies import OfferBody
 from pool.web import WebApp, WebOptions
 from tests.nodes import PATIENCE_S, Fleet
 from tests.web.gateways import KEYRING, SECRETS, Gate, serving
@@ -183,6 +185,22 @@ async def test_tokens_are_the_gateways_own_and_of_one_worker(fleet: Fleet) -> No
         mixed = [{"token": "x"}, {"token": token, "result": 5}]
         one, two = (await worker.ask("complete", 200, jobs=mixed))["jobs"]
         assert (one["problem"]["status"], two["outcome"]) == (409, "done")
+
+
+async def test_each_kind_of_handler_has_its_own_options(fleet: Fleet) -> None:
+    names = [name for name in OfferBody.__struct_fields__ if name not in {"name", "kind"}]
+    words = {"park_on": ["timeout"], "if_exists": "queue"}
+    async with serving(fleet, OPTIONS, SECRETS["admin"]) as gate:
+        worker = Polling(gate)
+        for kind in ("job", "service"):
+            register = getattr(Handlers(), kind)
+            for name in names:
+                offer = {"name": "h", "kind": kind, name: words.get(name, 1)}
+                if name in inspect.signature(register).parameters:
+                    await worker.register(offer)
+                else:
+                    told = await worker.ask("", 400, handlers=[offer])
+                    assert (told["code"], told["facts"]["option"]) == ("POOLOPTION", name)
 
 
 async def test_tokens_are_read_with_the_old_secret_while_the_new_one_signs(fleet: Fleet) -> None:

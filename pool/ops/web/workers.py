@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 import msgspec
 
+from pool import checks
 from pool.core.ids import member_name
 from pool.core.record import Progress
 from pool.errors import PoolError
@@ -35,6 +36,14 @@ End: TypeAlias = Callable[
     [WorkerClaim, Sequence[tuple[JobClaim, Any]]], Awaitable[Sequence[EndedJob]]
 ]
 _WEB_OPTIONS = tuple(name for name in OfferBody.__struct_fields__ if name not in ("name", "kind"))
+
+_NOT_OF: Final = {
+    "job": {"healthy_s"},
+    "service": {
+        *("timeout_s", "progress_timeout_s", "park_on", "attempts_max"),
+        *("expires_s", "start_timeout_s"),
+    },
+}
 
 
 # --- what is told -----------------------------------------------------------------------------
@@ -170,6 +179,8 @@ def _offer(each: str | OfferBody) -> HandlerOffer:
         return HandlerOffer.of(each)
     given = {name: getattr(each, name) for name in _WEB_OPTIONS}
     options = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+    for name in sorted(options.keys() & _NOT_OF[each.kind]):
+        raise checks.option(name, options[name], f"an option of a {each.kind}")
     return HandlerOffer.of(each.name, each.kind, **options)
 
 
