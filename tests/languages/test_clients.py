@@ -196,7 +196,7 @@ def test_a_job_whose_end_nobody_has_heard_is_not_begun_again(
     """Its worker says that it holds it until what became of it is answered."""
     key = f"unheard-{language}"
     worker = fleet.worker(language, gateways=[between.url])
-    between.drop["complete"] = 4
+    between.drop["complete"] = 8  # for longer than from one poll to the next
     job = fleet.dispatch(key)
     assert fleet.result(key, job)["result"]["attempt"] == 1
     assert await_outcomes(worker, key) == ["done"]
