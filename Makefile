@@ -14,14 +14,15 @@ FIRST   ?= 0
 JOBS    ?= 2
 SCALE   ?= 1
 COUNT   ?= 100
+JOBS_OVER_HTTP ?= 10000
 PARALLEL = -n $(WORKERS) --dist worksteal
 WORKERS ?= 8
 
-.PHONY: check test test-ops test-all test-loops test-long test-web test-cluster test-sentinel demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet bench-looking verify sim steps chaos chaos-each mutants small-mutants soak clean
+.PHONY: check test test-ops test-all test-loops test-long test-web test-cluster test-sentinel test-languages demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet bench-looking verify sim steps chaos chaos-each mutants small-mutants soak clean
 
 # A minute before each commit.
 check: lint
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not long and not languages"
 
 test: lint
 	$(BIN)/python -m pytest $(PARALLEL)
@@ -48,12 +49,21 @@ test-ops: $(READY)
 	$(BIN)/python -m tools.scrape /metrics/pool | promtool check metrics
 	$(BIN)/python -m pytest tests/ops/test_ops_examples.py
 
+# Workers over HTTP in JavaScript, Go and sh: each under SIGKILL of itself and of gateways, and then
+# JOBS_OVER_HTTP jobs by eight of them.  Node and Go come in wheels, of 700 MB; curl and jq must be there: on
+# Debian: apt install curl jq.  Not part of `test`.
+test-languages: $(READY)
+	@command -v curl >/dev/null && command -v jq >/dev/null || { echo "test-languages needs curl and jq (on Debian: apt install curl jq)" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --group languages
+	$(BIN)/python -m pytest -m languages tests/languages
+	$(BIN)/python -m tests.languages.campaign --jobs $(JOBS_OVER_HTTP) --seed $(SEED)
+
 # On both event loops what `test` runs on one of them, half on either: see tests/conftest.py.
 test-loops: lint
 	POOL_TEST_LOOPS=both $(BIN)/python -m pytest $(PARALLEL)
 
 # The tests hold short forms of all the others.
-test-all: test-loops test-long test-web test-cluster test-sentinel verify sim steps chaos chaos-each mutants
+test-all: test-loops test-long test-web test-cluster test-sentinel test-languages verify sim steps chaos chaos-each mutants
 
 demo: $(READY)
 	$(BIN)/pool demo

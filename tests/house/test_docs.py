@@ -112,7 +112,7 @@ def test_events_that_are_named_exist() -> None:
         if name_of(path) == "track-record.md":
             continue  # it tells of events that are no more
         named = set(re.findall(r"`([a-z]+\.[a-z_]+)`", path.read_text("utf-8")))
-        files = {name for name in named if name.endswith(".py")}
+        files = {name for name in named if name.endswith((".py", ".go", ".mjs"))}
         events = {name for name in named - files if name.partition(".")[0] in families}
         assert not {name for name in events - known if not is_attribute(name)}, name_of(path)
 

@@ -4,6 +4,7 @@
     ```python title="app.py"    a file of that name; it runs too, if it does more than define
     ```sh                       commands; they end well
     ```console                  `$ commands`, each with all that it writes; they may end badly
+    ```js title="main.mjs"      a file of that name; likewise go, sh, and text
     ```sh title="terminal 1"    a command that goes on, in a terminal of that name
     ```text                     behind "prints": what the block before printed, and nothing else
     ```text title="terminal 1"  what comes there, in this order; other lines may stand between
@@ -190,6 +191,8 @@ class Session:
                     self._compare(wanted)
             case "sh" if block.is_terminal:
                 self._begin(block)
+            case "sh" if block.title:
+                (self.folder / block.title).write_text(block.text, "utf-8")
             case "sh":
                 self.printed = self._run("/bin/sh", "-euc", block.text)
             case "text" if block.is_terminal:
@@ -211,6 +214,10 @@ class Session:
             case "shell":
                 for line in block.text.splitlines():
                     assert line.startswith(SHOWN_ONLY), f"can this not be done? {line}"
+            case "js" | "go" if block.title:
+                (self.folder / block.title).write_text(block.text, "utf-8")
+            case "text" if block.title and not block.is_terminal:
+                (self.folder / block.title).write_text(block.text, "utf-8")
             case "text" | "" | "mermaid":
                 pass
             case other:

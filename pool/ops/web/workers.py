@@ -10,9 +10,11 @@ import attrs
 import msgspec
 
 from pool import checks
+from pool.core.ids import member_name
 from pool.core.record import Progress
 from pool.errors import PoolError
 from pool.jobs.remote.claims import (
+    NUMBER,
     Beat,
     EndedJob,
     Failure,
@@ -69,6 +71,7 @@ class JobHanded:
     kind: Literal["job", "service"]
     attempt: int
     epoch: int
+    worker: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     encoding: Literal["json", "base64"]
@@ -347,6 +350,7 @@ def _handed(token: str, each: HandedOut) -> JobHanded:
         kind=each.job.kind,
         attempt=each.job.attempt,
         epoch=each.job.epoch,
+        worker=member_name(each.job.worker, NUMBER),
         args=args,
         kwargs=dict(each.kwargs),
         encoding="base64" if is_bytes else "json",

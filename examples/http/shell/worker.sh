@@ -1,0 +1,148 @@
+#!/bin/sh
+# A worker of a pool over HTTP, in sh with curl, jq and setsid: `worker.sh DIRECTORY`.
+#
+# Each program in the directory is the handler of its name.  It is given a job as JSON on standard
+# input and prints the result as JSON.  If it exits with 65 the job is not tried again; with any
+# other code but 0 it is, and what it wrote to standard error says why.  One job at a time.
+#
+#     POOL_GATEWAYS    their addresses, with spaces between them
+#     POOL_WEB_WORKER  a secret of the role `worker`
+#
+# So that no job runs in two places at a time:
+#   - Who has no answer for `expires_in_s`, counted from when it asked, kills its handler with all
+#     that it has started.  Somebody else may have the job soon.  So it does if the worker is killed.
+#   - A job is held, and said to be, until what became of it has been answered.
+#   - A job that is handed out again, because an answer was lost, is begun only if it was not.
+set -u
+handlers=$(cd "${1:?which directory?}" && pwd) || exit 2
+tmp=$(mktemp -d) || exit 2
+cd "$tmp" || exit 2
+printf 'Authorization: Bearer %s\nContent-Type: application/json\n' "$POOL_WEB_WORKER" >headers
+gateway=${POOL_GATEWAYS%% *} leaving='' curl=''
+trap 'rm -rf "$tmp"' EXIT
+trap '[ -z "$leaving" ] || stop; leaving=yes; [ -z "$curl" ] || kill "$curl"' TERM INT
+
+# Ask a gateway PATH, for SECONDS at most, with what is in NAME.body; the answer is in NAME.answer
+# and $status.  Fails where there is none: then the next gateway's turn has come.
+ask() {
+  sent=$(date +%s)
+  curl --silent --max-time "$2" --header @headers --data-binary "@$3.body" \
+    --output "$3.answer" --write-out '%{http_code}' "$gateway/v1/workers$1" >"$3.status" &
+  curl=$!
+  wait "$curl"
+  curl='' status=$(cat "$3.status")
+  case $status in
+    [1-4]??) [ "$status" = 429 ] || return 0 ;;
+  esac
+  next_gateway $POOL_GATEWAYS
+  return 1
+}
+
+next_gateway() {
+  while [ $# -gt 1 ] && [ "$1" != "$gateway" ]; do shift; done
+  gateway=${2:-${POOL_GATEWAYS%% *}}
+}
+
+# Write down until when the answer NAME lets us go on: a second less, for what stopping takes.
+renewed() {
+  echo $((sent + $(jq '.expires_in_s | floor' "$1.answer") - 1)) >deadline.new
+  mv deadline.new deadline
+}
+
+is_late() { [ "$(date +%s)" -ge "$(cat deadline)" ]; }
+
+refused() { # by a gateway: what is in NAME.answer
+  jq -r '"\(.title): \(.detail)"' "$1.answer" >&2
+  exit 1
+}
+
+register() {
+  ls "$handlers" | jq -Rnc '{handlers: [inputs], capacity: 1}' >me.body
+  until ask '' 5 me; do [ -z "$leaving" ] && sleep 0.5 || exit 0; done
+  [ "$status" = 201 ] || refused me
+  worker=$(jq -r .token me.answer) heartbeat_s=$(jq -r .heartbeat_s me.answer)
+  jq -nc --arg w "$worker" '{worker_token: $w, held: [], jobs_max: 1, wait_s: 20}' >poll.body
+  jq -c '{worker}' me.answer
+}
+
+stop() { # the handler; the second time it is not asked
+  touch stopped
+  kill -s "${signal:-TERM}" -- "-$(cat pid)" 2>>kill.log
+  signal=KILL
+}
+
+# Beside the handler: end it where our lease may be over soon, or the worker is no more.
+guard() {
+  while sleep 0.2 && [ ! -s exit ]; do
+    if is_late || ! kill -0 $$ 2>>kill.log; then stop; fi
+  done
+}
+
+# Beside the handler: renew, and end it where we are told to.
+beat() {
+  while sleep "$heartbeat_s" && [ ! -s exit ]; do
+    ask /heartbeat 2 beat || ask /heartbeat 2 beat || continue
+    if [ "$status" != 200 ] || jq -e '.register_again or .stop + .lost != []' beat.answer; then
+      stop
+    else
+      renewed beat
+    fi
+    if [ "$(jq .drain beat.answer)" = true ]; then kill $$; fi
+  done >>beat.log
+}
+
+# Run the job, and say what became of it until that is answered.
+run() {
+  token=$(jq -r .token job) handler=$(jq -r .handler job)
+  jq -nc --arg w "$worker" --arg t "$token" '{worker_token: $w, held: [$t]}' >beat.body
+  rm -f exit pid stopped
+  (
+    setsid sh -c 'echo $$ >pid; exec "$0" <job >result 2>errors' "$handlers/$handler"
+    echo $? >exit
+  ) &
+  child=$!
+  guard & guard=$!
+  beat & beat=$!
+  until [ -s exit ]; do wait "$child"; done
+  kill "$guard" "$beat" 2>>kill.log
+  code=$(cat exit) outcome=
+  if [ "$code" = 0 ] && jq -cs '{result: .[0]}' result >said 2>>errors; then
+    tell /complete
+    jq -r '.jobs[0].problem.detail // .detail // empty' end.answer >>errors
+    code=65 # where it was refused: another attempt would not mend that
+  fi
+  if [ -z "$outcome" ] && [ -e stopped ]; then
+    echo '{}' >said
+    tell /release
+  elif [ -z "$outcome" ]; then
+    tail -c 2000 errors | jq -Rsc --arg code "$code" \
+      '{error: {type: "exit \($code)", message: .}, retry: ($code != "65")}' >said
+    tell /fail
+  fi
+  jq -c --arg outcome "${outcome:-refused}" '{$outcome, key, id, attempt, epoch}' job
+}
+
+tell() { # what is `said` of the job, until it is answered
+  jq -c --arg w "$worker" --arg t "$token" '{worker_token: $w, jobs: [{token: $t} + .]}' \
+    said >end.body
+  until ask "$1" 5 end; do sleep 0.2; done
+  outcome=$(jq -r '.jobs[0].outcome // empty' end.answer)
+}
+
+register
+while [ -z "$leaving" ]; do
+  if ! ask /poll 25 poll; then
+    sleep 0.2
+  elif [ "$status" = 410 ] || [ "$(jq .register_again poll.answer)" = true ]; then
+    register
+  elif [ "$status" != 200 ]; then
+    refused poll
+  else
+    renewed poll
+    [ "$(jq .drain poll.answer)" = false ] || leaving=yes
+    jq -c '.jobs[0] // empty' poll.answer >job
+    if [ -s job ] && ! is_late; then run; fi # what comes too late is handed out again
+  fi
+done
+jq -nc --arg w "$worker" '{worker_token: $w}' >leave.body
+until ask /leave 5 leave || is_late; do sleep 0.5; done

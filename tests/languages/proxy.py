@@ -1,0 +1,102 @@
+"""What stands between a worker and a gateway, and hurts what goes through.
+
+A request is forwarded as it came; its answer may be lost on the way back.  Requests may be cut off,
+so that nothing gets through, or held until they are let go; and one may come twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+import attrs
+import httpx
+
+WORKERS: Final = "/v1/workers"
+TAKES_S: Final = 60.0
+
+
+@attrs.define(eq=False)
+class Between:
+    """A proxy before one gateway, for the calls of workers, as `poll` and `complete`."""
+
+    upstream: str
+    url: str = ""
+    drop: Counter[str] = attrs.field(factory=Counter)  # how many requests of a call are lost yet
+    lose: Counter[str] = attrs.field(factory=Counter)  # how many answers of a call are lost yet
+    twice: Counter[str] = attrs.field(factory=Counter)  # how many requests come twice yet
+    is_cut: bool = False  # but for what is held
+    held: dict[str, threading.Event] = attrs.field(factory=dict)
+    answered: list[tuple[str, int]] = attrs.field(factory=list)  # by the gateway: call, status
+    http: httpx.Client = attrs.field(factory=httpx.Client)
+
+    @contextmanager
+    def open(self) -> Iterator[Between]:
+        """Listen until the block ends."""
+        between = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                call = self.path.removeprefix(WORKERS).strip("/")
+                body = self.rfile.read(int(self.headers["content-length"]))
+                answer = between.forward(call, self.path, dict(self.headers), body)
+                if answer is None:
+                    self.close_connection = True
+                    with contextlib.suppress(OSError):
+                        self.connection.shutdown(socket.SHUT_RDWR)
+                    return
+                with contextlib.suppress(OSError):  # whoever asked may be gone
+                    self.send_response(answer.status_code)
+                    self.send_header("content-type", answer.headers["content-type"])
+                    self.send_header("content-length", str(len(answer.content)))
+                    self.end_headers()
+                    self.wfile.write(answer.content)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield self
+        finally:
+            for event in self.held.values():
+                event.set()
+            server.shutdown()
+            thread.join()
+            server.server_close()
+            self.http.close()
+
+    def forward(
+        self, call: str, path: str, headers: dict[str, str], body: bytes
+    ) -> httpx.Response | None:
+        """Ask the gateway; None: whoever asked hears nothing."""
+        if call in self.held:
+            self.held[call].wait(TAKES_S)
+        elif self.is_cut or self._takes(self.drop, call):
+            return None
+        times = 1 + self._takes(self.twice, call)
+        answers = [
+            self.http.post(self.upstream + path, headers=headers, content=body, timeout=TAKES_S)
+            for _ in range(times)
+        ]
+        self.answered += [(call, answer.status_code) for answer in answers]
+        return None if self.is_cut or self._takes(self.lose, call) else answers[-1]
+
+    @staticmethod
+    def _takes(left: Counter[str], call: str) -> bool:
+        if left[call] <= 0:
+            return False
+        left[call] -= 1
+        return True
