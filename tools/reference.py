@@ -525,11 +525,16 @@ def http_problems() -> str:
     rows = ((f"`{code}`", str(status), says) for code, (status, says) in REFUSALS.items())
     own = table(("code", "status", ""), rows)
     others = (
-        (f"`{kind.code}`", str(status), f"[`{kind.__name__}`](errors.md#{kind.__name__.lower()})")
+        (f"`{kind.code}`", str(status), _error_link(kind))
         for kind, status in STATUSES.items()
         if kind is not PoolError
     )
     return f"{own}\n\n{table(('code', 'status', 'and what is of its kind'), others)}"
+
+
+def _error_link(kind: type[PoolError]) -> str:
+    heading = FAMILIES.get(kind.__name__, kind.__name__)
+    return f"[`{kind.__name__}`](errors.md#{heading.lower().replace(' ', '-')})"
 
 
 def api(group: str) -> str:

@@ -65,11 +65,12 @@ class Program:
             self.lines.append(line.rstrip())
 
     def says(self, wanted: str, times: int = 1) -> str:
-        """Wait until so many lines fit; return the last of them."""
+        """Wait until it was said so often; return the last line that fits."""
         form = re.compile(wanted)
 
         def found() -> list[str]:
-            return [line for line in list(self.lines) if form.search(line)]
+            # By how often it was said: two processes may write into one line.
+            return [line for line in list(self.lines) for _ in form.findall(line)]
 
         until(lambda: len(found()) >= times or self.process.poll() is not None)
         assert len(found()) >= times, f"{wanted!r} was not said:\n" + "\n".join(self.lines)

@@ -162,9 +162,9 @@ def _replay(bench: Bench) -> ScriptCall:
 
 
 def _resume(bench: Bench) -> ScriptCall:
-    bench.run(bench.lane.pause("pause", Pause(key="u")))
+    bench.run(bench.lane.pause("pause", Pause(key="u", order=1)))
     bench.run(bench.lane.pull(W2, ["h"], keys_max=1, pending_s=1.0))  # it stands last now
-    return bench.lane.pause("resume", Pause(key="u"), "h")
+    return bench.lane.pause("resume", Pause(key="u", order=2), "h")
 
 
 def _follows() -> bytes:
@@ -271,7 +271,7 @@ FREEING: dict[str, Make] = {
     "batch_look": lambda b: _batch(b).batch_look("b", node="n7.1"),
     "muster": lambda b: b.lane.muster([("r1", "id1"), ("none", "j")], known_s=9.0),
     "discard": lambda b: b.lane.letter("discard", *_letter(b)),
-    "pause": lambda b: b.lane.pause("pause", Pause(handler="h")),
+    "pause": lambda b: b.lane.pause("pause", Pause(handler="h", order=1)),
     "resume": _resume,
     "note": lambda b: b.lane.note([("commit.refused", "k", "j", "h", "w1.1", 1, 1, "FENCED")]),
 }

@@ -115,7 +115,8 @@ EXCUSED: Final[Mapping[str, str]] = {
     "pool/redis/lua/signal.lua: redis.call('XLEN', signal) -> local _": (
         "the write before it never changes anything, and XADD refuses what is no stream as well"
     ),
-    "pool/maps/replica.py: failures += 1 -> failures += (2)": (
+    "pool/maps/replica.py: failures, self._is_failing = failures + 1, True -> "
+    "failures, self._is_failing = failures + (2), True": (
         "how long it rests between its first tries is a matter of pace; what is told is the same"
     ),
     "pool/redis/lua/lib/lane.lua: if reached > STAMP_MAX / 1000 then -> "

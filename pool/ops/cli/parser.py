@@ -167,7 +167,9 @@ def _add_looking(commands: _Commands) -> None:
     ):
         command = _command(commands, name, text, module="members")
         command.add_argument("--host", type=_filled, help="those there only")
-        command.add_argument("--standing", choices=_STANDINGS, help="those that stand so only")
+        command.add_argument(
+            "--standing", type=_filled, choices=_STANDINGS, help="those that stand so only"
+        )
         if name == "workers":
             command.add_argument("--handler", type=_filled, help="those that have it only")
         _add_pool(command)

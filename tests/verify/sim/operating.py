@@ -50,14 +50,6 @@ def what_holds(keyspace: Keyspace, number: int, key: str, handler: str) -> Pause
     return None
 
 
-def _named(entry: str, config: Config) -> list[Pause]:
-    """Return what an entry of the map pauses, of all that is paused here."""
-    handlers = [Pause(handler=name) for name in ("work", "feed", "limited")]
-    keys = [f"k{n}" for n in range(config.keys)] + [f"s{n}" for n in range(config.services + 1)]
-    known = [Pause(), *handlers, *(Pause(key=key) for key in keys)]
-    return [each for each in known if each.entry.decode() == entry]
-
-
 @attrs.define(eq=False)
 class Operators:
     """All that operators ask in one seed."""
@@ -142,23 +134,25 @@ class Operators:
         self.uncordon()
         for entry in self._entries("!cordon "):  # of a call that came late
             self._uncordon_one(entry.removeprefix("!cordon "))
-        for entry in self._entries("!paused "):
-            for pause in _named(entry, self._config):
-                self.resume(pause)
+        for pause in self._pauses():
+            self.resume(pause)
 
     def _is_one(self) -> bool:
         """Whether lanes go by what the map says."""
-        items = reading.map_items(self._server.keyspace, POOL, WORKERS) or {}
-        texts = {name.encode(): text for name, text in items.items() if isinstance(text, str)}
-        asked = parse((n, text.encode()) for n, text in texts.items() if is_asked(n))
-        stands = asked.pauses.values()
-        lanes = self._config.lanes
+        stands, lanes = self._pauses(), self._config.lanes
         for number in range(lanes):
             found = {each.entry for each in paused_in(self._server.keyspace, number).pauses()}
             meant = LanePauses.asked_for(stands, number, lanes)
             if found != {each.entry for each in meant.pauses()}:
                 return False
         return not any(each.is_over for each in stands)
+
+    def _pauses(self) -> list[Pause]:
+        """Return what the map of workers says is paused."""
+        items = reading.map_items(self._server.keyspace, POOL, WORKERS) or {}
+        texts = {name.encode(): text for name, text in items.items() if isinstance(text, str)}
+        asked = parse((n, text.encode()) for n, text in texts.items() if is_asked(n))
+        return list(asked.pauses.values())
 
     def _entries(self, begin: str) -> list[str]:
         """Return what the map of workers says that was asked for."""

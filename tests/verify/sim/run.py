@@ -10,6 +10,7 @@ import attrs
 from structlog.testing import capture_logs
 
 from pool.core.timing import Timing
+from pool.runtime import observers
 from pool.runtime.actor import Actor
 from tests.verify.checker import Bounds, Report, check
 from tests.verify.history import Event, digest
@@ -121,6 +122,8 @@ class Simulation:
     def close(self) -> None:
         """Throw the world away with all that is in it: whoever holds us holds nothing of it."""
         self.world.close()
+        with capture_logs():  # what was counted of observers that raise holds them, too
+            observers._hush.end()
         vars(self).clear()
         sweep()
 
