@@ -4,8 +4,9 @@
     python -m tools.captures --check    does the same, and says what is stale; writes nothing
 
 A worker runs two crawls, blocks on nothing, and fails to send a mail; a job waits for a handler
-that nobody has.  Then the verbs run in a terminal of WIDE columns.  What differs from run to run
-(ids, times, numbers) is left out when two captures are compared, nothing else.
+that nobody has.  The mail's next attempt is due at any moment of a day, so not while verbs run.
+Then the verbs run in a terminal of WIDE columns.  What differs from run to run (ids, times,
+numbers) is left out when two captures are compared, nothing else.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ handlers = Handlers()
 async def crawl(job):
     await anyio.sleep_forever()
 
-@handlers.job("mail", attempts_max=5, backoff_s=600, backoff_max_s=600)
+@handlers.job("mail", attempts_max=5, backoff_s=86400, backoff_max_s=86400)
 async def mail(job, to):
     raise ValueError(f"no such address: {to}")
 """

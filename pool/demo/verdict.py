@@ -149,6 +149,8 @@ def _the_demo_itself(history: History) -> Iterator[str]:
                 f"the demo itself failed: the killed node ran {zones} zones and {clocks} clocks, "
                 f"fewer than {KILLED_ZONES_MIN} and {KILLED_CLOCKS_MIN}"
             )
+    if not any(True for _ in history.handoffs()):
+        yield "the demo itself failed: no clock was handed over"
 
 
 def _ran_at_the_curtain(history: History, key: str) -> bool:

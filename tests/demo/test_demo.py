@@ -24,17 +24,19 @@ FIGURES = [
     *("stale_commits", "overlaps", "frozen_overlaps", "wrong_results"),
     *("takeover_s", "handoff_s", "moves"),
 ]
-DEMO = "import sys; from pool.ops.cli import main; sys.exit(main(['demo', '--json']))"
 # All that it may say then: a second problem stands between these lines, and does not match.
 LATE = r"a takeover was \d+\.\d\d s later than G-06 says\nthe ledger and the nodes' logs are kept"
-# The same play, with less patience for what will never happen.
-IMPATIENT_DEMO = """
+DEMO = """
 import sys
 from pool.demo.demo import perform
 from pool.demo.play import Play
 
-sys.exit(perform(Play(patience_s=4.0, deadline_s=22.0), is_json=True))
+sys.exit(perform(Play(patience_s={patience_s}, deadline_s={deadline_s}), is_json=True))
 """
+# A machine that is busy with other work gives up no act of the play.
+PATIENT_DEMO = DEMO.format(patience_s=40.0, deadline_s=160.0)
+# The same play, with less patience for what will never happen.
+IMPATIENT_DEMO = DEMO.format(patience_s=4.0, deadline_s=22.0)
 
 
 @attrs.frozen
@@ -85,7 +87,7 @@ def perform(program: str, root: Path, cwd: Path) -> tuple[int, dict[str, Any], s
         env={**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(cwd)},  # a failure keeps files
         capture_output=True,
         text=True,
-        timeout=70,
+        timeout=240,
         check=False,
     )
     lines = done.stdout.splitlines()
@@ -94,12 +96,12 @@ def perform(program: str, root: Path, cwd: Path) -> tuple[int, dict[str, Any], s
 
 
 def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:
-    """The main job end to end (G-01 to G-07), as `pool demo --json` shows it.
+    """The main job end to end (G-01 to G-07), in the play that `pool demo` gives.
 
     But for how fast: other tests run beside it, and a machine that is slow is late.  That is judged
     where `make demo` runs alone, and of the verdict by `test_verdict`.
     """
-    code, verdict, problems = perform(DEMO, ROOT, tmp_path)
+    code, verdict, problems = perform(PATIENT_DEMO, ROOT, tmp_path)
     is_late = re.match(LATE, problems) is not None
     if not is_late:
         assert (code, problems) == (0, "")

@@ -333,6 +333,14 @@ def test_a_kill_that_hits_too_little_fails_the_demo() -> None:
     )
 
 
+def test_without_a_hand_over_the_demo_fails() -> None:
+    book = good()
+    book.entries = [
+        attrs.evolve(e, how="failed") if e.how == "cancelled" else e for e in book.entries
+    ]
+    assert "the demo itself failed: no clock was handed over" in book.verdict().broken
+
+
 def test_without_a_kill_the_demo_fails() -> None:
     book = good()
     book.entries = [e for e in book.entries if e.how != "killed"]

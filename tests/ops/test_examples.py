@@ -31,7 +31,13 @@ def test_an_example_prints_what_its_docstring_says(path: Path, tmp_path: Path) -
     done = subprocess.run(
         [sys.executable, path],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TENANTS": "300"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "",  # else a line is two writes, and two processes' lines mix
+            "NO_COLOR": "1",
+            "TENANTS": "300",
+        },
         capture_output=True,
         text=True,
         timeout=RUN_S,
