@@ -527,7 +527,7 @@ class RemoteWorkers:
                         claim,
                         each,
                         records.get(each.job.key),
-                        self._now_ms(each.job.lane),
+                        self.context.lanes[each.job.lane].now_ms(self.context.io.clock()),
                     ),
                 )
                 for each in items
@@ -613,10 +613,6 @@ class RemoteWorkers:
     @property
     def _heartbeat_s(self) -> float:
         return self.context.timing.renew_s
-
-    def _now_ms(self, lane: int) -> float:
-        state = self.context.lanes[lane]
-        return state.server_ms + 1000 * (self.context.io.clock() - state.server_at_s)
 
     def _standing(self, claim: WorkerClaim) -> tuple[bool, bool]:
         """Say whether a worker is to drain, and whether it is cordoned."""
