@@ -470,6 +470,20 @@ async def test_nodes_bring_together_what_stands_apart(
     assert await ref.result(timeout_s=60.0) == ref.key
 
 
+async def test_a_resume_names_what_may_keep_its_jobs_still(fleet: Fleet) -> None:
+    node = await fleet.node()
+    for given in ({}, {"handler": "h"}, {"handler": "other"}, {"key": "k"}):
+        await node.pause(**given)
+
+    async def others(**given: str) -> set[str]:
+        return {str(each) for each in (await node.resume(**given)).others}
+
+    assert await others(handler="h") == {"the whole pool", "key k"}
+    assert await others(key="k") == {"the whole pool", "handler other"}
+    assert await others() == {"handler other"}
+    assert await others(handler="other") == set()
+
+
 async def test_again_keeps_who_and_since_when(fleet: Fleet) -> None:
     node = await fleet.node()
     first = await node.pause(handler="h", reason="one")
