@@ -137,8 +137,7 @@ async def test_a_lane_that_lost_its_data_is_paused_from_its_first_moment(
                 ref = await node.dispatch("note", key)
             except StoreLost:
                 await anyio.sleep(0.001)
-        while len(fleet.client.zrange(fleet.names.keepalive, 0, -1)) < 4:  # noqa: ASYNC110
-            await anyio.sleep(0.01)  # both have joined it
+    await fleet.until(lambda: fleet.client.zcard(fleet.names.keepalive) >= 4)  # both have joined it
     assert (await ref.status()).state == "unassigned"
     after: Any = fleet.client.hgetall(fleet.names.lane)
     assert after[b"incarnation"] != before[b"incarnation"]

@@ -30,7 +30,7 @@ from pool.errors import (
 from pool.events import AttemptFailed, CommitRefused, JobEnd
 from pool.jobs.context import Context, Ranks
 from pool.jobs.remote.claims import EndedJob, EndOutcome, Failure, JobClaim, WorkerClaim
-from pool.jobs.remote.telling import Run, Telling
+from pool.jobs.remote.telling import RemoteRun, Telling
 from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
 from pool.jobs.worker.settlement import outcome_text
 from pool.names import pair
@@ -198,7 +198,7 @@ class Endings:
 
     async def _runs(
         self, claim: WorkerClaim, lane: int, items: Sequence[Item]
-    ) -> dict[JobClaim, Run]:
+    ) -> dict[JobClaim, RemoteRun]:
         """Return what listeners are to hear of those that shall end."""
         jobs = [job for job, edge in items if not isinstance(edge, SaveEdge)]
         unknown, records = self.telling.unknown(jobs), dict[str, Record]()
@@ -240,7 +240,7 @@ class Endings:
     # --- what was said ------------------------------------------------------------------------
 
     async def _ended(
-        self, claim: WorkerClaim, job: JobClaim, edge: Edge, changed: Changed, run: Run | None
+        self, claim: WorkerClaim, job: JobClaim, edge: Edge, changed: Changed, run: RemoteRun | None
     ) -> EndedJob:
         status = changed.status
         if status is EdgeStatus.MOVED_ON and changed.facts != edge.handler:
@@ -278,7 +278,7 @@ class Endings:
         job: JobClaim,
         edge: Edge,
         changed: Changed,
-        run: Run | None = None,
+        run: RemoteRun | None = None,
     ) -> None:
         """Tell who has to know, as a worker does."""
         end = _TOLD.get(_OUTCOMES.get((type(edge), changed.status), "saved"))

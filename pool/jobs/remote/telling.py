@@ -24,7 +24,7 @@ KNOWN_MAX: Final = 10_000
 
 
 @attrs.frozen
-class Run:
+class RemoteRun:
     """A run that was there when its end was asked for."""
 
     waited_s: float
@@ -77,9 +77,9 @@ class Telling:
 
     def runs(
         self, lane: int, jobs: Sequence[JobClaim], records: Mapping[str, Record]
-    ) -> dict[JobClaim, Run]:
+    ) -> dict[JobClaim, RemoteRun]:
         """Return those that are there, as we know or as their records say."""
-        found, now_s = dict[JobClaim, Run](), self.context.io.clock()
+        found, now_s = dict[JobClaim, RemoteRun](), self.context.io.clock()
         now_ms = self.context.lanes[lane].now_ms(now_s)
         for job in jobs if self.context.jobs is not None else ():
             times, record = self._known.get((job.key, job.epoch)), records.get(job.key)
@@ -87,10 +87,12 @@ class Telling:
                 times = _waited_s(record.accepted, record.since_ms), record.since_ms
             if times is not None:
                 ran_s = round(max(0.0, now_ms - times[1]) / 1000, 6)
-                found[job] = Run(times[0], ran_s, now_s)
+                found[job] = RemoteRun(times[0], ran_s, now_s)
         return found
 
-    def settled(self, claim: WorkerClaim, job: JobClaim, end: JobEnd, run: Run | None) -> None:
+    def settled(
+        self, claim: WorkerClaim, job: JobClaim, end: JobEnd, run: RemoteRun | None
+    ) -> None:
         """Tell how a run has ended; None: it had not begun, or nobody knows since when it ran."""
         self._known.pop((job.key, job.epoch), None)
         listeners = self.context.jobs

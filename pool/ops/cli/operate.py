@@ -129,8 +129,8 @@ def _lines(command: str, told: PauseReport | CordonReport) -> Iterator[str]:
         yield from (f"! lane {n} was not reached: {why}" for n, why in told.missed.items())
         if told.missed:
             yield "! run it again"
-        for each in told.others[:_OTHERS_SHOWN]:
-            yield f"{each} stays paused: run {resume_command(each)}"
+        for other in told.others[:_OTHERS_SHOWN]:
+            yield f"{other} stays paused: run {resume_command(other)}"
         if len(told.others) > _OTHERS_SHOWN:
             yield f"... and {len(told.others) - _OTHERS_SHOWN} more, which `pool status` shows"
         return
