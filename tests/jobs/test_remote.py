@@ -574,11 +574,15 @@ async def test_progress_is_given_more_time_and_a_beat_without_it_none(fleet: Fle
     await mine.complete(1)
 
 
-async def test_a_failure_of_what_was_asked_to_stop_ends_it(fleet: Fleet) -> None:
+@pytest.mark.parametrize("failed", [0, 1], ids=["first", "last attempt"])
+async def test_a_failure_of_what_was_asked_to_stop_ends_it(fleet: Fleet, failed: int) -> None:
     node = await fleet.node()
     mine = await client(node)
     ref = await node.dispatch("add", "k", 1)
     await mine.until(1)
+    for _ in range(failed):
+        await mine.door.fail(mine.claim, [Failure(job=mine.held.pop("k"))])
+        await mine.until(1)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.stop, "k", "enough")
         await fleet.until(lambda: (r := fleet.record("k")) is not None and r.intent)

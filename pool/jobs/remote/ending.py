@@ -200,6 +200,8 @@ class Endings:
         self, claim: WorkerClaim, lane: int, items: Sequence[Item]
     ) -> dict[JobClaim, RemoteRun]:
         """Return what listeners are to hear of those that shall end."""
+        if self.context.jobs is None:
+            return {}
         jobs = [job for job, edge in items if not isinstance(edge, SaveEdge)]
         unknown, records = self.telling.unknown(jobs), dict[str, Record]()
         if unknown:

@@ -81,7 +81,7 @@ class Telling:
         """Return those that are there, as we know or as their records say."""
         found, now_s = dict[JobClaim, RemoteRun](), self.context.io.clock()
         now_ms = self.context.lanes[lane].now_ms(now_s)
-        for job in jobs if self.context.jobs is not None else ():
+        for job in jobs:
             times, record = self._known.get((job.key, job.epoch)), records.get(job.key)
             if times is None and record is not None and record.epoch == job.epoch:
                 times = _waited_s(record.accepted, record.since_ms), record.since_ms
