@@ -424,7 +424,8 @@ class NotRunning(UsageError):
     A node, map, stream, reader or sink is used inside its `async with` block, and not after it.
     `state` says what it is now: `new` was never entered, `closed` was left, `forked` is a copy in
     a child process, which may not use it. A call that comes while it opens or closes is refused,
-    too. A `pool.sync.Client` is used until it is closed, or the interpreter ends.
+    too. One that is `draining`, or has `drained`, is a client, and takes no workers. A
+    `pool.sync.Client` is used until it is closed, or the interpreter ends.
     """
 
     code: ClassVar[str] = "POOLNOTRUNNING"

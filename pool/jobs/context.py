@@ -106,8 +106,11 @@ class LaneState:
 
     def seen(self, asked_s: float, stamp: int = 0) -> Seen:
         """Return what we know of a job that an answer said is there; `asked_s` when we asked."""
-        server_ms = self.server_ms + 1000 * (asked_s - self.server_at_s)
-        return Seen(stamp or self.stamp, asked_s, server_ms)
+        return Seen(stamp or self.stamp, asked_s, self.now_ms(asked_s))
+
+    def now_ms(self, now_s: float) -> float:
+        """Return what pool time is at a moment of our own clock."""
+        return self.server_ms + 1000 * (now_s - self.server_at_s)
 
     def until_s(self, server_ms: float, now_s: float) -> float:
         """Return how long it is until the server's clock will say so."""

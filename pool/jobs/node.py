@@ -667,9 +667,12 @@ class Node(Dispatching, Operating):
 
         Raises:
             ConfigError: An argument cannot be used.
-            StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
+            NotRunning: The node is not open; or it drains, or has drained, and stays a client.
+            StorageFull, StoreUnavailable, StoreLost: As for `dispatch()`.
         """
         self._check_open()
+        if self._state != "open":
+            raise NotRunning(state=self._state)
         _handlers_of(handlers)
         args = _worker_args(capacity, weight, label, version)
         wanted = of_code(self._client, handlers)

@@ -101,6 +101,7 @@ class Wiring:
         self._shutdown_seen = made.now_ms  # those before we came are nothing to us
         self.is_shut_down: bool = False
         self._is_open = False
+        self._is_draining = False  # or has drained: no worker comes any more
         self._joins: set[anyio.CancelScope] = set()  # of workers that join just now
         self._going: dict[str, _Going] = {}  # by worker id
         self._judging: set[int] = set()  # lanes where handlers have a stop budget to end
@@ -223,12 +224,14 @@ class Wiring:
         """Start a worker and have it join; return once our own copy of `workers` has it.
 
         Raises:
-            NotRunning: The node leaves.
+            NotRunning: The node leaves, or drains.
         """
         if not self._is_open:
             raise NotRunning(state="closing")
         for lifespan in handlers._lifespans():
             await self.lifespans.enter(lifespan)
+        if self._is_draining:
+            raise NotRunning(state="draining")
         context = self.context
         worker_id = context.ids.next("w")
         worker = Worker(
@@ -301,7 +304,8 @@ class Wiring:
         return going.owns
 
     async def give_up_workers(self, grace_s: float) -> int:
-        """Likewise all at once, those that join just now as well."""
+        """Likewise all at once, those that join just now as well; from now on none does."""
+        self._is_draining = True
         for scope in list(self._joins):
             scope.cancel()
         for worker in list(self.membership.workers.values()):

@@ -225,10 +225,10 @@ async def test_a_pool_that_was_empty_for_a_while_is_no_clock_that_is_behind(
     And what scripts say of times and clocks has a unit.
     """
     await fleet.leave(await fleet.node(handlers, lanes=1, lease_ttl_s=1.0))
-    await anyio.sleep(2.5)
+    name = Names(fleet.pool, 0).lane
+    fleet.client.hincrby(name, "seen", -2500)  # so much has passed since it was heard last
     node = await fleet.node(handlers, lanes=1, lease_ttl_s=1.0)
     await park(node, "a")
-    name = Names(fleet.pool, 0).lane
     began = fleet.client.hget(name, "seen")
     await fleet.until(lambda: _has_moved(fleet, name, began))
     found = await read(node.journal())

@@ -308,7 +308,7 @@ async def test_a_worker_is_read_for_before_it_joins(
     wiring = fleet.wiring(node)
 
     async def join(self: Membership, state: Any, workers: Any, **more: Any) -> None:
-        names, readings = state.lane.names, wiring._listener._tailers[state.number].readings
+        names, readings = state.lane.names, wiring._listener.tailers.each[state.number].readings
         for who in (worker.target(state.number).name for worker in workers.values()):
             known.append(names.stream(who) in readings and names.signal(who) in readings)
         await real(self, state, workers, **more)

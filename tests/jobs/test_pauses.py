@@ -137,8 +137,7 @@ async def test_a_lane_that_lost_its_data_is_paused_from_its_first_moment(
                 ref = await node.dispatch("note", key)
             except StoreLost:
                 await anyio.sleep(0.001)
-        while len(fleet.client.zrange(fleet.names.keepalive, 0, -1)) < 4:  # noqa: ASYNC110
-            await anyio.sleep(0.01)  # both have joined it
+    await fleet.until(lambda: fleet.client.zcard(fleet.names.keepalive) >= 4)  # both have joined it
     assert (await ref.status()).state == "unassigned"
     after: Any = fleet.client.hgetall(fleet.names.lane)
     assert after[b"incarnation"] != before[b"incarnation"]
@@ -468,6 +467,20 @@ async def test_nodes_bring_together_what_stands_apart(
     assert ((await ref.status()).state == "unassigned") == is_paused
     await node.resume(**given)
     assert await ref.result(timeout_s=60.0) == ref.key
+
+
+async def test_a_resume_names_what_may_keep_its_jobs_still(fleet: Fleet) -> None:
+    node = await fleet.node()
+    for given in ({}, {"handler": "h"}, {"handler": "other"}, {"key": "k"}):
+        await node.pause(**given)
+
+    async def others(**given: str) -> set[str]:
+        return {str(each) for each in (await node.resume(**given)).others}
+
+    assert await others(handler="h") == {"the whole pool", "key k"}
+    assert await others(key="k") == {"the whole pool", "handler other"}
+    assert await others() == {"handler other"}
+    assert await others(handler="other") == set()
 
 
 async def test_again_keeps_who_and_since_when(fleet: Fleet) -> None:

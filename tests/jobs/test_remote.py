@@ -335,22 +335,30 @@ async def test_a_worker_that_is_not_heard_any_more_loses_its_jobs_to_others(
 
 
 async def test_beats_keep_a_long_job_and_polls_keep_an_idle_worker(fleet: Fleet) -> None:
-    node = await fleet.node(lease_ttl_s=1.0)
+    """Beyond the lease that they had: each has one that begins later than that has ended."""
+    node = await fleet.node()
     mine, idle = await client(node), await client(node, label="idle")
     await node.dispatch("add", "k", 1)
-    holds, other = (mine, idle)
     with anyio.fail_after(WAIT_S):
         while not (mine.held or idle.held):
             await mine.poll(wait_s=0.1)
             await idle.poll(wait_s=0.1)
     holds, other = (mine, idle) if mine.held else (idle, mine)
+    ttl_s = fleet.settings.lease_ttl_s
+    assert ttl_s is not None
+
+    def ends() -> float:
+        both = [mine.claim.name, idle.claim.name]
+        return min(fleet.client.zscore(fleet.names.keepalive, name) or 0.0 for name in both)
+
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(other.poll, 1, 5.0)
-        for _ in range(12):
-            await anyio.sleep(0.2)
+        tasks.start_soon(other.poll, 1, WAIT_S)
+        until = ends() + 1000 * ttl_s
+        while ends() < until:
             told = await holds.beat()
             assert not told.lost
-            assert 0.5 < told.expires_in_s < 1.0  # never beyond the lease
+            assert 0 < told.expires_in_s < ttl_s  # never beyond the lease
+            await anyio.sleep(told.heartbeat_s / 4)
         tasks.cancel_scope.cancel()
     assert [each.outcome for each in await holds.complete(1)] == ["done"]
     assert not (await other.beat()).lost
@@ -566,11 +574,15 @@ async def test_progress_is_given_more_time_and_a_beat_without_it_none(fleet: Fle
     await mine.complete(1)
 
 
-async def test_a_failure_of_what_was_asked_to_stop_ends_it(fleet: Fleet) -> None:
+@pytest.mark.parametrize("failed", [0, 1], ids=["first", "last attempt"])
+async def test_a_failure_of_what_was_asked_to_stop_ends_it(fleet: Fleet, failed: int) -> None:
     node = await fleet.node()
     mine = await client(node)
     ref = await node.dispatch("add", "k", 1)
     await mine.until(1)
+    for _ in range(failed):
+        await mine.door.fail(mine.claim, [Failure(job=mine.held.pop("k"))])
+        await mine.until(1)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.stop, "k", "enough")
         await fleet.until(lambda: (r := fleet.record("k")) is not None and r.intent)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,7 +12,7 @@ import anyio
 import pytest
 
 from pool import Handlers, Job, Node, PoolError
-from pool.errors import JobExists, PartEnded
+from pool.errors import JobExists, NotRunning, PartEnded
 from pool.events import ServiceMoved
 from pool.jobs.run import Run
 from pool.jobs.trials import TIMER_S, TRIAL_GROWTH, TRIAL_S, Trials
@@ -475,6 +477,38 @@ async def test_a_drained_node_stays_a_client(fleet: Fleet, diary: Diary) -> None
     await node.notify("k", 1)
     await node.stop("k", timeout_s=5)
     await node.drain()  # twice is fine
+    with pytest.raises(NotRunning, match="drained"):
+        await node.add_worker(holding(diary, release))
+    assert [info.node for info in node.workers] == [other.id]
+
+
+async def test_a_worker_that_comes_as_its_node_drains_is_refused(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """It has been asked for before, and what its handlers need has only just come."""
+    coming, came = anyio.Event(), anyio.Event()
+
+    @asynccontextmanager
+    async def slow(_: Node) -> AsyncIterator[None]:
+        coming.set()
+        await came.wait()
+        yield
+
+    node, needy = await fleet.node(), Handlers(lifespan=slow)
+
+    @needy.job("needs")
+    async def needs(_: Job) -> None: ...
+
+    async def add() -> None:
+        with pytest.raises(NotRunning, match="draining"):
+            await node.add_worker(needy)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(add)
+        await coming.wait()
+        await node.drain()
+        came.set()
+    assert not node.workers
 
 
 async def test_shutdown_drains_every_node_and_keeps_what_is_open_for_the_next_start(

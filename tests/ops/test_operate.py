@@ -61,7 +61,16 @@ async def test_operators_pause_close_and_drain_from_the_command_line(
         assert (await told("resume"))["ok"]
         assert await ref.result(timeout_s=30.0) == "a key"
         assert (await told("pause", "--key", "a key"))["pause"]["key"] == "a key"
-        assert "key a key is resumed" in await said("resume", "--key", "a key")
+        await said("pause", "--handler", "work")
+        text = await said("resume", "--key", "a key")
+        assert text.splitlines() == [
+            "key a key is resumed in 1 of 1 lanes",
+            "handler work stays paused: run pool resume --handler work",
+        ]
+        others = (await told("resume", "--key", "a key"))["others"]
+        assert [each["handler"] for each in others] == ["work"]
+        text = await said("resume", "--handler", "work")
+        assert text == "handler work is resumed in 1 of 1 lanes\n"
         await said("pause", "--key", "k", "--handler", "work", code=USAGE)
         cordoned = await told("cordon", node.id, "--reason", "a look")
         assert cordoned["cordon"]["reason"] == "a look"

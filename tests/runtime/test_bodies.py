@@ -270,7 +270,7 @@ async def test_a_stranger_who_never_rests_kills_no_body(
     told = Told()
     async with Node(pool_name, redis_url, handlers=handlers, observers=[told]) as node:
         context = node._open_wiring.context
-        listener = node._open_wiring._listener._tailers[0]._running_body
+        listener = node._open_wiring._listener.tailers.each[0]._running_body
         for beside in (context.pipeline._running_body, listener):
             for _ in range(4):
                 beside._task.cancel()  # type: ignore[union-attr]

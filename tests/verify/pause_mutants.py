@@ -144,4 +144,22 @@ PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "if False:",
         "by": (_NODES + "test_a_service_is_not_moved_to_wait",),
     },
+    {
+        "name": "a node that drains takes a worker",
+        "breaks": "who waits until it has drained is given jobs all the same",
+        "path": "pool/jobs/wiring.py",
+        "old": "        if self._is_draining:\n            raise NotRunning",
+        "new": "        if False:\n            raise NotRunning",
+        "by": (
+            "tests/jobs/test_workers.py::test_a_worker_that_comes_as_its_node_drains_is_refused",
+        ),
+    },
+    {
+        "name": "a resume says nothing of what stays paused",
+        "breaks": "who resumes the pool believes that all of it goes on",
+        "path": "pool/jobs/client/pausing.py",
+        "old": "        return attrs.evolve(report, others=others)",
+        "new": "        return report",
+        "by": ("tests/jobs/test_pauses.py::test_a_resume_names_what_may_keep_its_jobs_still",),
+    },
 )

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 _REMOTE: Final = "pool/jobs/remote/"
 _TESTS: Final = "tests/jobs/test_remote.py::"
+_TOLD: Final = "tests/jobs/test_remote_told.py::"
 
 REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     {
@@ -87,5 +88,45 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "        if former is not None:\n            former.is_over = True",
         "new": "        if False and former is not None:\n            former.is_over = True",
         "by": (_TESTS + "test_the_later_of_two_polls_takes_over",),
+    },
+    {
+        "name": "a gateway tells nobody of what it gives back",
+        "breaks": "who stops a job that was granted waits until it asks again",
+        "path": _REMOTE + "ending.py",
+        "old": "                self.over(claim, job, edge, changed, runs.get(job))\n",
+        "new": "",
+        "by": (_TOLD + "test_who_stops_what_is_given_back_hears_of_it",),
+    },
+    {
+        "name": "a repeated end is told as another one",
+        "breaks": "figures count a job twice whose client has asked again",
+        "path": _REMOTE + "ending.py",
+        "old": "                if run is not None:  # it was there just now",
+        "new": "                if True:  # it was there just now",
+        "by": (_TOLD + "test_of_another_gateways_run_the_store_is_asked_since_when_it_is",),
+    },
+    {
+        "name": "a start that was read late is a run of its own",
+        "breaks": "one answer hands a job out twice",
+        "path": _REMOTE + "workers.py",
+        "old": "starts.keys() - known}",
+        "new": "starts.keys()}",
+        "by": (_TOLD + "test_a_start_that_is_read_late_is_not_handed_out_beside_its_run",),
+    },
+    {
+        "name": "each lane fills an answer of its own",
+        "breaks": "an answer is as large as there are lanes",
+        "path": _REMOTE + "handing.py",
+        "old": "        return self.is_used and self.left_bytes < 0",
+        "new": "        return False",
+        "by": (_TOLD + "test_all_lanes_together_fill_one_answer",),
+    },
+    {
+        "name": "all that is handed out is one call",
+        "breaks": "a script runs for as long as a worker has room",
+        "path": _REMOTE + "handing.py",
+        "old": "edges[at : at + BATCH_MAX]]",
+        "new": "edges[at:]] if not told else []",
+        "by": (_TOLD + "test_many_are_handed_out_in_bounded_calls",),
     },
 )

@@ -41,8 +41,8 @@ class Operating:
     async def resume(self, *, handler: str | None = None, key: str | None = None) -> PauseReport:
         """Take back the `pause()` of the same arguments; what waited goes on at once, in order.
 
-        What something else pauses, goes on waiting for that.  Of what is not paused it changes
-        nothing.
+        What something else pauses, goes on waiting for that: the report's `others`.  Of what is not
+        paused it changes nothing.
 
         Raises:
             InvalidOption, ConfigError, InvalidKey: As for `pause()`.

@@ -37,7 +37,6 @@ from pool.errors import (
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.options import check_named
 from pool.jobs.client.ref import JobRef
-from pool.jobs.context import LaneState
 from pool.names import pair
 from pool.redis.commands.letters import (
     KeyHas,
@@ -431,7 +430,7 @@ class DeadLetters:
         looked, jobs = 0, list[ParkedJob]()
         while number < len(context.lanes):
             state = context.lanes[number]
-            now_ms = _now_ms(state, context.io.clock())
+            now_ms = round(state.now_ms(context.io.clock()))
             older_s, newer_s = wanted.older_than_s, wanted.newer_than_s
             call = state.lane.letters(
                 at,
@@ -467,10 +466,6 @@ def _place(cursor: str, lanes: int) -> tuple[int, tuple[str, str] | None]:
         problem = "not a cursor that a page has told"
         raise InvalidOption(option="cursor", value=shown(cursor), problem=problem)
     return int(number), (score, member) if score else None
-
-
-def _now_ms(state: LaneState, now_s: float) -> int:
-    return round(state.server_ms + 1000 * (now_s - state.server_at_s))
 
 
 def _job(told: ToldLetter) -> ParkedJob:

@@ -103,13 +103,15 @@ class PauseReport:
 
     `lanes` were to be told; `missed` names those that were not reached, and why: they go on as
     before, until a node reaches them.  `is_overtaken` says that somebody has decided otherwise
-    meanwhile, and that this counts.  Resuming what nobody had paused has a `pause` of `since_ms` 0.
+    meanwhile, and that this counts.  Resuming what nobody had paused has a `pause` of `since_ms` 0;
+    `others` are the pauses that stand beside it, and may keep some of its jobs.
     """
 
     pause: Pause
     lanes: int
     missed: Mapping[int, str]
     is_overtaken: bool = False
+    others: tuple[Pause, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -203,7 +205,10 @@ class Operator:
             is_over = before is not None and before.is_over
             return None if is_over else attrs.evolve(before or pause, is_over=True)
 
-        return await self._carry_out(await self._decide(pause, over, await self._now_ms()))
+        stands = (await self._asked()).pauses.values()
+        others = tuple(each for each in stands if each.what != pause.what and not each.is_over)
+        report = await self._carry_out(await self._decide(pause, over, await self._now_ms()))
+        return attrs.evolve(report, others=others)
 
     async def settle(self, pause: Pause) -> PauseReport:
         """Have the lanes do as the entry says; where there is none, as after a resume."""
@@ -260,7 +265,7 @@ class Operator:
         most = {"handler": HANDLERS_PAUSED_MAX, "key": KEYS_PAUSED_MAX}.get(pause.what)
         if most is None:
             return
-        asked = self.known() if self.known is not None else (await self._entries()).asked
+        asked = await self._asked()
         others = (e for e in asked.pauses.values() if e.what == pause.what)
         if pause.entry not in asked.pauses and sum(1 for _ in others) >= most:
             raise TooManyPaused(what=pause.what, paused_max=most)
@@ -388,6 +393,10 @@ class Operator:
         return unheard
 
     # --- the map --------------------------------------------------------------------------------
+
+    async def _asked(self) -> Asked:
+        """Return what was asked for: by our copy, or as it stands where we have none."""
+        return self.known() if self.known is not None else (await self._entries()).asked
 
     async def _entries(self) -> _Entries:
         stored = StoredMap(self.control, WORKERS)

@@ -350,7 +350,7 @@ class PlanKeeper:
                 self._had = None  # what was done of it is not known
             turn = attrs.evolve(base, problem=_problem_of(error))
         state, now_s = context.lane_of(self.comparing.job.key), context.io.clock()
-        at_ms = round(state.server_ms + 1000 * (now_s - state.server_at_s))
+        at_ms = round(state.now_ms(now_s))
         return attrs.evolve(turn, at_ms=at_ms, took_ms=round(1000 * (now_s - began_s)))
 
     async def _answer(self, start_soon: Callable[..., Any]) -> Answer:

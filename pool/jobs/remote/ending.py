@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import attrs
@@ -16,7 +17,7 @@ import attrs
 from pool.core.codec import check_size, encode_value
 from pool.core.options import Options
 from pool.core.record import ERROR_CHARS_MAX, Outcome, Record, attempts, one_line, pack_attempt
-from pool.core.settlement import Decision, ParkJob, Wait, after_failure, after_timeout
+from pool.core.settlement import CancelJob, Decision, ParkJob, Wait, after_failure, after_timeout
 from pool.errors import (
     Gone,
     PayloadEncodingError,
@@ -26,9 +27,10 @@ from pool.errors import (
     StoreLost,
     StoreUnavailable,
 )
-from pool.events import AttemptFailed, CommitRefused
+from pool.events import AttemptFailed, CommitRefused, JobEnd
 from pool.jobs.context import Context, Ranks
 from pool.jobs.remote.claims import EndedJob, EndOutcome, Failure, JobClaim, WorkerClaim
+from pool.jobs.remote.telling import RemoteRun, Telling
 from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
 from pool.jobs.worker.settlement import outcome_text
 from pool.names import pair
@@ -58,6 +60,11 @@ class Endings:
     context: Context
     tell_waiters: TellWaiters
     number: Callable[[int], int]  # of a lane: higher than all before, at any gateway
+    telling: Telling = attrs.field(init=False)
+
+    @telling.default
+    def _(self) -> Telling:
+        return Telling(self.context)
 
     # --- edges --------------------------------------------------------------------------------
 
@@ -82,13 +89,12 @@ class Endings:
             PayloadEncodingError, PayloadTooLarge: Its state cannot be one.
         """
         checkpoint = None if state is None else self._state(state)
-        of = (job.key, job.epoch, job.id, self.released_ttl_ms, job.handler)
-        return GrantEdge(*of, mark="f", checkpoint=checkpoint)
+        return attrs.evolve(self.given_back(job, "f"), checkpoint=checkpoint)
 
-    @property
-    def released_ttl_ms(self) -> int:
-        """For how long the outcome is kept of what ends as it is given back."""
-        return outcome_ttl_ms(self.context.settings)
+    def given_back(self, job: JobClaim, mark: str = "") -> GrantEdge:
+        """Return what hands a job over that has not begun, or with `f` in order."""
+        of = (job.key, job.epoch, job.id, outcome_ttl_ms(self.context.settings), job.handler)
+        return GrantEdge(*of, mark=mark)
 
     def saved(self, job: JobClaim, state: Any, seen: int) -> Edge:
         """Return what stores a state.
@@ -103,8 +109,10 @@ class Endings:
     def failed(
         self, claim: WorkerClaim, failure: Failure, record: Record | None, now_ms: float
     ) -> Edge:
-        """Return what follows a failed attempt."""
+        """Return what follows a failed attempt; one that was asked to stop ends by it."""
         job, options = failure.job, claim.handlers.get(failure.job.handler, Options())
+        if failure.may_retry and record is not None and record.intent.startswith("s"):
+            return self._edge(job, CancelJob(record.intent[1:]), options)
         kind = one_line(failure.type, ERROR_CHARS_MAX) or "Error"
         error, attempt = f"{kind}: {failure.message}", job.attempt
         ran_ms = now_ms - record.since_ms if record is not None else 0.0
@@ -160,7 +168,7 @@ class Endings:
 
     async def end(self, claim: WorkerClaim, lane: int, items: Sequence[Item]) -> list[EndedJob]:
         """Carry edges out; an error of the store is that of each."""
-        found = list[EndedJob]()
+        found, runs = list[EndedJob](), await self._runs(claim, lane, items)
         for some in _batches(items):
             try:
                 told = await self.advance(claim, lane, [edge for _, edge in some])
@@ -171,11 +179,38 @@ class Endings:
                 found += [EndedJob(job, error=error) for job, _ in some]
                 continue
             for (job, edge), changed in zip(some, told, strict=True):
-                found.append(await self._ended(claim, job, edge, changed))
+                found.append(await self._ended(claim, job, edge, changed, runs.get(job)))
         return found
 
+    async def give_back(self, claim: WorkerClaim, lane: int, items: Sequence[Item]) -> int:
+        """Have others go on with jobs, and begin those that have not begun; return how many will.
+
+        Raises:
+            Gone, StoreUnavailable, StoreLost, StoreFault: Of some it may be done.
+        """
+        count, runs = 0, await self._runs(claim, lane, items)
+        for some in _batches(items):
+            told = await self.advance(claim, lane, [edge for _, edge in some])
+            for (job, edge), changed in zip(some, told, strict=True):
+                self.over(claim, job, edge, changed, runs.get(job))
+                count += (type(edge), changed.status) in _OUTCOMES
+        return count
+
+    async def _runs(
+        self, claim: WorkerClaim, lane: int, items: Sequence[Item]
+    ) -> dict[JobClaim, RemoteRun]:
+        """Return what listeners are to hear of those that shall end."""
+        if self.context.jobs is None:
+            return {}
+        jobs = [job for job, edge in items if not isinstance(edge, SaveEdge)]
+        unknown, records = self.telling.unknown(jobs), dict[str, Record]()
+        if unknown:
+            with suppress(PoolError):  # their times are not told, then
+                records = await self.records(claim, lane, unknown)
+        return self.telling.runs(lane, jobs, records)
+
     async def advance(self, claim: WorkerClaim, lane: int, edges: Sequence[Edge]) -> list[Changed]:
-        """Carry one batch out, and tell who waits.
+        """Carry one batch out; see `over()` for who is to hear of it.
 
         Raises:
             Gone: The worker is fenced in this lane.
@@ -207,7 +242,7 @@ class Endings:
     # --- what was said ------------------------------------------------------------------------
 
     async def _ended(
-        self, claim: WorkerClaim, job: JobClaim, edge: Edge, changed: Changed
+        self, claim: WorkerClaim, job: JobClaim, edge: Edge, changed: Changed, run: RemoteRun | None
     ) -> EndedJob:
         status = changed.status
         if status is EdgeStatus.MOVED_ON and changed.facts != edge.handler:
@@ -218,12 +253,14 @@ class Endings:
             return self._refused(job, "timed out", changed)
         outcome = _OUTCOMES.get((type(edge), status))
         if outcome is not None:
-            self.over(claim, job, edge, changed)
+            self.over(claim, job, edge, changed, run)
             return EndedJob(
                 job, outcome, in_s=edge.delay_ms / 1000 if type(edge) is WaitEdge else 0.0
             )
         match status:
             case EdgeStatus.REPEAT if changed.facts in _OWN[type(edge)]:
+                if run is not None:  # it was there just now: our own call was sent again
+                    self.telling.settled(claim, job, _REPEATED[changed.facts], run)
                 return EndedJob(job, "repeated")
             case EdgeStatus.FULL:
                 return EndedJob(job, error=StorageFull())
@@ -237,8 +274,18 @@ class Endings:
                 return self._refused(job, "unreadable", changed)
         return self._refused(job, "moved", changed)
 
-    def over(self, claim: WorkerClaim, job: JobClaim, edge: Edge, changed: Changed) -> None:
+    def over(
+        self,
+        claim: WorkerClaim,
+        job: JobClaim,
+        edge: Edge,
+        changed: Changed,
+        run: RemoteRun | None = None,
+    ) -> None:
         """Tell who has to know, as a worker does."""
+        end = _TOLD.get(_OUTCOMES.get((type(edge), changed.status), "saved"))
+        if end is not None and (run is not None or end != "moved"):
+            self.telling.settled(claim, job, end, run)
         if isinstance(edge, WaitEdge):
             self.context.on_due(job.lane, edge.delay_ms / 1000)
         if isinstance(edge, (WaitEdge, ParkEdge)):
@@ -326,6 +373,20 @@ _OUTCOMES: Final[dict[tuple[type[Edge], EdgeStatus], EndOutcome]] = {
     (GrantEdge, EdgeStatus.DONE): "cancelled",  # somebody had asked it to stop
     (CancelEdge, EdgeStatus.DONE): "cancelled",
     (SaveEdge, EdgeStatus.DONE): "saved",
+}
+
+# What listeners are told of that, and of what is repeated.
+_TOLD: Final[dict[EndOutcome, JobEnd]] = {
+    "done": "done",
+    "retried": "retried",
+    "parked": "parked",
+    "released": "moved",
+    "cancelled": "cancelled",
+}
+_REPEATED: Final[dict[str, JobEnd]] = {
+    "done": "done",
+    "parked": "parked",
+    "cancelled": "cancelled",
 }
 
 # The outcomes that each makes, if it makes any.

@@ -26,13 +26,31 @@ from pool.core.stored import state_of
 from pool.errors import CodecMissing, Gone, PayloadEncodingError
 from pool.jobs.context import Context
 from pool.jobs.remote.claims import HandedOut, JobClaim, WorkerClaim
-from pool.jobs.remote.ending import Endings
+from pool.jobs.remote.ending import BATCH_MAX, Endings
 from pool.jobs.settlement import TellWaiters, edge_of
 from pool.names import pair
-from pool.redis.commands.change import EdgeStatus
+from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import AcknowledgeEdge, CancelEdge, Edge, LimitEdge
 
 REPLY_BYTES_MAX: Final = 4 * 1024 * 1024  # of arguments and states in one answer; one may be larger
+
+
+@attrs.define(eq=False)
+class Room:
+    """What is left of one answer, for all lanes together."""
+
+    left_bytes: int = REPLY_BYTES_MAX
+    is_used: bool = False
+
+    def has(self, size_bytes: int) -> bool:
+        """Say whether one more goes in; the first one always does."""
+        self.left_bytes -= size_bytes
+        return not self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more goes in."""
+        return self.is_used and self.left_bytes < 0
 
 
 @attrs.define(eq=False)
@@ -56,7 +74,7 @@ class Handing:
     tell_waiters: TellWaiters
 
     async def hand_out(
-        self, claim: WorkerClaim, lane: int, starts: Sequence[Start], left_bytes: int
+        self, claim: WorkerClaim, lane: int, starts: Sequence[Start], room: Room
     ) -> list[HandedOut]:
         """Acknowledge starts, and return those that may begin.
 
@@ -65,22 +83,23 @@ class Handing:
         Raises:
             StoreUnavailable, StoreLost, StoreFault: Some may be acknowledged.
         """
-        edges, ready = list[Edge](), dict[str, tuple[Start, HandedOut]]()
+        edges, ready = list[tuple[Start, Edge]](), dict[str, HandedOut]()
         for start in starts:
+            if room.is_full:
+                break
             body = await self._body(lane, start.key, start.flags, start.payload)
-            left_bytes -= body.size
-            if left_bytes < 0 and ready:
+            if not room.has(body.size):
                 break
             made = self._made(claim, lane, start, body)
             if isinstance(made, HandedOut):
-                ready[start.key] = start, made
-                edges += self._beginning(claim, start)
+                ready[start.key], room.is_used = made, True
+                edges += [(start, edge) for edge in self._beginning(claim, start)]
             else:
-                edges.append(self._instead(claim, start, made))
+                edges.append((start, self._instead(claim, start, made)))
         return await self._acknowledge(claim, lane, edges, ready)
 
     async def again(
-        self, claim: WorkerClaim, lane: int, records: Sequence[tuple[str, Record]], left_bytes: int
+        self, claim: WorkerClaim, lane: int, records: Sequence[tuple[str, Record]], room: Room
     ) -> list[HandedOut]:
         """Return jobs that the worker runs by their records, and of which its client says nothing.
 
@@ -89,17 +108,19 @@ class Handing:
         """
         found = list[HandedOut]()
         for key, record in records:
-            body = await self._body(lane, key, f"p{record.flags}", None)
-            left_bytes -= body.size
-            if left_bytes < 0 and found:
+            if room.is_full:
                 break
-            made = self._made(claim, lane, _start_of(key, record), body)
+            body = await self._body(lane, key, f"p{record.flags}", None)
+            if not room.has(body.size):
+                break
+            start = start_of(key, record)
+            made = self._made(claim, lane, start, body)
             if isinstance(made, HandedOut):
                 found.append(made)
+                room.is_used = True
             else:
-                edge = self._instead(claim, _start_of(key, record), made)
-                job = claim_of(claim, lane, _start_of(key, record))
-                await self.endings.end(claim, lane, [(job, edge)])
+                edge = self._instead(claim, start, made)
+                await self.endings.end(claim, lane, [(claim_of(claim, lane, start), edge)])
         return found
 
     # --- what it needs ------------------------------------------------------------------------
@@ -167,22 +188,21 @@ class Handing:
         self,
         claim: WorkerClaim,
         lane: int,
-        edges: Sequence[Edge],
-        ready: dict[str, tuple[Start, HandedOut]],
+        edges: Sequence[tuple[Start, Edge]],
+        ready: dict[str, HandedOut],
     ) -> list[HandedOut]:
-        if not edges:
-            return []
+        told, found = list[Changed](), list[HandedOut]()
         try:
-            told = await self.endings.advance(claim, lane, edges)
+            for at in range(0, len(edges), BATCH_MAX):
+                some = [edge for _, edge in edges[at : at + BATCH_MAX]]
+                told += await self.endings.advance(claim, lane, some)
         except Gone:
             return []  # the next renewal says so
-        found = list[HandedOut]()
-        for edge, changed in zip(edges, told, strict=True):
-            if edge.key not in ready:
-                self.endings.over(claim, named(claim, lane, edge), edge, changed)
+        for (start, edge), changed in zip(edges, told, strict=True):
+            if start.key not in ready:
+                self.endings.over(claim, claim_of(claim, lane, start), edge, changed)
             if not isinstance(edge, AcknowledgeEdge):
                 continue
-            start, made = ready[edge.key]
             if changed.status is EdgeStatus.STOPPED:
                 await self._stopped(claim, lane, start, changed.facts)
             elif changed.status is EdgeStatus.DONE:
@@ -190,7 +210,8 @@ class Handing:
                 if waiters:
                     of = pair(start.key, start.id)
                     self.tell_waiters(lane, waiters, "started", of, b"")
-                found.append(made)
+                self.endings.telling.started(claim, lane, start)
+                found.append(ready[start.key])
         return found
 
     async def _stopped(self, claim: WorkerClaim, lane: int, start: Start, cause: str) -> None:
@@ -208,12 +229,8 @@ def claim_of(claim: WorkerClaim, lane: int, start: Start) -> JobClaim:
     return JobClaim(claim.id, lane, *of)
 
 
-def named(claim: WorkerClaim, lane: int, edge: Edge) -> JobClaim:
-    """Return the same, as far as an edge says it."""
-    return JobClaim(claim.id, lane, edge.key, edge.id, edge.handler, "job", edge.epoch, 1)
-
-
-def _start_of(key: str, record: Record) -> Start:
+def start_of(key: str, record: Record) -> Start:
+    """Return what was granted, of a job that runs."""
     return Start(
         key,
         record.id,

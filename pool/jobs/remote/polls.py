@@ -26,14 +26,14 @@ import attrs
 
 from pool.core.record import Start
 from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable
-from pool.jobs.context import Context, LaneState
+from pool.jobs.context import Context
+from pool.jobs.lane_tailers import READ_MAX, LaneBatch, LaneTailers
 from pool.jobs.remote.claims import WorkerClaim
 from pool.jobs.remote.leases import NAMES_MAX, LaneLease, Leases
 from pool.redis.commands.change import Pulled
 from pool.runtime.actor import Actor
-from pool.runtime.stream_tailer import FIRST, Brought, Fields, Reading, StreamTailer
+from pool.runtime.stream_tailer import Fields
 
-READ_MAX: Final = 1000  # entries of one stream in one read
 LINGER_S: Final = 30.0  # for so long a worker that does not poll here is followed
 GATHER_S: Final = 0.01  # in which new workers gather: a read that is blocked is ended for them
 CLOSE_S: Final = 2.0  # for polls to end when the node closes
@@ -41,19 +41,11 @@ _NEWS: Final = (b"message", b"intent")
 
 
 @attrs.frozen
-class _Read:
-    """Entries arrived in one lane."""
-
-    lane: int
-    batch: Brought[Reading]
-
-
-@attrs.frozen
 class _FollowDue:
     """Workers came that are not followed yet."""
 
 
-Message: TypeAlias = _Read | _FollowDue
+Message: TypeAlias = LaneBatch | _FollowDue
 
 
 @attrs.define(eq=False)
@@ -100,7 +92,7 @@ class OpenPolls(Actor[Message]):
     _places: list[dict[str, tuple[str, bool]]] = attrs.field(
         init=False, factory=list
     )  # by lane and stream: whose it is, and whether it is that of signals
-    _tailers: list[StreamTailer[Reading]] = attrs.field(init=False, factory=list)
+    _tailers: LaneTailers = attrs.field(init=False)
     _is_following: bool = attrs.field(init=False, default=False)
     _is_closing: bool = attrs.field(init=False, default=False)
     _empty: anyio.Event = attrs.field(init=False, factory=anyio.Event)
@@ -108,6 +100,10 @@ class OpenPolls(Actor[Message]):
     @leases.default
     def _(self) -> Leases:
         return Leases(self.context, self.spawn, lambda: self.state != "running" or self.is_crashed)
+
+    @_tailers.default
+    def _(self) -> LaneTailers:
+        return LaneTailers(name="remote", context=self.context, deliver=self.deliver)
 
     # --- for polls ----------------------------------------------------------------------------
 
@@ -190,8 +186,7 @@ class OpenPolls(Actor[Message]):
 
     async def aclose(self, budget_s: float) -> None:
         """Stop reading; twice is fine."""
-        for tailer in self._tailers:
-            await tailer.aclose(budget_s)
+        await self._tailers.aclose(budget_s)
 
     # --- the actor ----------------------------------------------------------------------------
 
@@ -199,8 +194,7 @@ class OpenPolls(Actor[Message]):
         self.leases.begin()
         self._is_following = False
         self._follow()
-        for tailer in self._tailers:
-            tailer.read_on()
+        self._tailers.read_on()
         self.spawn(self._renew_on)
 
     def ended(self, crash: BaseException | None) -> None:  # noqa: ARG002 - its base's signature
@@ -208,41 +202,30 @@ class OpenPolls(Actor[Message]):
 
     def handle(self, message: Message) -> None:
         match message:
-            case _Read(lane, batch):
-                tailer = self._tailers[lane]
-                for reading, entries in batch.told:
-                    if tailer.follows(reading):
-                        self._route(lane, reading.stream, entries)
-                self.context.loop.later(0.0, partial(tailer.taken, batch))
+            case LaneBatch():
+                self._tailers.route(message, self._route)
             case _FollowDue():
                 self._is_following = False
                 self._follow()
 
-    def _route(self, lane: int, stream: str, entries: Sequence[tuple[str, Fields]]) -> None:
+    def _route(self, lane: int, stream: str, entries: Sequence[tuple[str, Fields]]) -> bool:
         worker_id, is_signals = self._places[lane].get(stream, ("", False))
         desk = self._desks.get(worker_id)
         if desk is None:
-            return  # whoever polls next looks at what stands there
+            return False  # whoever polls next looks at what stands there
         if not is_signals:
             found = (Start.parse(entry_id, fields) for entry_id, fields in entries)
             desk.bring(lane, [start for start in found if start is not None])
-            if desk.came:
-                desk.bell.set()
-            return
-        self._trim(stream, entries[-1][0])
-        if any(
-            fields.get("t") in _NEWS and fields.get("k", b"").decode(errors="replace") in desk.keys
-            for _, fields in entries
-        ):
+            is_news = desk.came > 0
+        else:
+            is_news = any(
+                fields.get("t") in _NEWS
+                and fields.get("k", b"").decode(errors="replace") in desk.keys
+                for _, fields in entries
+            )
+        if is_news:
             desk.bell.set()
-
-    def _trim(self, stream: str, last: str) -> None:
-        ms, _, number = last.partition("-")
-        try:
-            behind = f"{ms}-{int(number) + 1}"
-            self.context.pipeline.send(("XTRIM", stream, "MINID", behind), lambda _: None)
-        except PoolError:
-            return  # the next one trims further
+        return is_signals
 
     # --- whose streams are read ---------------------------------------------------------------
 
@@ -258,34 +241,9 @@ class OpenPolls(Actor[Message]):
                 if claim.lanes[state.number]:
                     places[names.stream(claim.name)] = claim.id, False
                     places[names.signal(claim.name)] = claim.id, True
-            while len(self._tailers) <= state.number:
-                self._tailers.append(self._new_tailer(self.context.lanes[len(self._tailers)]))
-            tailer = self._tailers[state.number]
-            known = tailer.readings
-            if known.keys() == places.keys():
-                continue
-            readings = [known.get(name) or Reading(name, FIRST) for name in places]
-            tailer.follow(readings, at_once=not places.keys() <= known.keys())
-            if not tailer.is_started:
-                tailer.start()
-
-    def _new_tailer(self, state: LaneState) -> StreamTailer[Reading]:
-        context, lane = self.context, state.number
-        return StreamTailer(
-            name=f"pool-remote-{lane}",
-            io=context.io,
-            url=context.url.at(state.lane.names.prefix),
-            timing=context.timing_now,
-            count=READ_MAX,
-            on_batch=lambda batch: self.deliver(_Read(lane, batch)),
-            on_trouble=partial(self._on_trouble, lane),
-            care=context.supervisor,
-        )
-
-    def _on_trouble(self, lane: int, error: PoolError, _: int) -> None:
-        # An absent server is the keep-alive's to tell.
-        if not isinstance(error, StoreUnavailable):
-            self.context.trouble("listen", lane, error)
+            known = self._tailers.readings(state).keys()
+            if known != places.keys():
+                self._tailers.follow(state, places, at_once=not places.keys() <= known)
 
     # --- the period ---------------------------------------------------------------------------
 

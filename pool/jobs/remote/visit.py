@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -29,13 +30,13 @@ from pool.jobs.context import Context
 from pool.jobs.quarantine import quarantine
 from pool.jobs.remote.claims import Beat, JobClaim, Lost, Message, ToStop, WorkerClaim
 from pool.jobs.remote.ending import BATCH_MAX, Endings
+from pool.jobs.remote.handing import claim_of
 from pool.jobs.remote.leases import LaneLease, Leases
 from pool.jobs.trials import LIVED_S
 from pool.redis.commands.change import EdgeStatus
 from pool.redis.commands.edges import (
     AcknowledgeEdge,
     Edge,
-    GrantEdge,
     LimitEdge,
     NoteEdge,
     OverEdge,
@@ -366,18 +367,11 @@ class Visit:
             StoreUnavailable, StoreFault: Some of it may be done.
         """
         for lane in list(self.said):
-            edges = [self._given(start) for start in self.starts[lane].values()]
+            jobs = [claim_of(self.claim, lane, start) for start in self.starts[lane].values()]
             self.starts[lane].clear()
-            while edges:
-                try:
-                    await self.endings.advance(self.claim, lane, edges[:BATCH_MAX])
-                except (Gone, StoreLost):
-                    break  # the next renewal says so
-                edges = edges[BATCH_MAX:]
-
-    def _given(self, start: Start) -> Edge:
-        ttl_ms = self.endings.released_ttl_ms
-        return GrantEdge(start.key, start.epoch, start.id, ttl_ms, start.handler)
+            items = [(job, self.endings.given_back(job)) for job in jobs]
+            with suppress(Gone, StoreLost):  # the next renewal says so
+                await self.endings.give_back(self.claim, lane, items)
 
 
 def _value(payload: bytes) -> object:

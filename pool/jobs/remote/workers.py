@@ -89,8 +89,8 @@ from pool.jobs.remote.claims import (
     Registration,
     WorkerClaim,
 )
-from pool.jobs.remote.ending import BATCH_MAX, Endings
-from pool.jobs.remote.handing import REPLY_BYTES_MAX, Handing
+from pool.jobs.remote.ending import Endings
+from pool.jobs.remote.handing import Handing, Room, claim_of, start_of
 from pool.jobs.remote.moving import Moving
 from pool.jobs.remote.polls import Desk, OpenPolls
 from pool.jobs.remote.visit import Visit
@@ -100,7 +100,6 @@ from pool.maps.deltas import Delete, Set
 from pool.maps.replica import Replica
 from pool.names import check_handler, check_label, lane_of
 from pool.redis.commands.calls import Target
-from pool.redis.commands.edges import Edge, GrantEdge
 from pool.redis.commands.member import Left, Registered
 
 WAIT_MAX_S: Final = 30.0  # for which a poll waits
@@ -277,23 +276,17 @@ class RemoteWorkers:
                 await visit.renew(0, finds_all=True)
             except (WorkerGone, StoreLost):
                 return released
-            edges = list[Edge]()
-            for start in visit.starts[lane].values():
-                edges.append(self._back(start.key, start.epoch, start.id, start.handler, ""))
+            mine = [(claim_of(claim, lane, each), "") for each in visit.starts[lane].values()]
             for key, record in visit.forgotten[lane]:
-                edges.append(self._back(key, record.epoch, record.id, record.handler, "f"))
-            while edges:
-                told = await self._endings.advance(claim, lane, edges[:BATCH_MAX])
-                edges, released = edges[BATCH_MAX:], released + len(told)
+                mine.append((claim_of(claim, lane, start_of(key, record)), "f"))
+            items = [(job, self._endings.given_back(job, mark)) for job, mark in mine]
+            released += await self._endings.give_back(claim, lane, items)
             told_left: list[Left] = await self.context.pipeline.call(
                 state.lane.leave([claim.target]), repeatable=True
             )
             if told_left[0].in_peace or not told_left[0].keys:
                 break
         return released
-
-    def _back(self, key: str, epoch: int, job_id: str, handler: str, mark: str) -> Edge:
-        return GrantEdge(key, epoch, job_id, self._endings.released_ttl_ms, handler, mark=mark)
 
     # --- polls and beats ----------------------------------------------------------------------
 
@@ -369,30 +362,32 @@ class RemoteWorkers:
         if not self.waiting.is_latest(desk):
             return []  # whoever took over closes it, and hands them out
         for lane, starts in desk.starts.items():
+            known = {key for key, _ in visit.forgotten[lane]}  # acknowledged, though it came late
             if lane in visit.said:
-                visit.starts[lane] |= starts
+                visit.starts[lane] |= {key: starts[key] for key in starts.keys() - known}
         if any(desk.takes.values()):
             desk.is_closing = True
             await self._close(visit)
-        jobs = await self._hand_again(visit, desk.wants)
-        jobs += await self._hand_out(visit, desk.wants - len(jobs))
+        room = Room()
+        jobs = await self._hand_again(visit, desk.wants, room)
+        jobs += await self._hand_out(visit, desk.wants - len(jobs), room)
         await visit.give_back()
         return jobs
 
-    async def _hand_again(self, visit: Visit, wants: int) -> list[HandedOut]:
+    async def _hand_again(self, visit: Visit, wants: int, room: Room) -> list[HandedOut]:
         jobs = list[HandedOut]()
         for lane in list(visit.said):
             some = visit.forgotten[lane][: max(0, wants - len(jobs))]
-            jobs += await self._handing.again(visit.claim, lane, some, REPLY_BYTES_MAX)
+            jobs += await self._handing.again(visit.claim, lane, some, room)
         return jobs
 
-    async def _hand_out(self, visit: Visit, wants: int) -> list[HandedOut]:
+    async def _hand_out(self, visit: Visit, wants: int, room: Room) -> list[HandedOut]:
         jobs, chosen = list[HandedOut](), defaultdict[int, list[Start]](list)
         for lane, start in self._startable(visit)[: max(0, wants)]:
             chosen[lane].append(start)
             del visit.starts[lane][start.key]
         for lane, starts in chosen.items():
-            jobs += await self._handing.hand_out(visit.claim, lane, starts, REPLY_BYTES_MAX)
+            jobs += await self._handing.hand_out(visit.claim, lane, starts, room)
         return jobs
 
     def _startable(self, visit: Visit) -> list[tuple[int, Start]]:
@@ -518,29 +513,21 @@ class RemoteWorkers:
                 records |= await self._endings.records(claim, lane, keys)
             except PoolError:
                 continue  # what is said next is told why
-        ended = await self._endings.made(
+        now_s, failed = self.context.io.clock(), self._endings.failed
+        made = (
             (
-                (
-                    each.job,
-                    partial(
-                        self._endings.failed,
-                        claim,
-                        each,
-                        records.get(each.job.key),
-                        self._now_ms(each.job.lane),
-                    ),
-                )
-                for each in items
-            ),
-            claim,
+                each.job,
+                partial(
+                    failed,
+                    claim,
+                    each,
+                    records.get(each.job.key),
+                    self.context.lanes[each.job.lane].now_ms(now_s),
+                ),
+            )
+            for each in items
         )
-        stopped = {key for key, record in records.items() if record.intent.startswith("s")}
-        return [
-            attrs.evolve(each, outcome="cancelled", in_s=0.0)
-            if each.outcome == "retried" and each.job.key in stopped
-            else each
-            for each in ended
-        ]
+        return await self._endings.made(made, claim)
 
     async def release(
         self, claim: WorkerClaim, items: Sequence[tuple[JobClaim, Any]]
@@ -613,10 +600,6 @@ class RemoteWorkers:
     @property
     def _heartbeat_s(self) -> float:
         return self.context.timing.renew_s
-
-    def _now_ms(self, lane: int) -> float:
-        state = self.context.lanes[lane]
-        return state.server_ms + 1000 * (self.context.io.clock() - state.server_at_s)
 
     def _standing(self, claim: WorkerClaim) -> tuple[bool, bool]:
         """Say whether a worker is to drain, and whether it is cordoned."""

@@ -35,8 +35,7 @@ def end_of(edge: Edge) -> JobEnd:
 
 def waited_s(context: Context, run: Run) -> float:
     """Return how long a job waited until its start, or until now, in pool time."""
-    state, began_s = context.lanes[run.lane], run.began_s or context.io.clock()
-    began_ms = state.server_ms + 1000 * (began_s - state.server_at_s)
+    began_ms = context.lanes[run.lane].now_ms(run.began_s or context.io.clock())
     return round(max(0.0, began_ms - run.start.accepted / 1000) / 1000, 3)
 
 

@@ -10,6 +10,7 @@ import argparse
 import getpass
 import socket
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import anyio
 import attrs
@@ -21,7 +22,10 @@ from pool.jobs.client.pausing import CordonReport, Operator, PauseReport, named
 from pool.names import Control, check_pool
 from pool.ops import inspect
 from pool.ops.cli.asking import reachable, tell
+from pool.ops.why import resume_command
 from pool.redis.url import Url
+
+_OTHERS_SHOWN: Final = 5
 
 
 @attrs.frozen(kw_only=True)
@@ -33,6 +37,7 @@ class PauseDone:
     lanes: int
     missed: Mapping[int, str]  # by lane, why it was not reached
     is_overtaken: bool = False  # somebody decided otherwise meanwhile, and that counts
+    others: tuple[Pause, ...] = ()  # beside what was resumed, and may keep some of its jobs
 
 
 @attrs.frozen(kw_only=True)
@@ -95,6 +100,7 @@ def _shape(told: PauseReport | CordonReport) -> PauseDone | CordonDone:
             lanes=told.lanes,
             missed=told.missed,
             is_overtaken=told.is_overtaken,
+            others=told.others,
         )
     return CordonDone(
         cordon=told.cordon, workers=told.workers, unheard=told.unheard, kept=told.kept
@@ -123,6 +129,10 @@ def _lines(command: str, told: PauseReport | CordonReport) -> Iterator[str]:
         yield from (f"! lane {n} was not reached: {why}" for n, why in told.missed.items())
         if told.missed:
             yield "! run it again"
+        for other in told.others[:_OTHERS_SHOWN]:
+            yield f"{other} stays paused: run {resume_command(other)}"
+        if len(told.others) > _OTHERS_SHOWN:
+            yield f"... and {len(told.others) - _OTHERS_SHOWN} more, which `pool status` shows"
         return
     heard = f"{len(told.workers) - len(told.unheard)} workers have heard it"
     if told.kept is not None:

@@ -135,12 +135,15 @@ class ScheduleStates:
 class PausingTold:
     """What became of pausing or resuming; `missed` names the lanes that were not reached, and why.
 
-    Send it again if there are any.
+    Send it again if there are any.  `is_overtaken`: somebody has decided otherwise meanwhile, and
+    that counts.  `others` stand beside what was resumed, and may keep some of its jobs.
     """
 
     pause: Pause
     lanes: int
     missed: dict[str, str]
+    is_overtaken: bool
+    others: tuple[Pause, ...]
 
 
 @attrs.frozen(kw_only=True)

@@ -103,7 +103,13 @@ async def asked_for(asked: WebRequest) -> AskedTold:
 
 def _paused(report: PauseReport) -> PausingTold:
     missed = {str(lane): text for lane, text in report.missed.items()}
-    return PausingTold(pause=report.pause, lanes=report.lanes, missed=missed)
+    return PausingTold(
+        pause=report.pause,
+        lanes=report.lanes,
+        missed=missed,
+        is_overtaken=report.is_overtaken,
+        others=report.others,
+    )
 
 
 async def cordon(asked: WebRequest) -> CordonTold:
