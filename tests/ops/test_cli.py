@@ -350,9 +350,10 @@ def test_url_and_pool_come_from_the_environment(
 ) -> None:
     monkeypatch.setenv("POOL_URL", pool_url)
     monkeypatch.setenv("POOL_NAME", pool_name)
-    assert main(["status", "--json"]) == FINDING
-    status = json.loads(capsys.readouterr().out)
-    assert (status["ok"], status["pool"], status["nodes"]) == (False, pool_name, [])
+    for words in (["status"], ["nodes"], ["doctor"], ["schedules", "list"]):
+        assert main([*words, "--json"]) == USAGE, "nobody has ever founded it"
+        told = json.loads(capsys.readouterr().out)
+        assert f"this server has no pool '{pool_name}'" in told["error"]["told"]
 
 
 # --- status ---------------------------------------------------------------------------------
