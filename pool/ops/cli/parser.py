@@ -322,6 +322,7 @@ def _add_parked(commands: _Commands) -> None:
         if or_all:
             command.add_argument("--all", action="store_true", help="all that match, and not one")
             command.add_argument("--dry-run", action="store_true", help="only count them")
+            command.add_argument("--yes", action="store_true", help="with --all: do it")
             add_filters(command)
 
     listing = verb("list", "show a page of dead letters")
@@ -336,9 +337,7 @@ def _add_parked(commands: _Commands) -> None:
     add_job(edit)
     edit.add_argument("--args", metavar="JSON", help="a list; left out: those there are stay")
     edit.add_argument("--kwargs", metavar="JSON", help="an object; left out: likewise")
-    discard = verb("discard", "throw dead letters away")
-    add_job(discard, or_all=True)
-    discard.add_argument("--yes", action="store_true", help="with --all: do it")
+    add_job(verb("discard", "throw dead letters away"), or_all=True)
 
 
 def _add_schedules(commands: _Commands) -> None:
