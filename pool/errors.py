@@ -277,7 +277,7 @@ class UnknownHandler(UsageError):
     """
 
     code: ClassVar[str] = "POOLUNKNOWN"
-    hint: ClassVar[str] = "check the name, start a worker first, or pass allow_unknown=True"
+    hint: ClassVar[str] = "check the name, start a worker first, or say allow_unknown"
 
     handler: str
     close_matches: tuple[str, ...] = ()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import json
 import os
 import sys
 import threading
@@ -23,6 +22,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Any, ClassVar, Final
+
+from benchmarks.peers.protocol import channel
 
 MEMBER: Final = "member"  # what a handler notes that is one of many,
 AFTER: Final = "after"  # and what comes when all of them have ended
@@ -123,15 +124,7 @@ def _listen(asked: Iterable[dict[str, Any]], answer: Callable[[Any], None]) -> N
 def main(flow: type[Flow]) -> None:
     """Run `MODULE ROLE URL PART COUNT`."""
     role, url, part, count = sys.argv[1:]
-    # What a library prints goes to standard error.
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def answer(told: Any) -> None:
-        channel.write(json.dumps(told) + "\n")
-        channel.flush()
-
-    asked = (json.loads(line) for line in iter(sys.stdin.readline, ""))
+    asked, answer = channel()
     if role == "facts":
         answer(flow.facts())
         return

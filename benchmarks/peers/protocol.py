@@ -350,18 +350,23 @@ def _listen(asked: Iterable[dict[str, Any]], answer: Callable[[Any], None]) -> N
     os._exit(0)
 
 
-def main(adapter: type[Adapter]) -> None:
-    """Run `MODULE ROLE URL SETTING SLOTS`."""
-    role, url, setting, slots = sys.argv[1:]
+def channel() -> tuple[Iterable[dict[str, Any]], Callable[[Any], None]]:
+    """Return the lines that the driver sends, and what answers it."""
     # What a library prints goes to standard error.
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
     def answer(told: Any) -> None:
-        channel.write(json.dumps(told) + "\n")
-        channel.flush()
+        lines.write(json.dumps(told) + "\n")
+        lines.flush()
 
-    asked = (json.loads(line) for line in iter(sys.stdin.readline, ""))
+    return (json.loads(line) for line in iter(sys.stdin.readline, "")), answer
+
+
+def main(adapter: type[Adapter]) -> None:
+    """Run `MODULE ROLE URL SETTING SLOTS`."""
+    role, url, setting, slots = sys.argv[1:]
+    asked, answer = channel()
     if role == "facts":
         answer(adapter.facts())
         return

@@ -117,6 +117,7 @@ async def dispatch(
     *,
     delay_s: float = 0.0,
     job_id: str | None = None,
+    allow_unknown: bool = False,
     wait_s: float | None = None,
 ) -> Dispatched:
     """Dispatch a job, and wait for its result if that is asked for.
@@ -124,7 +125,7 @@ async def dispatch(
     Raises:
         PoolError: As `Node.dispatch` and `JobRef.result` say.
     """
-    dispatching = node.options(delay_s=delay_s, job_id=job_id)
+    dispatching = node.options(delay_s=delay_s, job_id=job_id, allow_unknown=allow_unknown)
     ref = await dispatching.dispatch(handler, key, *args, **(kwargs or {}))
     told = Dispatched(pool=node.pool, handler=handler, key=key, job_id=ref.job_id)
     if wait_s is None:

@@ -58,7 +58,10 @@ class WorkerRow:
 
 @attrs.frozen(kw_only=True)
 class NodeRow:
-    """A node; one without workers is a client.  `down` parts of it have crashed and do not run."""
+    """A node; one without workers is a client.  `down` parts of it have crashed and do not run.
+
+    `standing` is as of a worker; cordoned, or draining, if all its workers are.
+    """
 
     id: str
     host: str
@@ -173,12 +176,16 @@ def put_together(
     )
 
 
-def _standing(lanes: Sequence[KeyOwner], *, is_node: bool = False) -> str:
-    if not lanes:
-        return "gone"
-    worst = max((each.standing for each in lanes), key=_ORDER.index)
-    # A node takes no jobs itself: its workers do.
-    return "live" if is_node and worst == "closed" else worst
+def _standing(lanes: Sequence[KeyOwner]) -> str:
+    return max((each.standing for each in lanes), key=_ORDER.index, default="gone")
+
+
+def _of_node(standing: str, workers: Sequence[WorkerRow]) -> str:
+    """Return how a node stands: it takes no jobs itself, and a cordon shows at its workers."""
+    if standing not in ("live", "closed"):
+        return standing
+    best = min((each.standing for each in workers), key=_ORDER.index, default="live")
+    return best if best in ("cordoned", "draining") else "live"
 
 
 def _lease_s(lanes: Sequence[KeyOwner]) -> float | None:
@@ -214,7 +221,7 @@ def _node(node: str, lanes: Sequence[KeyOwner], workers: Sequence[WorkerRow]) ->
         host=first.host if first else "",
         pid=first.pid if first else 0,
         version=first.version if first else "",
-        standing=_standing(lanes, is_node=True),
+        standing=_of_node(_standing(lanes), workers),
         down=max((each.ails.down for each in lanes), default=0),
         workers=len(workers),
         running=sum(each.running for each in workers),
@@ -225,12 +232,13 @@ def _node(node: str, lanes: Sequence[KeyOwner], workers: Sequence[WorkerRow]) ->
 
 def _remote(workers: Sequence[WorkerRow]) -> NodeRow:
     """Return what stands for all workers that poll: they are in no node's process."""
+    standing = "live" if any(each.standing in _HERE for each in workers) else "gone"
     return NodeRow(
         id=REMOTE,
         host="",
         pid=0,
         version="",
-        standing="live" if any(each.standing in _HERE for each in workers) else "gone",
+        standing=_of_node(standing, workers),
         down=0,
         workers=len(workers),
         running=sum(each.running for each in workers),

@@ -580,7 +580,8 @@ async def test_where_all_are_cordoned_jobs_wait_for_the_first_that_is_not(
     """At once when it is uncordoned; a worker that is added to a cordoned node is, too."""
     node = await fleet.node(handlers(diary), lease_ttl_s=150.0)
     await node.cordon(node.id)
-    await node.add_worker(handlers(diary))
+    added = await node.add_worker(handlers(diary))
+    await fleet.seen(MemberCordoned, worker=added.id, drains=False)
     ref = await node.dispatch("note", "k")
     status = await ref.status()
     assert status.state == "unassigned"
@@ -627,6 +628,7 @@ async def test_a_node_is_drained_from_afar(fleet: Fleet, diary: Diary) -> None:
         await first.wait_drained()
     await diary.has("serves", "s", times=2)
     await fleet.knows(second, 1)
+    assert len(fleet.all_seen(MemberCordoned, drains=True)) == 1, "each look at the map told it"
     with pytest.raises(InvalidOption):
         await second.uncordon(first.id)
     await fleet.leave(first)
@@ -641,8 +643,11 @@ async def _nobody(node: Node) -> bool:
 async def test_a_worker_is_drained_and_its_node_stays(fleet: Fleet, diary: Diary) -> None:
     node = await fleet.node(handlers(diary))
     added = await node.add_worker(handlers(diary))
+    assert (await node.cordon(added.id)).is_complete
     assert (await node.drain_member(added.id)).is_complete
     await fleet.knows(node, 1)
+    told = fleet.all_seen(MemberCordoned, worker=added.id)
+    assert [each.drains for each in told] == [False, True]
     assert await (await node.dispatch("note", "k")).result(timeout_s=30.0) == "k"
     assert node.state == "open"
 

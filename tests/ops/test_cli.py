@@ -350,9 +350,10 @@ def test_url_and_pool_come_from_the_environment(
 ) -> None:
     monkeypatch.setenv("POOL_URL", pool_url)
     monkeypatch.setenv("POOL_NAME", pool_name)
-    assert main(["status", "--json"]) == FINDING
-    status = json.loads(capsys.readouterr().out)
-    assert (status["ok"], status["pool"], status["nodes"]) == (False, pool_name, [])
+    for words in (["status"], ["nodes"], ["doctor"], ["schedules", "list"]):
+        assert main([*words, "--json"]) == USAGE, "nobody has ever founded it"
+        told = json.loads(capsys.readouterr().out)
+        assert f"this server has no pool '{pool_name}'" in told["error"]["told"]
 
 
 # --- status ---------------------------------------------------------------------------------
@@ -538,7 +539,11 @@ async def test_dead_letters_are_listed_mended_replayed_and_discarded(
         assert await (await node.job("k1", anew)).result(timeout_s=WAIT_S) == 7
         assert (await told("discard", "--all", "--prefix", "k2", "--dry-run"))["count"] == 1
         assert (await told("discard", "k2", refs[2].job_id))["count"] == 1
-        assert (await told("replay", "--all"))["count"] == 1
+        for verb in ("replay", "discard"):
+            words = ["parked", verb, "--all", *where]
+            assert await anyio.to_thread.run_sync(main, words) == USAGE
+            assert f"1 letters match: say --yes to {verb} them" in capsys.readouterr().err
+        assert (await told("replay", "--all", "--yes"))["count"] == 1
         one = (
             ["k", "i", "--dry-run"],
             ["k", "i", "--older-than", "5"],

@@ -76,6 +76,12 @@ async def test_operators_pause_close_and_drain_from_the_command_line(
         assert cordoned["cordon"]["reason"] == "a look"
         assert f"cordoned  {node.id}, by " in await said("status")
         assert " cordoned " in await said("workers")
+        again = await said("cordon", node.id, "--reason", "another look")
+        assert ": a look; that stays" in again
+        assert "that stays" not in await said("cordon", node.id, "--reason", "a look")
+        for who in ("nodes", "workers"):
+            [row] = (await told(who, "--standing", "cordoned"))[who]
+            assert node.id in (row["id"], row.get("node"))
         assert "takes jobs: 1 workers" in await said("uncordon", node.id)
         await said("cordon", "n0x0", code=FINDING)
         await said("cordon", node.id, "--timeout", "nan", code=USAGE)

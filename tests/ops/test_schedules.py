@@ -56,10 +56,13 @@ async def test_schedules_are_seen_and_changed_from_the_command_line(
         assert "every 3600 s" in await said("list", "--prefix", "of")
         shown = await told("show", "nightly", "--next", "3")
         assert shown["schedule"]["args"] == [7]
-        assert len(shown["next"]) == 3
+        assert shown["schedule"]["when"]["cron"] == "0 3 * * *"
+        assert len(shown["schedule"]["next_times"]) == 3
         assert "arguments  (7,) {}" in await said("show", "nightly")
         assert "nightly is paused" in await said("pause", "nightly")
-        assert "  paused  " in await said("show", "nightly")
+        text = await said("show", "nightly")
+        assert "  paused  " in text
+        assert "next" not in text, "those that were are over before it is resumed"
         made = await told("trigger", "nightly")
         ref = await node.job("k", made["job_id"])
         assert await ref.result(timeout_s=30) == 7

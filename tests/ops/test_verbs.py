@@ -333,6 +333,29 @@ async def test_no_more_are_stopped_than_were_counted(stage: Stage) -> None:
     assert await stage.node.count() == 4
 
 
+async def test_a_handler_that_nobody_has_had_is_refused_and_can_be_allowed(stage: Stage) -> None:
+    """The hint names what the command line has, too."""
+    problem = await stage.told("dispatch", "nobody", "k", code=USAGE)
+    assert "POOLUNKNOWN" in problem
+    assert "allow_unknown" in problem
+    assert (await stage.json("dispatch", "nobody", "k", "--allow-unknown"))["state"] == "accepted"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dispatch", "h", "--", "--"],
+        ["why", "--", "--"],
+        ["job", "--", "--", "id"],
+        ["stop", "--", "--"],
+        ["notify", "--", "--", "1"],
+        ["parked", "show", "--", "--", "id"],
+    ],
+)
+def test_a_key_may_be_called_as_what_ends_the_options(words: list[str]) -> None:
+    assert make(is_whole=False).parse_args(words).key == "--"
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

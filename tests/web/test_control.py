@@ -174,7 +174,8 @@ async def test_a_schedule_is_made_shown_paused_triggered_and_removed(fleet: Flee
         told = await gate.get(at, params={"next": 3})
         assert len(told["next_times"]) == 3
         await gate.post(f"{at}/pause")
-        assert (await gate.get(at))["is_paused"]
+        told = await gate.get(at)
+        assert (told["is_paused"], told["next_times"]) == (True, [])
         await gate.post(f"{at}/resume")
         job = await gate.post(f"{at}/trigger", status=201)
         assert (await gate.result("n", job["job_id"]))["result"] == 7
@@ -205,7 +206,10 @@ async def test_a_pool_is_paused_and_a_node_drained_in_the_name_of_who_asked(flee
         told = await gate.post(f"/v1/workers/{worker['id']}/cordon", {"reason": "r"})
         assert told["workers"] == [worker["id"]]
         assert told["unheard"] == []
-        await gate.post(f"/v1/workers/{worker['id']}/uncordon")
+        await gate.post(f"/v1/nodes/{node['id']}/cordon")
+        told = await gate.post(f"/v1/workers/{worker['id']}/uncordon")
+        assert told["kept"]["id"] == node["id"], "it takes no jobs for all that"
+        await gate.post(f"/v1/nodes/{node['id']}/uncordon")
         await gate.post(f"/v1/nodes/{node['id']}/drain")
         with anyio.fail_after(PATIENCE_S):
             await gate.node.wait_drained()

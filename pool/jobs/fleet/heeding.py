@@ -176,6 +176,8 @@ class Heeding:
         """Have a worker that comes to a cordoned node begin so; it is not known to anybody yet."""
         cordon = self.context.roster.asked.cordon_of(self.context.node_id)
         worker.is_cordoned = worker.has_closed = cordon is not None
+        if cordon is not None:
+            self._tell_cordon(worker, cordon)
 
     async def forget(self, replica: Replica, ids: Sequence[str]) -> None:
         """Take away what was asked of us, who leave."""
@@ -205,10 +207,9 @@ class Heeding:
         for worker in self.workers.values():
             cordon = asked.cordon_of(worker.id, node_id)
             is_new = worker.is_cordoned != (cordon is not None)
-            if cordon is not None and (is_new or cordon.is_drain) and not worker.is_draining:
-                drains, by, reason = cordon.is_drain, cordon.by, cordon.reason
-                told = MemberCordoned(worker=worker.id, drains=drains, by=by, reason=reason)
-                self.context.emit(told)
+            is_told = not is_new and cordon is not None and cordon.is_drain == worker.is_sent_off
+            if cordon is not None and not (is_told or worker.is_draining):
+                self._tell_cordon(worker, cordon)
             if is_new:
                 worker.is_cordoned, worker.has_closed = cordon is not None, False
                 changed.append(worker)
@@ -224,6 +225,11 @@ class Heeding:
         own = asked.cordon_of(node_id)
         if own is not None and own.is_drain:
             self.on_drain()
+
+    def _tell_cordon(self, worker: Worker, cordon: Cordon) -> None:
+        worker.is_sent_off, by, reason = cordon.is_drain, cordon.by, cordon.reason
+        told = MemberCordoned(worker=worker.id, drains=cordon.is_drain, by=by, reason=reason)
+        self.context.emit(told)
 
     async def _close(self) -> None:
         """Announce the cordons once each lane knows of them; of the latest state, whoever asked."""

@@ -213,6 +213,7 @@ class Worker(Actor[Told]):
     is_draining: bool = attrs.field(init=False, default=False)
     is_cordoned: bool = attrs.field(init=False, default=False)  # by an operator ...
     has_closed: bool = attrs.field(init=False, default=False)  # ... and each lane knows
+    is_sent_off: bool = attrs.field(init=False, default=False)  # by an operator: to drain
     runs: dict[str, Run] = attrs.field(init=False, factory=dict)
     _by_lane: dict[int, dict[str, Run]] = attrs.field(
         init=False, factory=partial(defaultdict, dict)

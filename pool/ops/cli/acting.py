@@ -56,6 +56,7 @@ def _dispatch(args: argparse.Namespace) -> int:
             named,
             delay_s=args.delay,
             job_id=args.id,
+            allow_unknown=args.allow_unknown,
             wait_s=args.wait,
         )
 

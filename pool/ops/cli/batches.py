@@ -8,18 +8,17 @@ from __future__ import annotations
 import argparse
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
-import anyio
 import attrs
 
 from pool.core.batches import ENDS
 from pool.jobs.client.batch_ref import BatchStatus
 from pool.jobs.node import Node
-from pool.names import check_batch, check_pool
-from pool.ops.cli.asking import VerbSaid, check_there, reachable, tell
+from pool.names import check_batch
+from pool.ops.cli.asking import VerbSaid, act, tell
 from pool.ops.terminal import redraw, write
-from pool.redis.url import Url
 
 
 @attrs.frozen(kw_only=True)
@@ -45,33 +44,29 @@ _BAR: Final = 30  # characters
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool batches`: 0, or 1 if a batch that was waited for is not done."""
-    check_pool(args.pool)
     if args.verb != "list":
         check_batch(args.id)
-    with reachable(args.url) as url:
-        said = anyio.run(_run, args, url)
+    said = act(args, partial(_run, args))
     return tell(args, said.shape, said.lines, ok=said.is_done)
 
 
-async def _run(args: argparse.Namespace, url: Url) -> VerbSaid:
-    await check_there(args.pool, url)
-    async with Node(args.pool, url.credentials.text, observers=()) as node:
-        if args.verb == "list":
-            found = await node.batches.list(newest=args.newest)
-            lines = [*map(_line, found), f"{len(found)} batches"]
-            return VerbSaid(BatchesTold(pool=args.pool, batches=tuple(found)), lines)
-        ref = node.batches.get(args.id)
-        if args.verb == "cancel":
-            await ref.cancel(args.cause)
-        if not args.wait:
-            status = await ref.status()
-            return VerbSaid(BatchTold(pool=args.pool, batch=status), _lines(status))
-        is_seen = sys.stderr.isatty() and not args.json
-        status = await ref.wait(on_progress=_draw if is_seen else None)
-        if is_seen:
-            write([""], sys.stderr)
-        is_done = status.state == "done"
-        return VerbSaid(BatchTold(pool=args.pool, batch=status), _lines(status), is_done)
+async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
+    if args.verb == "list":
+        found = await node.batches.list(newest=args.newest)
+        lines = [*map(_line, found), f"{len(found)} batches"]
+        return VerbSaid(BatchesTold(pool=args.pool, batches=tuple(found)), lines)
+    ref = node.batches.get(args.id)
+    if args.verb == "cancel":
+        await ref.cancel(args.cause)
+    if not args.wait:
+        status = await ref.status()
+        return VerbSaid(BatchTold(pool=args.pool, batch=status), _lines(status))
+    is_seen = sys.stderr.isatty() and not args.json
+    status = await ref.wait(on_progress=_draw if is_seen else None)
+    if is_seen:
+        write([""], sys.stderr)
+    is_done = status.state == "done"
+    return VerbSaid(BatchTold(pool=args.pool, batch=status), _lines(status), is_done)
 
 
 def _draw(status: BatchStatus) -> None:

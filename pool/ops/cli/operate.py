@@ -16,7 +16,7 @@ import anyio
 import attrs
 
 from pool import checks
-from pool.core.pauses import Cordon, Pause
+from pool.core.pauses import REASON_MAX, Cordon, Pause
 from pool.errors import ConfigError
 from pool.jobs.client.pausing import CordonReport, Operator, PauseReport, named
 from pool.names import Control, check_pool
@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
         checks.seconds("timeout", args.timeout)
     with reachable(args.url) as url:
         told = anyio.run(_run, args, url)
-    lines, is_done = _lines(args.command, told), told.is_complete
-    return tell(args, _shape(told), lines, ok=is_done)
+    lines = [*_lines(args.command, told), *_as_before(getattr(args, "reason", None), told)]
+    return tell(args, _shape(told), lines, ok=told.is_complete)
 
 
 async def _run(args: argparse.Namespace, url: Url) -> PauseReport | CordonReport:
@@ -113,6 +113,13 @@ def _whoami() -> str:
     except (KeyError, OSError, ImportError):  # a container's user need not have a name
         user = "somebody"
     return f"{user}@{socket.gethostname()}"
+
+
+def _as_before(reason: str | None, told: PauseReport | CordonReport) -> Iterator[str]:
+    """Yield what goes on standing there where another reason was given."""
+    stands = told.pause if isinstance(told, PauseReport) else told.cordon
+    if reason and told.is_complete and stands.reason != reason[:REASON_MAX]:
+        yield f"it was so before, by {stands.by}: {stands.reason or 'no reason'}; that stays"
 
 
 def _lines(command: str, told: PauseReport | CordonReport) -> Iterator[str]:

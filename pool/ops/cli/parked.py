@@ -12,15 +12,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-import anyio
 import attrs
 
 from pool.errors import ConfigError
 from pool.jobs.client.parked import DeadLetters, ManyReplayed, ParkedJob
 from pool.jobs.node import Node
-from pool.names import check_pool
-from pool.ops.cli.asking import VerbSaid, check_there, reachable, tell
-from pool.redis.url import Url
+from pool.ops.cli.asking import VerbSaid, act, tell
 
 T = TypeVar("T")
 
@@ -71,15 +68,13 @@ class _Edited:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool parked`: 0, or 1 if some were refused."""
-    check_pool(args.pool)
     if args.verb in ("replay", "discard") and args.all == (args.id is not None):
         raise ConfigError(setting=args.verb, problem="give KEY and ID, or --all")
     if args.verb in ("replay", "discard") and not args.all and (words := _of_all(args)):
         problem = f"{' and '.join(words)} can only stand beside --all: KEY and ID name one letter"
         raise ConfigError(setting=args.verb, problem=problem)
     edited = _edited(args) if args.verb == "edit" else None
-    with reachable(args.url) as url:
-        said = anyio.run(_run, args, url, edited)
+    said = act(args, partial(_run, args, edited))
     return tell(args, said.shape, said.lines, ok=said.is_done)
 
 
@@ -124,55 +119,53 @@ async def _edit(parked: DeadLetters, args: argparse.Namespace, edited: _Edited) 
     await parked.edit(args.key, args.id, *given, **named)
 
 
-async def _run(args: argparse.Namespace, url: Url, edited: _Edited | None) -> VerbSaid:
-    await check_there(args.pool, url)
-    async with Node(args.pool, url.credentials.text, observers=()) as node:
-        parked, pool = node.parked, args.pool
-        changed = partial(LettersChanged, pool=pool)
-        wanted: dict[str, Any] = {}
-        if hasattr(args, "prefix"):
-            wanted = {
-                "handler": args.handler or "",
-                "prefix": args.prefix or "",
-                "cause": args.cause or "",
-                "older_than_s": args.older_than,
-                "newer_than_s": args.newer_than,
-            }
-        match args.verb:
-            case "list":
-                page = await parked.list(**wanted, cursor=args.cursor, count=args.count)
-                lines = list(map(_line, page.jobs))
-                lines.append(f"{len(page.jobs)} letters; looked at {page.looked_at}")
-                if page.cursor:
-                    lines.append(f"there are more: --cursor {page.cursor!r}")
-                told = LettersTold(
-                    pool=pool, jobs=page.jobs, cursor=page.cursor, looked_at=page.looked_at
-                )
-                return VerbSaid(told, lines)
-            case "show":
-                job = await parked.show(args.key, args.id)
-                return VerbSaid(LetterTold(pool=pool, job=job), _lines(job))
-            case "edit":
-                assert edited is not None, "it was read before"
-                await _edit(parked, args, edited)
-                return VerbSaid(changed(count=1), ["its arguments are these from now on"])
-            case "replay" if args.all:
-                many = await parked.replay_all(**wanted, rate=args.rate, dry_run=args.dry_run)
-                return _many(pool, many, is_dry=args.dry_run)
-            case "replay":
-                ref = await parked.replay(args.key, args.id)
-                told_id = f"it is job {ref.job_id} now"
-                return VerbSaid(changed(count=1, job_id=ref.job_id), [told_id])
-            case "discard" if args.all:
-                if not (args.yes or args.dry_run):
-                    count = await parked.discard_all(**wanted, dry_run=True)
-                    problem = f"{count} letters match: say --yes to discard them"
-                    raise ConfigError(setting="yes", problem=problem)
-                count = await parked.discard_all(**wanted, dry_run=args.dry_run)
-                word = "would be discarded" if args.dry_run else "discarded"
-                return VerbSaid(changed(count=count), [f"{count} letters {word}"])
-        await parked.discard(args.key, args.id)
-        return VerbSaid(changed(count=1), ["1 letter discarded"])
+async def _run(args: argparse.Namespace, edited: _Edited | None, node: Node) -> VerbSaid:
+    parked, pool = node.parked, args.pool
+    changed = partial(LettersChanged, pool=pool)
+    wanted: dict[str, Any] = {}
+    if hasattr(args, "prefix"):
+        wanted = {
+            "handler": args.handler or "",
+            "prefix": args.prefix or "",
+            "cause": args.cause or "",
+            "older_than_s": args.older_than,
+            "newer_than_s": args.newer_than,
+        }
+    match args.verb:
+        case "list":
+            page = await parked.list(**wanted, cursor=args.cursor, count=args.count)
+            lines = list(map(_line, page.jobs))
+            lines.append(f"{len(page.jobs)} letters; looked at {page.looked_at}")
+            if page.cursor:
+                lines.append(f"there are more: --cursor {page.cursor!r}")
+            told = LettersTold(
+                pool=pool, jobs=page.jobs, cursor=page.cursor, looked_at=page.looked_at
+            )
+            return VerbSaid(told, lines)
+        case "show":
+            job = await parked.show(args.key, args.id)
+            return VerbSaid(LetterTold(pool=pool, job=job), _lines(job))
+        case "edit":
+            assert edited is not None, "it was read before"
+            await _edit(parked, args, edited)
+            return VerbSaid(changed(count=1), ["its arguments are these from now on"])
+        case "replay" | "discard" if args.all and not (args.yes or args.dry_run):
+            count = await parked.count(**wanted)
+            problem = f"{count} letters match: say --yes to {args.verb} them"
+            raise ConfigError(setting="yes", problem=problem)
+        case "replay" if args.all:
+            many = await parked.replay_all(**wanted, rate=args.rate, dry_run=args.dry_run)
+            return _many(pool, many, is_dry=args.dry_run)
+        case "replay":
+            ref = await parked.replay(args.key, args.id)
+            told_id = f"it is job {ref.job_id} now"
+            return VerbSaid(changed(count=1, job_id=ref.job_id), [told_id])
+        case "discard" if args.all:
+            count = await parked.discard_all(**wanted, dry_run=args.dry_run)
+            word = "would be discarded" if args.dry_run else "discarded"
+            return VerbSaid(changed(count=count), [f"{count} letters {word}"])
+    await parked.discard(args.key, args.id)
+    return VerbSaid(changed(count=1), ["1 letter discarded"])
 
 
 def _many(pool: str, many: ManyReplayed, *, is_dry: bool) -> VerbSaid:

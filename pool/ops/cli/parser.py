@@ -214,6 +214,9 @@ def _add_acting(commands: _Commands) -> None:
     dispatch.add_argument("args", metavar="ARGS", nargs="?", help=f"its arguments, {_JSON}")
     dispatch.add_argument("--delay", type=float, default=0.0, metavar="SECONDS", help="not before")
     dispatch.add_argument("--id", type=_filled, help="the job's id, by which a repeat is known")
+    dispatch.add_argument(
+        "--allow-unknown", action="store_true", help="also for a handler that nobody has had yet"
+    )
     dispatch.add_argument("--wait", type=float, metavar="SECONDS", help="for its result, so long")
     _add_pool(dispatch)
 
@@ -322,6 +325,7 @@ def _add_parked(commands: _Commands) -> None:
         if or_all:
             command.add_argument("--all", action="store_true", help="all that match, and not one")
             command.add_argument("--dry-run", action="store_true", help="only count them")
+            command.add_argument("--yes", action="store_true", help="with --all: do it")
             add_filters(command)
 
     listing = verb("list", "show a page of dead letters")
@@ -336,9 +340,7 @@ def _add_parked(commands: _Commands) -> None:
     add_job(edit)
     edit.add_argument("--args", metavar="JSON", help="a list; left out: those there are stay")
     edit.add_argument("--kwargs", metavar="JSON", help="an object; left out: likewise")
-    discard = verb("discard", "throw dead letters away")
-    add_job(discard, or_all=True)
-    discard.add_argument("--yes", action="store_true", help="with --all: do it")
+    add_job(verb("discard", "throw dead letters away"), or_all=True)
 
 
 def _add_schedules(commands: _Commands) -> None:
@@ -493,6 +495,13 @@ class _Once(argparse.Action):
 
 class _Parser(argparse.ArgumentParser):
     _given: Sequence[str] = ()
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # Until Python 3.12 what ends the options is taken out of each argument: a key called `--`,
+        # which comes behind it, would be none.
+        if arg_strings == ["--"] and action.nargs is None:
+            return "--"
+        return super()._get_values(action, arg_strings)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = [each for each in args or () if isinstance(each, str)]

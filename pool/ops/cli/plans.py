@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
+from functools import partial
 
-import anyio
 import attrs
 
 from pool.core.plans import PlanTurn
 from pool.errors import ConfigError, NoSuchPlan
 from pool.jobs.client.plan_ref import PlanDiff, PlanStatus
 from pool.jobs.node import Node
-from pool.names import check_pool
-from pool.ops.cli.asking import VerbSaid, check_there, reachable, tell
-from pool.redis.url import Url
+from pool.ops.cli.asking import VerbSaid, act, tell
 
 
 @attrs.frozen(kw_only=True)
@@ -64,33 +62,29 @@ class PlanCompared:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool plans`: 0, or 1 if a plan is held, or has a problem."""
-    check_pool(args.pool)
     if args.verb == "confirm" and args.anything == (args.token is not None):
         raise ConfigError(setting="confirm", problem="give --token, or --anything")
-    with reachable(args.url) as url:
-        said = anyio.run(_run, args, url)
+    said = act(args, partial(_run, args))
     return tell(args, said.shape, said.lines, ok=said.is_done)
 
 
-async def _run(args: argparse.Namespace, url: Url) -> VerbSaid:
-    await check_there(args.pool, url)
-    async with Node(args.pool, url.credentials.text, observers=()) as node:
-        if args.verb == "list":
-            return await _list(args.pool, node)
-        plan = node.plan(args.name)
-        match args.verb:
-            case "diff":
-                diff = await plan.diff(args.timeout)
-                told = PlanCompared(pool=args.pool, diff=diff)
-                return VerbSaid(told, _diff_lines(diff), not diff.is_held)
-            case "show":
-                status = await plan.status()
-            case "apply":
-                status = await plan.apply(args.timeout)
-            case _:
-                status = await plan.confirm(args.token, args.timeout)
-        shown = PlanShown(pool=args.pool, plan=_told(status))
-        return VerbSaid(shown, _lines(status), _is_well(status))
+async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
+    if args.verb == "list":
+        return await _list(args.pool, node)
+    plan = node.plan(args.name)
+    match args.verb:
+        case "diff":
+            diff = await plan.diff(args.timeout)
+            told = PlanCompared(pool=args.pool, diff=diff)
+            return VerbSaid(told, _diff_lines(diff), not diff.is_held)
+        case "show":
+            status = await plan.status()
+        case "apply":
+            status = await plan.apply(args.timeout)
+        case _:
+            status = await plan.confirm(args.token, args.timeout)
+    shown = PlanShown(pool=args.pool, plan=_told(status))
+    return VerbSaid(shown, _lines(status), _is_well(status))
 
 
 async def _list(pool: str, node: Node) -> VerbSaid:

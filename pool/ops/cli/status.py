@@ -8,17 +8,14 @@ from collections.abc import Iterator
 
 import anyio
 
-from pool.names import Control, check_pool
-from pool.ops import summary
+from pool.names import check_pool
+from pool.ops import inspect, summary
 from pool.ops.cli.asking import reachable, tell
 from pool.ops.cli.doctor import finding_lines
 from pool.ops.cli.members import worker_table
 from pool.ops.summary import PoolStatus
 from pool.ops.terminal import Safe, is_coloured, painted
-from pool.redis.io.system import SystemIO
-from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
-from pool.settings import Settings
 
 _WORKERS_SHOWN = 50  # as text; JSON holds them all
 _FINDINGS_SHOWN = 20
@@ -33,18 +30,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def fetch(pool: str, url: Url) -> PoolStatus:
-    """Return the status of a pool.
-
-    Raises:
-        StoreUnavailable, AuthError, UnsupportedServer: The server cannot be asked.
-        ConfigError: The address cannot work.
-    """
-    url = url.at(Control(pool).prefix)
-    pipeline = await Pipeline.open(SystemIO(), url, op_timeout_s=Settings().op_timeout_s)
-    try:
+    """Return the status of a pool; raises as `inspect.opened`."""
+    async with inspect.opened(pool, url) as (pipeline, _):
         return await summary.status(pipeline, pool)
-    finally:
-        await pipeline.aclose(1.0)
 
 
 def lines(status: PoolStatus) -> Iterator[str]:

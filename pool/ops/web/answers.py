@@ -14,9 +14,9 @@ import attrs
 
 from pool.core.pauses import Cordon, Pause
 from pool.jobs.client.ref import Status
-from pool.jobs.client.schedules import Schedule
 from pool.ops.findings import Finding
 from pool.ops.members import NodeRow, WorkerRow
+from pool.ops.schedules import ScheduleState
 
 _DEPTH_MAX: Final = 200
 
@@ -105,54 +105,11 @@ class BatchMade:
 
 
 @attrs.frozen(kw_only=True)
-class ScheduleState:
-    """A schedule; `when` has one of `cron`, `every_s` and `at_ms`, with what belongs to it."""
-
-    name: str
-    when: dict[str, Any]
-    handler: str
-    key: str
-    is_paused: bool
-    next_at: datetime | None
-    last_at: datetime | None
-    fired: int
-    missed: int
-    overlapped: int
-    args: tuple[Any, ...] | None
-    kwargs: dict[str, Any] | None
-    next_times: tuple[datetime, ...] = ()
-
-
-@attrs.frozen(kw_only=True)
 class ScheduleStates:
     """A page of schedules."""
 
     schedules: tuple[ScheduleState, ...]
     cursor: str
-
-
-@attrs.frozen(kw_only=True)
-class PausingTold:
-    """What became of pausing or resuming; `missed` names the lanes that were not reached, and why.
-
-    Send it again if there are any.  `is_overtaken`: somebody has decided otherwise meanwhile, and
-    that counts.  `others` stand beside what was resumed, and may keep some of its jobs.
-    """
-
-    pause: Pause
-    lanes: int
-    missed: dict[str, str]
-    is_overtaken: bool
-    others: tuple[Pause, ...]
-
-
-@attrs.frozen(kw_only=True)
-class CordonTold:
-    """What became of a cordon or a drain; `unheard` workers have not said yet that they know."""
-
-    cordon: Cordon
-    workers: tuple[str, ...]
-    unheard: tuple[str, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -196,13 +153,6 @@ class HealthTold:
     ok: bool
     pid: int
     parts: dict[str, Any]
-
-
-def schedule_told(found: Schedule, when: dict[str, Any], next_times: Any = ()) -> ScheduleState:
-    """Return a schedule as it is told."""
-    names = (each.name for each in attrs.fields(Schedule) if each.name != "when")
-    facts = {name: getattr(found, name) for name in names}
-    return ScheduleState(**facts, when=when, next_times=tuple(next_times))
 
 
 # --- as JSON ----------------------------------------------------------------------------------

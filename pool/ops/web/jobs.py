@@ -7,21 +7,20 @@ from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 import anyio
 import attrs
 
 from pool import checks
-from pool.core.times import At, Cron, Every, When, packed
+from pool.core.times import At, Cron, Every, When
 from pool.errors import InvalidOption, NotStopped, PoolError
 from pool.jobs.client.dispatch import Call, Dispatching
 from pool.jobs.client.ref import JobRef, Status
-from pool.jobs.client.schedules import Schedule
 from pool.jobs.client.shelves import JobFilter
 from pool.jobs.followers import Follower
 from pool.ops import admin, browse
+from pool.ops.schedules import ScheduleState, shown
 from pool.ops.web.answers import (
     BatchMade,
     Done,
@@ -31,10 +30,8 @@ from pool.ops.web.answers import (
     JobState,
     JobStop,
     JobTaken,
-    ScheduleState,
     ScheduleStates,
     WebProblem,
-    schedule_told,
 )
 from pool.ops.web.asked import WebAnswer, WebRequest
 from pool.ops.web.bodies import (
@@ -379,7 +376,7 @@ async def keep_schedule(asked: WebRequest) -> ScheduleState:
     )
     name = asked.path["schedule"]
     await options.schedule(name, _when(body), body.handler, body.key, *args, **kwargs)
-    return _told(await asked.node.schedules.show(name))
+    return ScheduleState.of(await asked.node.schedules.show(name))
 
 
 def _when(body: ScheduleBody) -> When:
@@ -399,24 +396,20 @@ def _when(body: ScheduleBody) -> When:
     return Cron(body.cron or "", tz=body.tz, **firing)
 
 
-def _told(found: Schedule, next_times: Sequence[datetime] = ()) -> ScheduleState:
-    return schedule_told(found, packed(found.when), next_times)
-
-
 async def schedules(asked: WebRequest) -> ScheduleStates:
     """Tell a page of schedules."""
     query = asked.query
     page = await asked.node.schedules.list(
         handler=query.handler, prefix=query.prefix, cursor=query.cursor, count=query.count
     )
-    return ScheduleStates(schedules=tuple(map(_told, page.schedules)), cursor=page.cursor)
+    return ScheduleStates(
+        schedules=tuple(map(ScheduleState.of, page.schedules)), cursor=page.cursor
+    )
 
 
 async def schedule(asked: WebRequest) -> ScheduleState:
     """Tell a schedule, with its next times."""
-    name = asked.path["schedule"]
-    found = await asked.node.schedules.show(name)
-    return _told(found, await asked.node.schedules.next_times(name, asked.query.next))
+    return await shown(asked.node.schedules, asked.path["schedule"], asked.query.next)
 
 
 async def pause_schedule(asked: WebRequest) -> Done:

@@ -15,10 +15,8 @@ from pool.ops.doctor import examine
 from pool.ops.endpoints import HttpAnswer
 from pool.ops.web.answers import (
     AskedTold,
-    CordonTold,
     FindingsTold,
     NodesTold,
-    PausingTold,
     WorkersTold,
 )
 from pool.ops.web.asked import WebAnswer, WebRequest
@@ -84,15 +82,15 @@ async def health(what: str, asked: WebRequest) -> WebAnswer:
 # --- operating --------------------------------------------------------------------------------
 
 
-async def pause(asked: WebRequest) -> PausingTold:
+async def pause(asked: WebRequest) -> PauseReport:
     """Give no more jobs to workers: of a handler, a key, or the whole pool."""
     meant = named(asked.body.handler, asked.body.key)
-    return _paused(await asked.operator.pause(meant, asked.body.reason))
+    return await asked.operator.pause(meant, asked.body.reason)
 
 
-async def resume(asked: WebRequest) -> PausingTold:
+async def resume(asked: WebRequest) -> PauseReport:
     """Give them to workers again."""
-    return _paused(await asked.operator.resume(named(asked.body.handler, asked.body.key)))
+    return await asked.operator.resume(named(asked.body.handler, asked.body.key))
 
 
 async def asked_for(asked: WebRequest) -> AskedTold:
@@ -101,42 +99,22 @@ async def asked_for(asked: WebRequest) -> AskedTold:
     return AskedTold(pauses=await operator.pauses(), cordons=await operator.cordons())
 
 
-def _paused(report: PauseReport) -> PausingTold:
-    missed = {str(lane): text for lane, text in report.missed.items()}
-    return PausingTold(
-        pause=report.pause,
-        lanes=report.lanes,
-        missed=missed,
-        is_overtaken=report.is_overtaken,
-        others=report.others,
-    )
-
-
-async def cordon(asked: WebRequest) -> CordonTold:
+async def cordon(asked: WebRequest) -> CordonReport:
     """Have a node, or a worker, take no more keys, and keep those that it has."""
     return await _cordon(asked, is_drain=False)
 
 
-async def drain(asked: WebRequest) -> CordonTold:
+async def drain(asked: WebRequest) -> CordonReport:
     """Have it give up what it has, and leave."""
     return await _cordon(asked, is_drain=True)
 
 
-async def _cordon(asked: WebRequest, *, is_drain: bool) -> CordonTold:
-    return _cordoned(
-        await asked.operator.cordon(
-            asked.path["member"],
-            asked.body.reason,
-            is_drain=is_drain,
-            wait_s=asked.body.wait_s,
-        )
+async def _cordon(asked: WebRequest, *, is_drain: bool) -> CordonReport:
+    return await asked.operator.cordon(
+        asked.path["member"], asked.body.reason, is_drain=is_drain, wait_s=asked.body.wait_s
     )
 
 
-async def uncordon(asked: WebRequest) -> CordonTold:
+async def uncordon(asked: WebRequest) -> CordonReport:
     """Have it take keys again."""
-    return _cordoned(await asked.operator.uncordon(asked.path["member"], wait_s=asked.body.wait_s))
-
-
-def _cordoned(report: CordonReport) -> CordonTold:
-    return CordonTold(cordon=report.cordon, workers=report.workers, unheard=report.unheard)
+    return await asked.operator.uncordon(asked.path["member"], wait_s=asked.body.wait_s)

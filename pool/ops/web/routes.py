@@ -16,9 +16,11 @@ from pool import errors
 from pool.errors import PoolError
 from pool.jobs.client.batch_ref import BatchStatus
 from pool.jobs.client.parked import ParkedJob, ParkedPage
+from pool.jobs.client.pausing import CordonReport, PauseReport
 from pool.names import check_batch, check_handler, check_job_id, check_key, check_schedule
 from pool.ops.admin import JobsChanged
 from pool.ops.browse import JobRows
+from pool.ops.schedules import ScheduleState
 from pool.ops.summary import PoolStatus
 from pool.ops.web import answers, bodies, events, jobs, looking, workers
 from pool.ops.web.access import Role
@@ -313,7 +315,7 @@ def _schedules() -> list[WebRoute]:
             does="Make a schedule, or change the one of this name.",
             run=jobs.keep_schedule,
             body=(bodies.ScheduleBody,),
-            answer=answers.ScheduleState,
+            answer=ScheduleState,
             may=(
                 *(*one, errors.UnknownHandler, errors.WrongArguments),
                 *(errors.PayloadEncodingError, errors.PayloadTooLarge, errors.StorageFull),
@@ -328,7 +330,7 @@ def _schedules() -> list[WebRoute]:
             does="Tell a schedule, with its next times.",
             run=jobs.schedule,
             query=bodies.NextQuery,
-            answer=answers.ScheduleState,
+            answer=ScheduleState,
             may=one,
         ),
         make(
@@ -388,7 +390,7 @@ def _operating() -> list[WebRoute]:
             does="Give no more jobs to workers: of a handler, a key, or the whole pool.",
             run=looking.pause,
             body=(bodies.PauseBody,),
-            answer=answers.PausingTold,
+            answer=PauseReport,
             may=(errors.TooManyPaused, *STORE),
             action="pause",
             tells=("handler", "key", "reason"),
@@ -400,7 +402,7 @@ def _operating() -> list[WebRoute]:
             does="Give them to workers again.",
             run=looking.resume,
             body=(bodies.ResumeBody,),
-            answer=answers.PausingTold,
+            answer=PauseReport,
             may=STORE,
             action="resume",
             tells=("handler", "key"),
@@ -448,7 +450,7 @@ def _operating() -> list[WebRoute]:
                 does=f"Have a {of.removesuffix('s')} {does}.",
                 run=run,
                 body=(body,),
-                answer=answers.CordonTold,
+                answer=CordonReport,
                 may=one,
                 action=verb,
                 tells=("reason",),
