@@ -350,7 +350,7 @@ def _listen(asked: Iterable[dict[str, Any]], answer: Callable[[Any], None]) -> N
     os._exit(0)
 
 
-def channel() -> tuple[Iterable[dict[str, Any]], Callable[[Any], None]]:
+def channel() -> tuple[Iterator[dict[str, Any]], Callable[[Any], None]]:
     """Return the lines that the driver sends, and what answers it."""
     # What a library prints goes to standard error.
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
