@@ -20,7 +20,7 @@ from benchmarks.peers.environments import PEERS as ENVIRONMENTS
 
 ROOT = Path(__file__).parents[2]
 ADAPTERS = ROOT / "benchmarks/flows"
-PROTOCOL = "benchmarks.flows.protocol"
+PROTOCOLS = {"benchmarks.flows.protocol", "benchmarks.peers.protocol"}
 MODULES = {"taskiq": {"taskiq", "taskiq_redis"}}  # where they are not called as the adapter is
 RUN_S = 240.0
 S_NS = 1_000_000_000
@@ -38,7 +38,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 def test_an_adapter_imports_its_library_and_the_protocol_alone(name: str) -> None:
     """It runs where nothing of ours is installed."""
     found = set(imported(ast.parse((ADAPTERS / f"{name}.py").read_text("utf-8"))))
-    tops = {each.partition(".")[0] for each in found - {PROTOCOL}}
+    tops = {each.partition(".")[0] for each in found - PROTOCOLS}
     assert tops <= {*sys.stdlib_module_names, *MODULES.get(name, {name})}
 
 

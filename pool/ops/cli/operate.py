@@ -136,8 +136,8 @@ def _lines(command: str, told: PauseReport | CordonReport) -> Iterator[str]:
         yield from (f"! lane {n} was not reached: {why}" for n, why in told.missed.items())
         if told.missed:
             yield "! run it again"
-        for beside in told.others[:_OTHERS_SHOWN]:
-            yield f"{beside} stays paused: run {resume_command(beside)}"
+        for pause in told.others[:_OTHERS_SHOWN]:
+            yield f"{pause} stays paused: run {resume_command(beside)}"
         if len(told.others) > _OTHERS_SHOWN:
             yield f"... and {len(told.others) - _OTHERS_SHOWN} more, which `pool status` shows"
         return
