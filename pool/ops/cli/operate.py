@@ -137,7 +137,7 @@ def _lines(command: str, told: PauseReport | CordonReport) -> Iterator[str]:
         if told.missed:
             yield "! run it again"
         for pause in told.others[:_OTHERS_SHOWN]:
-            yield f"{pause} stays paused: run {resume_command(beside)}"
+            yield f"{pause} stays paused: run {resume_command(pause)}"
         if len(told.others) > _OTHERS_SHOWN:
             yield f"... and {len(told.others) - _OTHERS_SHOWN} more, which `pool status` shows"
         return
