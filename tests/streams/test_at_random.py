@@ -355,10 +355,14 @@ async def play(bench: Bench, seed: int) -> Seen:
                 await world.start(name)
         await world.until(lambda: is_done(world), "events wait for ever")
         await world.until(lambda: has_read(world), "a reader has not come to the end")
-        await world.until(
-            lambda: not any(untold(bench, world.seen, stream)[0] for stream in STREAMS),
-            "a reader is not told what it did not see",
-        )
+        for stream in STREAMS:
+            numbers: list[int] = []
+
+            def is_told(stream: str = stream, numbers: list[int] = numbers) -> bool:
+                numbers[:] = untold(bench, world.seen, stream)[0]
+                return not numbers
+
+            await world.until(is_told, f"a reader of {stream} is not told what it did not see")
         await anyio.sleep(0.5)  # two renewals: what else is to be told is told
         for member in world.members:
             member.scope.cancel()
