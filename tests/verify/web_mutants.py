@@ -21,8 +21,8 @@ WEB_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "any name of this machine is good",
         "breaks": "a page whose name was made to mean 127.0.0.1 operates the pool",
         "path": "pool/ops/web/access.py",
-        "old": '    return is_loopback(host_of(headers.get("host", "")))',
-        "new": "    return True",
+        "old": '    if not is_loopback(host_of(host := headers.get("host", ""))):\n',
+        "new": '    if not (host := headers.get("host", "")):\n',
         "by": (_ACCESS + "test_without_secrets_only_programs_of_this_machine_are_answered",),
     },
     {
