@@ -203,9 +203,7 @@ def gather(environ: Mapping[str, str], path: str = "") -> Secrets:
     if not keyring and (meant := _meant(environ, path)):
         problem = f"{meant} has no secret of {', '.join(ROLES)}: whoever is on this machine could "
         raise ConfigError(setting="secrets", problem=f"{problem}do everything")
-    return Secrets(
-        keyring=keyring, signing=checked_secrets("signing", signing) if signing else ()
-    )
+    return Secrets(keyring=keyring, signing=checked_secrets("signing", signing) if signing else ())
 
 
 def _meant(environ: Mapping[str, str], path: str) -> str:

@@ -8,11 +8,16 @@ What is refused is told as 413, 408, 429 or 503, with `Retry-After` where waitin
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import math
+import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import anyio
@@ -44,6 +49,40 @@ class Rates:
         if len(self._left) > CALLERS_MAX:
             self._left.popitem(last=False)
         return wait_s
+
+    def give_back(self, caller: str) -> None:
+        """Give one back that was taken for what turned out to be somebody else's."""
+        left, at_s = self._left.get(caller, (0.0, self.clock()))
+        self._left[caller] = left + 1.0, at_s
+
+
+@attrs.define(eq=False)
+class Lately:
+    """Who was known lately, as keyed hashes of what they sent: of those seen last so many."""
+
+    most: int = CALLERS_MAX
+    _salt: bytes = attrs.field(factory=partial(secrets.token_bytes, 32), repr=False)
+    _known: OrderedDict[bytes, None] = attrs.field(factory=OrderedDict, repr=False)
+
+    def has(self, who: Sequence[str]) -> bool:
+        """Whether that one was."""
+        return self._digest(who) in self._known
+
+    def add(self, who: Sequence[str]) -> None:
+        """That one is."""
+        digest = self._digest(who)
+        self._known[digest] = None
+        self._known.move_to_end(digest)
+        if len(self._known) > self.most:
+            self._known.popitem(last=False)
+
+    def discard(self, who: Sequence[str]) -> None:
+        """That one is not any more."""
+        self._known.pop(self._digest(who), None)
+
+    def _digest(self, who: Sequence[str]) -> bytes:
+        text = json.dumps(who)  # so that none of them can pass for a part of another
+        return hmac.digest(self._salt, text.encode(), hashlib.sha256)
 
 
 @attrs.define(eq=False)

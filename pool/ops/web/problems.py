@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import attrs
 
 from pool import errors
 from pool.errors import PoolError, sentence, shown
 
+Facts: TypeAlias = Mapping[str, Any]
 MEDIA_TYPE: Final = "application/problem+json"
 AGAIN_S: Final = 1  # what `Retry-After` says where nothing better is known
 
@@ -114,7 +115,7 @@ class WebRefusal(Exception):
     code: str
     detail: str
     hint: str = ""
-    facts: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
+    facts: Facts = attrs.field(factory=dict, kw_only=True)
     again_s: float | None = None
     allow: str = ""
 
