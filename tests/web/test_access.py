@@ -19,7 +19,7 @@ from pool.ops.web.access import ROLES, Role, gather
 from pool.ops.web.limits import Rates, Waits
 from pool.ops.web.routes import ROUTES, WebRoute
 from pool.web import Caller, Keyring, WebApp, WebOptions
-from tests.web.gateways import KEYRING, SECRETS
+from tests.web.gateways import KEYRING, SECRETS, private
 
 INCLUDED: Mapping[str, tuple[str, ...]] = {
     "read": ("read", "operate", "admin"),
@@ -82,10 +82,8 @@ async def test_two_secrets_are_good_at_once_while_one_replaces_the_other() -> No
 
 
 def test_secrets_come_from_variables_and_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "secrets.toml"
-    file.write_text(
-        f'signing = ["{OLD}"]\n[admin]\nalice = "{OLD}"\ndeploy = ["{NEW}", "{NEW}-2"]\n', "utf-8"
-    )
+    text = f'signing = ["{OLD}"]\n[admin]\nalice = "{OLD}"\ndeploy = ["{NEW}", "{NEW}-2"]\n'
+    file = private(tmp_path / "secrets.toml", text)
     environ = {"POOL_WEB_READ": f"{OLD}-3 {NEW}-3", "POOL_WEB_SIGNING": f"{NEW},{OLD}"}
     found = gather(environ, str(file))
     names = {secret: found.keyring.find(secret) for secret in (OLD, f"{NEW}-2", f"{NEW}-3", "x")}
@@ -114,8 +112,7 @@ def test_secrets_come_from_variables_and_a_file(tmp_path: Path) -> None:
 def test_a_secret_that_cannot_be_used_is_refused_and_not_repeated(
     tmp_path: Path, text: str, told: str
 ) -> None:
-    file = tmp_path / "secrets.toml"
-    file.write_text(text, "utf-8")
+    file = private(tmp_path / "secrets.toml", text)
     with pytest.raises(ConfigError, match=told) as caught:
         gather({}, str(file))
     assert "CANARY" not in str(caught.value)

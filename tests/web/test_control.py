@@ -52,8 +52,19 @@ async def test_a_repeat_is_known_by_its_header_or_by_what_the_body_says(fleet: F
         assert await gate.post("/v1/jobs", body, headers=headers) == first  # also when it has ended
         other = await gate.post("/v1/jobs", {**body, "args": [2]}, headers=headers, status=409)
         assert other["code"] == "POOLCONFLICT"
-        named = await gate.post("/v1/jobs", {**body, "job_id": "mine"}, headers=headers)
-        assert named["job_id"] == "mine"
+        same = {**body, "idempotency_key": "order-1"}
+        assert await gate.post("/v1/jobs", same, headers=headers) == first
+        for more in ({"job_id": "mine"}, {"idempotency_key": "order-2"}):
+            for sent in ({**body, **more}, {"jobs": [body, {**body, **more}]}):
+                told = await gate.post("/v1/jobs", sent, headers=headers, status=400)
+                assert (told["code"], told["facts"]["header"]) == ("WEBREQUEST", "Idempotency-Key")
+                assert told["facts"]["at"].endswith(f".{next(iter(more))}")
+        for wrong in ("", "a" * 257):
+            named = {"Idempotency-Key": wrong}
+            told = await gate.post("/v1/jobs", body, headers=named, status=400)
+            assert told["facts"]["header"] == "Idempotency-Key"
+        long = {"Idempotency-Key": "a" * 255}  # good, but not with a place behind it
+        await gate.post("/v1/jobs", {"jobs": [body]}, headers=long, status=400)
         both = {**body, "job_id": "a", "idempotency_key": "b"}
         assert (await gate.post("/v1/jobs", both, status=400))["code"] == "POOLOPTION"
 
@@ -89,8 +100,10 @@ async def test_a_time_to_run_at_is_the_servers_and_requeue_has_it_begin(fleet: F
         assert row["job_id"] == made["job_id"]
         assert (await gate.post("/v1/jobs/later/requeue"))["done"] == 1
         assert (await gate.result("later", made["job_id"]))["result"] == 1
-        again = await gate.post(f"/v1/jobs/later/{made['job_id']}/requeue", status=400)
-        assert again["code"] == "POOLOPTION"
+        again = await gate.post(f"/v1/jobs/later/{made['job_id']}/requeue", status=409)
+        assert (again["code"], again["facts"]["state"]) == ("POOLNOTWAITING", "done")
+        far = {**body, "run_at": "9999-01-01T00:00:00Z"}
+        assert (await gate.post("/v1/jobs", far, status=400))["facts"]["option"] == "run_at"
         twice = {**body, "delay_s": 5}
         assert (await gate.post("/v1/jobs", twice, status=400))["facts"]["option"] == "run_at"
 
@@ -177,13 +190,36 @@ async def test_a_schedule_is_made_shown_paused_triggered_and_removed(fleet: Flee
         told = await gate.get(at)
         assert (told["is_paused"], told["next_times"]) == (True, [])
         await gate.post(f"{at}/resume")
-        job = await gate.post(f"{at}/trigger", status=201)
+        once = {"Idempotency-Key": "today"}
+        job = await gate.post(f"{at}/trigger", headers=once, status=201)
+        assert await gate.post(f"{at}/trigger", headers=once) == job
         assert (await gate.result("n", job["job_id"]))["result"] == 7
+        assert await gate.post(f"{at}/trigger", headers=once) == job  # also when it has ended
+        assert await gate.post(f"{at}/trigger") != job
         [each] = (await gate.get("/v1/schedules", params={"prefix": "night"}))["schedules"]
         assert each["name"] == "nightly"
-        for wrong in ({"cron": "never"}, {"cron": "0 3 * * *", "every_s": 5}, {"tz": "Mars/One"}):
-            told = await gate.ask("PUT", at, {**body, **wrong}, status=400)
-            assert told["code"] == "POOLOPTION"
+        job_of = {"handler": "echo", "key": "n"}
+        soon = "2099-01-01T00:00:00Z"
+        for wrong, option in (
+            ({**body, "cron": "never"}, "cron"),
+            ({**body, "every_s": 5}, "every_s"),
+            ({**body, "tz": "Mars/One"}, "tz"),
+            (job_of, "cron"),
+            ({**body, "start": soon}, "start"),
+            ({**job_of, "every_s": 60, "tz": "UTC"}, "tz"),
+            ({**job_of, "at": soon, "tz": "UTC"}, "tz"),
+            ({**job_of, "at": soon, "start": soon}, "start"),
+            ({**job_of, "at": soon, "jitter_s": 0}, "jitter_s"),
+            ({**job_of, "at": soon, "misfire": "once"}, "misfire"),
+        ):
+            told = await gate.ask("PUT", at, wrong, status=400)
+            assert (told["code"], told["facts"]["option"]) == ("POOLOPTION", option)
+        for good in (
+            {**job_of, "every_s": 60, "start": soon, "jitter_s": 1, "misfire": "skip"},
+            {**job_of, "every_s": 60, "start": None, "misfire_window_s": 5},
+            {**job_of, "at": soon, "misfire_window_s": 5},
+        ):
+            assert (await gate.ask("PUT", at, good))["when"]
         await gate.ask("DELETE", at)
         assert (await gate.get(at, status=404))["code"] == "POOLNOSCHEDULE"
 
@@ -200,6 +236,15 @@ async def test_a_pool_is_paused_and_a_node_drained_in_the_name_of_who_asked(flee
         assert (await gate.get("/v1/why/k"))["case"].startswith("paused")
         await gate.post("/v1/resume", {"handler": "echo"})
         assert (await gate.result("k", made["job_id"]))["result"] == 1
+        for verb in ("pause", "resume"):
+            for wrong in ({}, {"all": False}, {"all": True, "key": "k"}):
+                told = await gate.post(f"/v1/{verb}", wrong, status=400)
+                assert (told["code"], told["facts"]["option"]) == ("POOLOPTION", "all")
+        assert (await gate.get("/v1/pauses"))["pauses"] == []
+        await gate.post("/v1/pause", {"all": True})
+        [pause] = (await gate.get("/v1/pauses"))["pauses"]
+        assert (pause["handler"], pause["key"]) == (None, None)
+        await gate.post("/v1/resume", {"all": True})
         [worker] = (await gate.get("/v1/workers"))["workers"]
         [node] = [each for each in (await gate.get("/v1/nodes"))["nodes"] if each["workers"]]
         assert worker["node"] == node["id"]
@@ -281,7 +326,7 @@ async def test_while_the_store_is_away_that_is_told_and_afterwards_it_goes_on(
             await gate.post("/v1/jobs", {"handler": "echo", "key": "before", "args": [1]})
             proxy.go_silent()
             for method, at in (("GET", "/v1/status"), ("GET", "/v1/jobs/x"), ("POST", "/v1/pause")):
-                answer = await gate.client.request(method, at, json={})
+                answer = await gate.client.request(method, at, json={"all": True})
                 assert answer.status_code in {503, 504}, answer.text
                 assert answer.json()["code"] == "POOLUNAVAILABLE"
             assert (await gate.get("/live"))["ok"]

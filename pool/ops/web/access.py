@@ -21,6 +21,7 @@ import ipaddress
 import os
 import re
 import secrets
+import shlex
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -218,8 +219,9 @@ def _check_private(path: str, found: os.stat_result) -> None:
     """
     others = 0o077 if found.st_uid == os.geteuid() else 0o007
     if found.st_mode & others:
-        problem = f"{shown(path)} can be read by others (mode {found.st_mode & 0o777:04o}): "
-        raise ConfigError(setting="secrets", problem=f"{problem}chmod 600 {shown(path)}")
+        name = shlex.quote(path) if path.isprintable() else shown(path)
+        problem = f"others can read it (mode {found.st_mode & 0o777:04o}): chmod 600 {name}"
+        raise ConfigError(setting="secrets", problem=problem)
 
 
 def _file(path: str) -> dict[str, Any]:
