@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 _ACCESS: Final = "tests/web/test_access.py::"
+_ACTS: Final = "tests/web/test_acts.py::"
 _CONTROL: Final = "tests/web/test_control.py::"
 _WORKERS: Final = "tests/web/test_workers.py::"
 
@@ -96,5 +97,94 @@ WEB_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "    if job.worker != claim.id:\n",
         "new": "    if False:\n",
         "by": (_WORKERS + "test_tokens_are_the_gateways_own_and_of_one_worker",),
+    },
+    {
+        "name": "what is noted is done only while its client is there",
+        "breaks": "a stop stands in the journal and was never made",
+        "path": "pool/ops/web/app.py",
+        "old": "        with anyio.CancelScope(shield=bool(route.action)):\n",
+        "new": "        with anyio.CancelScope(shield=False):\n",
+        "by": (_ACTS + "test_what_is_noted_is_done_though_its_client_has_gone",),
+    },
+    {
+        "name": "a header of a proxy is passed over",
+        "breaks": "whoever a proxy on this machine lets through operates the pool",
+        "path": "pool/ops/web/access.py",
+        "old": '    if added := next(filter(is_added, headers), ""):\n',
+        "new": '    if added := headers.get("forwarded", ""):\n',
+        "by": (_ACCESS + "test_without_secrets_only_programs_of_this_machine_are_answered",),
+    },
+    {
+        "name": "a file without secrets is one with them",
+        "breaks": "who gave an empty file of secrets serves whoever comes",
+        "path": "pool/ops/web/access.py",
+        "old": "    if not keyring and (meant := _meant(environ, path)):\n",
+        "new": '    if not keyring and (meant := ""):\n',
+        "by": (_ACCESS + "test_who_means_to_have_secrets_is_not_left_without",),
+    },
+    {
+        "name": "secrets that all can read",
+        "breaks": "whoever is on the machine reads the secret of an admin",
+        "path": "pool/ops/web/access.py",
+        "old": "    if found.st_mode & others:\n",
+        "new": "    if False:\n",
+        "by": (_ACCESS + "test_a_file_of_secrets_is_for_its_owner_alone",),
+    },
+    {
+        "name": "a header that is not heeded is let pass",
+        "breaks": "a message that is sent again in good faith comes twice",
+        "path": "pool/ops/web/app.py",
+        "old": '    if route.repeats == "again":\n',
+        "new": "    if False:\n",
+        "by": (_ACCESS + "test_a_header_by_which_no_repeat_is_known_is_refused",),
+    },
+    {
+        "name": "a trigger that is repeated makes another job",
+        "breaks": "a schedule's job runs twice as an answer was lost",
+        "path": "pool/ops/web/jobs.py",
+        "old": '        asked.path["schedule"], idempotency_key=idempotency_key\n',
+        "new": '        asked.path["schedule"]\n',
+        "by": (_CONTROL + "test_a_schedule_is_made_shown_paused_triggered_and_removed",),
+    },
+    {
+        "name": "what does not belong to a schedule's kind is dropped",
+        "breaks": "a schedule begins at another time than was said",
+        "path": "pool/ops/web/jobs.py",
+        "old": "    for name in sorted(given.keys() - _TIMING[kind]):\n",
+        "new": "    given = {name: given[name] for name in given.keys() & _TIMING[kind]}\n"
+        "    for name in ():\n",
+        "by": (_CONTROL + "test_a_schedule_is_made_shown_paused_triggered_and_removed",),
+    },
+    {
+        "name": "nothing said pauses the whole pool",
+        "breaks": "a body that was forgotten stops all work",
+        "path": "pool/ops/web/looking.py",
+        "old": "    if not (body.all or body.handler is not None or body.key is not None):\n",
+        "new": "    if False:\n",
+        "by": (_CONTROL + "test_a_pool_is_paused_and_a_node_drained_in_the_name_of_who_asked",),
+    },
+    {
+        "name": "the journal's facts are cut where they are too long",
+        "breaks": "why a pool was paused cannot be read",
+        "path": "pool/ops/web/audit.py",
+        "old": '                detail=fitted(told, room) if told else "",\n',
+        "new": '                detail=json.dumps(told)[:room] if told else "",\n',
+        "by": (_CONTROL + "test_the_journal_says_what_was_changed_as_whole_json_and_no_value",),
+    },
+    {
+        "name": "strangers are asked about without end",
+        "breaks": "a flood of them takes an application's store of sessions",
+        "path": "pool/ops/web/app.py",
+        "old": '        if is_taken and (again_s := self._failed.take("")):\n',
+        "new": '        if options.authenticator is None and (again_s := self._failed.take("")):\n',
+        "by": (_ACCESS + "test_a_flood_of_strangers_does_not_reach_the_authenticator",),
+    },
+    {
+        "name": "a caller's secret signs",
+        "breaks": "a caller makes tokens of workers",
+        "path": "pool/ops/web/app.py",
+        "old": "            if self.keyring is not None and self.keyring.find(each) is not None:\n",
+        "new": "            if False:\n",
+        "by": (_ACCESS + "test_what_signs_tokens_is_no_callers_secret",),
     },
 )

@@ -162,7 +162,7 @@ async def until(look: Callable[[], Awaitable[Any]], is_so: Callable[[Any], Any])
     told: Any = None
     try:
         with anyio.fail_after(PATIENCE_S):
-            while not is_so(told := await look()):
+            while not is_so(told := await look()):  # noqa: ASYNC110
                 await anyio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"it stays {told}") from None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
 import pytest
 
+from pool.ops.web.audit import fitted
 from pool.testing.proxy import fault_proxy
-from pool.web import WebOptions
+from pool.version import __version__
+from pool.web import Keyring, WebOptions
 from tests.nodes import PATIENCE_S, Fleet
 from tests.web.gateways import KEYRING, SECRETS, Gate, events_of, path, serving
 
@@ -245,6 +249,8 @@ async def test_a_pool_is_paused_and_a_node_drained_in_the_name_of_who_asked(flee
         [pause] = (await gate.get("/v1/pauses"))["pauses"]
         assert (pause["handler"], pause["key"]) == (None, None)
         await gate.post("/v1/resume", {"all": True})
+        [client_] = [e for e in (await gate.get("/v1/nodes"))["nodes"] if e["id"] == gate.node.id]
+        assert (client_["pid"], client_["version"]) == (os.getpid(), __version__)
         [worker] = (await gate.get("/v1/workers"))["workers"]
         [node] = [each for each in (await gate.get("/v1/nodes"))["nodes"] if each["workers"]]
         assert worker["node"] == node["id"]
@@ -281,6 +287,45 @@ async def test_what_was_done_stands_in_the_journal_with_who_did_it(fleet: Fleet)
         counts = [each for each in entries if "action=dispatch" in each.detail]
         assert sum(int(each.detail.rpartition("count=")[2]) for each in counts) == 3
         assert {each.handler for each in counts} == {"echo"}
+
+
+async def test_the_journal_says_what_was_changed_as_whole_json_and_no_value(fleet: Fleet) -> None:
+    keyring = Keyring(admin={"a" * 64: [SECRETS["admin"]]})
+    key, long = "\u00e9" * 256, "because " * 25
+    canary = {"args": ["CANARY"], "kwargs": {"size": "CANARY"}}
+    async with serving(fleet, WebOptions(keyring=keyring), SECRETS["admin"]) as gate:
+        job = {"handler": "fail", "key": key}
+        made = await gate.post("/v1/jobs", job)
+        await gate.result(key, made["job_id"])
+        # What comes to nothing is noted, too: the handler takes no `size`.
+        await gate.ask("PUT", f"/v1/parked/{path(key)}/{made['job_id']}", canary, status=422)
+        schedule = {"handler": "echo", "key": key, "every_s": 3600, **canary}
+        await gate.ask("PUT", "/v1/schedules/" + "s" * 96, schedule)
+        await gate.post("/v1/pause", {"key": key, "reason": long})
+        found = {}
+        async for each in gate.node.journal():
+            if each.edge == "operator.acted":
+                assert "CANARY" not in each.detail
+                head, _, detail = each.detail.partition(" detail=")
+                found[head.rpartition("action=")[2]] = each, json.loads(detail or "{}")
+        entry, told = found["edit"]
+        assert (entry.key, told) == (key, {"names": "1 by place, size"})
+        entry, told = found["schedule"]
+        assert (entry.handler, entry.key, told["every_s"]) == ("echo", key, "3600.0")
+        assert told["of"].startswith("ssss")
+        entry, told = found["pause"]
+        assert entry.key == key
+        assert long.startswith(told["reason"].removesuffix("..."))
+        assert told["reason"].startswith("because because")
+
+
+async def test_facts_are_made_to_fit_as_whole_json() -> None:
+    told = {"of": "x" * 96, "reason": '"\\\n\u00e9\U0001f600' * 40, "all": True, "members": 7}
+    for room in range(2, 200):
+        text = fitted(told, room)
+        assert len(text.encode()) <= room
+        assert json.loads(text).keys() <= told.keys()
+    assert fitted({"cause": "enough"}, 160) == '{"cause": "enough"}'
 
 
 async def test_events_are_told_and_gone_on_with(fleet: Fleet) -> None:
