@@ -78,7 +78,7 @@ WEB_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "the header of a repeat is not read",
         "breaks": "a request that is sent again makes another job",
         "path": "pool/ops/web/jobs.py",
-        "old": '    return {"job_id": None, "idempotency_key": f"{header}{suffix}"}',
+        "old": '    return {"job_id": None, "idempotency_key": known}',
         "new": '    return {"job_id": None, "idempotency_key": None}',
         "by": (_CONTROL + "test_a_repeat_is_known_by_its_header_or_by_what_the_body_says",),
     },

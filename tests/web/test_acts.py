@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
@@ -219,10 +220,10 @@ async def test_what_is_noted_is_done_though_its_client_has_gone(
 
             for words in act.before:
                 await gate.ask(words[0], at(words[1]), of(words[2]))
-            await until(
-                (lambda at=at: _told(gate, at(JOB))) if act.wanted in (RUNS, PARKED) else look,
-                act.wanted,
-            )
+            if act.wanted in (RUNS, PARKED):
+                await until(partial(_told, gate, at(JOB)), act.wanted)
+            else:
+                await until(look, act.wanted)
             await leave_behind(gate, method, at(path), of(act.body), going, monkeypatch)
             await until(look, act.is_done)
             assert await count_of(gate, route.action) >= 1
