@@ -157,6 +157,8 @@ async def test_what_is_no_request_is_refused(gateway: tuple[str, int], raw: byte
             told = await line.receive()
             assert told.startswith(b"HTTP/1.1 ")
             assert told.split()[1] < b"500"
+            assert b"pool-gateway: " in told
+            assert (b" 200 " in told) != (b"application/problem+json" in told)
 
 
 def test_answers_are_sent_without_waiting_for_more() -> None:
@@ -180,7 +182,7 @@ async def test_it_is_refused_to_be_asked_from_elsewhere_without_secrets(
             (["--host", "::"], "set secrets first"),
             (["--port", port], "cannot be listened on"),
             (["--port", "70000"], "65,535"),
-            (["--certfile", "x"], "together"),
+            (["--keyfile", "x"], "together"),
             (["--secrets", "/nowhere"], "No such file"),
             (["--secrets", str(secrets)], "POOL_WEB_SIGNING"),
             (["--connections-max", "0"], "connections_max"),

@@ -355,13 +355,13 @@ def tls_of(certfile: str, keyfile: str) -> ssl.SSLContext:
         path = certfile if name == "certfile" else keyfile
         raise ConfigError(setting=name, problem=f"{shown(path)} {problem}") from None
 
-    for name, path, mark in (
-        ("certfile", certfile, b"-----BEGIN CERTIFICATE-----"),
-        ("keyfile", keyfile, b"PRIVATE KEY-----"),
+    for name, path, what, mark in (
+        ("certfile", certfile, "certificate", b"-----BEGIN CERTIFICATE-----"),
+        ("keyfile", keyfile, "private key", b"PRIVATE KEY-----"),
     ):
         try:
             if mark not in Path(path).read_bytes():
-                refuse(name, "has none in it, as PEM")
+                refuse(name, f"has no {what} in PEM")
         except (OSError, ValueError) as error:
             refuse(name, f"cannot be read: {getattr(error, 'strerror', None) or 'no path'}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
