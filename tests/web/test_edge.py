@@ -463,7 +463,10 @@ SERVERS = {
 async def test_an_application_that_mounts_it_ends_in_order(
     pool_url: str, pool_name: str, tmp_path: Path, name: str
 ) -> None:
-    """SIGTERM while a stream of events is open and a request waits for the end of a job."""
+    """SIGTERM while a stream of events is open and a request waits for the end of a job.
+
+    hypercorn hands no signal on, and cuts what goes on 3 s later: there the end itself has to do.
+    """
     if find_spec(SERVERS[name][0]) is None:
         pytest.skip("it is not installed")
     (tmp_path / "mounted.py").write_text(recipe(pool_url, pool_name), "utf-8")
@@ -478,18 +481,22 @@ async def test_an_application_that_mounts_it_ends_in_order(
             command, cwd=tmp_path, env=env, stdout=None, stderr=subprocess.STDOUT
         ) as process:
             try:
-                await ends_in_order(process, f"http://127.0.0.1:{port}/pool")
+                await ends_in_order(
+                    process, f"http://127.0.0.1:{port}/pool", is_told=name == "uvicorn"
+                )
             finally:
                 if process.returncode is None:
                     process.kill()
 
 
-async def ends_in_order(process: Any, url: str) -> None:
+async def ends_in_order(process: Any, url: str, *, is_told: bool) -> None:
     secret = {"authorization": "Bearer a-secret-of-16-or-more"}
     answers = list[httpx.Response]()
+    cut = () if is_told else (httpx.RemoteProtocolError,)
 
     async def wait(client: httpx.AsyncClient) -> None:
-        answers.append(await client.get(f"{url}/v1/jobs/k?wait_s=30"))
+        with suppress(*cut):
+            answers.append(await client.get(f"{url}/v1/jobs/k?wait_s=30"))
 
     async with httpx.AsyncClient(headers=secret, timeout=2 * PATIENCE_S) as client:
         while True:
@@ -505,9 +512,11 @@ async def ends_in_order(process: Any, url: str) -> None:
                 assert events.status_code == 200
                 await client.get(f"{url}/v1/pauses")  # behind the one that waits
                 process.send_signal(signal.SIGTERM)
-                async for _ in events.aiter_lines():
-                    pass  # it has a good end
-        assert answers[0].json()["is_ended"] is False
+                with suppress(*cut):
+                    async for _ in events.aiter_lines():
+                        pass  # it has a good end
+        if is_told:
+            assert answers[0].json()["is_ended"] is False
     assert await process.wait() in {0, -signal.SIGTERM}
 
 
