@@ -231,6 +231,20 @@ async def test_a_flood_of_strangers_does_not_reach_the_authenticator() -> None:
             assert answer.json()["facts"]["requests_per_s"] == 20
 
 
+@pytest.mark.anyio
+async def test_an_authenticator_that_never_says_who_it_is_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(headers: Mapping[str, str]) -> Caller | None:
+        await anyio.sleep_forever()
+        return None
+
+    monkeypatch.setattr("pool.ops.web.app.AUTHENTICATOR_S", 0.05)
+    async with asking(WebOptions(authenticator=silent)) as client:
+        answer = await client.get("/v1/status")
+        assert (answer.status_code, answer.json()["code"]) == (500, "WEBFAULT")
+
+
 # --- without secrets ------------------------------------------------------------------------------
 
 

@@ -156,6 +156,8 @@ async def test_what_is_no_request_is_refused(gateway: tuple[str, int], raw: byte
             told = await line.receive()
             assert told.startswith(b"HTTP/1.1 ")
             assert told.split()[1] < b"500"
+            assert b"pool-gateway: " in told
+            assert (b" 200 " in told) != (b"application/problem+json" in told)
 
 
 def test_answers_are_sent_without_waiting_for_more() -> None:
@@ -182,7 +184,7 @@ async def test_it_is_refused_to_be_asked_from_elsewhere_without_secrets(
             (["--host", "::"], "set secrets first"),
             (["--port", port], "cannot be listened on"),
             (["--port", "70000"], "65,535"),
-            (["--certfile", "x"], "together"),
+            (["--keyfile", "x"], "together"),
             (["--secrets", "/nowhere"], "No such file"),
             (["--secrets", str(secrets)], "POOL_WEB_SIGNING"),
             (["--secrets", str(tmp_path / "empty")], "has no secret of read"),

@@ -18,7 +18,8 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
@@ -43,7 +44,8 @@ from pool.ops.web.access import LOCAL, Authenticator, Caller, Keyring, Role
 from pool.ops.web.answers import as_json
 from pool.ops.web.asked import Gateway, WebAnswer, WebRequest
 from pool.ops.web.audit import DISPATCH, ActsNoted
-from pool.ops.web.limits import Lately, Rates, Waits
+from pool.ops.web.ending import before_signals
+from pool.ops.web.limits import KNOWN, Lately, Rates, Waits
 from pool.ops.web.openapi import document
 from pool.ops.web.problems import MEDIA_TYPE, Facts, WebRefusal, headers_of, problem_of
 from pool.ops.web.routes import PATH_CHECKS, ROUTES, WebRoute
@@ -51,6 +53,7 @@ from pool.ops.web.tokens import Tokens
 
 FAILED_PER_S: Final = 20.0  # requests of nobody known, of all together
 REPEAT_HEADER: Final = "Idempotency-Key"
+AUTHENTICATOR_S: Final = 10.0  # within which it must have said who asks
 QUERY_CHARS_MAX: Final = 16 * 1024
 _PART: Final = re.compile(r"\{(\w+)\}")
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -65,7 +68,7 @@ class WebOptions:
         keyring: The bearer secrets.  Without them, and without an authenticator, only programs of
             this machine are answered, and may do everything.
         authenticator: `await authenticator(headers)` says who asks, or None; names of headers are
-            in small letters.  It is asked where no secret fits.
+            in small letters.  It is asked where no secret fits, and answers within 10 s.
         signing: Secrets of the workers' tokens, at least 16 characters each: the first signs, all
             are good.  All gateways of a pool need the same.  Without any this process makes one.
         body_bytes_max: Of one request.
@@ -84,7 +87,7 @@ class WebOptions:
     body_bytes_max: int = 8 * 1024 * 1024
     body_s: float = 10.0
     requests_per_s: float = 2_000.0
-    waits_max: int = 5_000
+    waits_max: int = 4_000
     streams_max: int = 100
 
     def __attrs_post_init__(self) -> None:
@@ -114,7 +117,8 @@ class WebApp:
 
         app.mount("/pool", WebApp(node, WebOptions(keyring=Keyring(admin={"alice": ["..."]}))))
 
-    The node is opened and closed by whoever mounts it; `close()` ends what waits, before that.
+    The node is opened and closed by whoever mounts it; what waits is ended before that, by
+    `closing()` in its lifespan, or by `close()`.
     """
 
     def __init__(
@@ -154,6 +158,25 @@ class WebApp:
         if self._node.state in ("open", "troubled", "draining", "drained"):
             self._audit.flush()
 
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Close it when the block ends, or at the first SIGTERM or SIGINT within.
+
+        For the lifespan of an application, around its `yield`, where the node is open: servers that
+        end the lifespan only after all connections have closed, as uvicorn does, would wait for
+        who waits here.  What the server does at a signal it does then, as before.  Beside the main
+        thread, or where nobody heeds a signal, it is left alone.
+
+        Raises:
+            NotRunning: The node is not open.
+        """
+        post = self._node._open_wiring.context.loop.post
+        try:
+            with before_signals(partial(post, self.close)):
+                yield
+        finally:
+            self.close()
+
     # --- a request ----------------------------------------------------------------------------
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -171,9 +194,7 @@ class WebApp:
             response = await self._answer(request)
         except ClientDisconnect:
             return
-        response.headers["Pool-Gateway"] = self._gateway_id()
-        response.headers["Cache-Control"] = "no-store"
-        response.headers["X-Content-Type-Options"] = "nosniff"
+        self._sign(response)
         if isinstance(response, StreamingResponse):
             with self._gateway.streams.within() as stream:
                 await response(scope, receive, send)
@@ -182,9 +203,17 @@ class WebApp:
             return
         await response(scope, receive, send)
 
-    def _gateway_id(self) -> str:
+    def refusal(self, error: WebRefusal) -> Response:
+        """Return how its server refuses what never gets here."""
+        response = _refused(error)
+        self._sign(response)
+        return response
+
+    def _sign(self, response: Response) -> None:
         wiring = self._node._wiring
-        return wiring.context.node_id if wiring is not None else "-"
+        response.headers["Pool-Gateway"] = wiring.context.node_id if wiring is not None else "-"
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["X-Content-Type-Options"] = "nosniff"
 
     async def _answer(self, request: Request) -> Response:
         try:
@@ -300,6 +329,9 @@ class WebApp:
             return LOCAL  # whoever it is: it may be asked by anybody
         else:
             caller = await self._known(request, headers)
+        known = request.scope.get("extensions", {}).get(KNOWN)
+        if known is not None:
+            known()
         if role is not None and not caller.may(role):
             lacks: Facts = {"role": role, "caller": caller.name, "has": [*caller.roles]}
             raise WebRefusal("WEBROLE", f"{caller.name} has not the role {role}", facts=lacks)
@@ -347,7 +379,8 @@ class WebApp:
         self, authenticator: Authenticator, headers: Mapping[str, str]
     ) -> Caller | None:
         try:
-            found = await authenticator(headers)
+            with anyio.fail_after(AUTHENTICATOR_S):
+                found = await authenticator(headers)
             if found is not None:
                 checks.instance("authenticator", found, Caller, refuse=checks.setting)
         except Exception as error:  # noqa: BLE001 - the application's own; it knows secrets

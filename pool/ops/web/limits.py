@@ -3,6 +3,10 @@
     a request --> requests of its caller in this second? --> its body: so long, within so much time
               --> it waits: how many do? until when? closed: all of them end at once
 
+    a connection --> a stranger's --a secret that fits--> of somebody known, who stays
+          |               +-- no room for another one: the one silent longest is cut
+          +-- all are of somebody known: refused, for which there is a little more room
+
 What is refused is told as 413, 408, 429 or 503, with `Retry-After` where waiting helps.
 """
 
@@ -18,12 +22,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, Literal, Protocol
 
 import anyio
 import attrs
 
 CALLERS_MAX: Final = 10_000  # whose rates are known; of an authenticator they may be many
+REFUSED_MAX: Final = 64  # connections beyond the most that are told why; the oldest gives way
+# In a request's scope: called without arguments once its connection is of somebody known.
+KNOWN: Final = "pool.known"
 
 
 @attrs.define(eq=False)
@@ -113,3 +120,86 @@ class Waits:
         self.is_closed = True
         for scope in list(self._scopes):
             scope.cancel()
+
+
+class Connection(Protocol):
+    """What a room knows of a connection."""
+
+    def cut(self) -> None:
+        """End it now, however far it is."""
+
+
+@attrs.define(eq=False)
+class Room:
+    """The connections of a server: so many, and who gives way to the next one."""
+
+    most: int
+    _known: set[Connection] = attrs.field(factory=set)
+    _strangers: dict[Connection, None] = attrs.field(factory=dict)  # silent longest: the first
+    _refused: dict[Connection, None] = attrs.field(factory=dict)
+
+    def enter(self, one: Connection) -> Literal["", "gave_way", "refused"]:
+        """Take one in; return what that was at the cost of: of a stranger, or it is refused."""
+        cost: Literal["", "gave_way", "refused"] = ""
+        if len(self._known) + len(self._strangers) >= self.most:
+            if not self.give_way():
+                if len(self._refused) >= REFUSED_MAX:
+                    self._cut(next(iter(self._refused)))
+                self._refused[one] = None
+                return "refused"
+            cost = "gave_way"
+        self._strangers[one] = None
+        return cost
+
+    def give_way(self) -> bool:
+        """Cut the stranger who has been silent longest; return whether there was one."""
+        if not self._strangers:
+            return False
+        self._cut(next(iter(self._strangers)))
+        return True
+
+    def heard(self, one: Connection) -> None:
+        """Note that it was not silent."""
+        if one in self._strangers:
+            del self._strangers[one]
+            self._strangers[one] = None
+
+    def know(self, one: Connection) -> None:
+        """Note that somebody known uses it, who gives way to nobody."""
+        if one in self._strangers:
+            del self._strangers[one]
+            self._known.add(one)
+
+    def leave(self, one: Connection) -> None:
+        """Forget one that has ended."""
+        self._known.discard(one)
+        self._strangers.pop(one, None)
+        self._refused.pop(one, None)
+
+    def clear(self) -> None:
+        """Cut all of them."""
+        for one in (*self._known, *self._strangers, *self._refused):
+            self._cut(one)
+
+    def _cut(self, one: Connection) -> None:
+        self.leave(one)
+        one.cut()
+
+
+@attrs.define(eq=False)
+class Seldom:
+    """How often something came about, told once a minute at most."""
+
+    every_s: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+    _untold: int = 0
+    _due_s: float = -math.inf
+
+    def count(self) -> int:
+        """Count one; return how many there were since they were told, 0 if it is not time yet."""
+        self._untold += 1
+        if self.clock() < self._due_s:
+            return 0
+        self._due_s = self.clock() + self.every_s
+        told, self._untold = self._untold, 0
+        return told
