@@ -210,10 +210,13 @@ class WebApp:
         return response
 
     def _sign(self, response: Response) -> None:
-        wiring = self._node._wiring
-        response.headers["Pool-Gateway"] = wiring.context.node_id if wiring is not None else "-"
+        response.headers["Pool-Gateway"] = self._gateway_id()
         response.headers["Cache-Control"] = "no-store"
         response.headers["X-Content-Type-Options"] = "nosniff"
+
+    def _gateway_id(self) -> str:
+        wiring = self._node._wiring
+        return wiring.context.node_id if wiring is not None else "-"
 
     async def _answer(self, request: Request) -> Response:
         try:
