@@ -32,7 +32,7 @@ from pool.errors import ConfigError
 from pool.ops.cli import USAGE, main
 from pool.ops.cli.web import bound
 from pool.ops.web import server as serving
-from pool.ops.web.limits import REFUSED_MAX, Room, Seldom
+from pool.ops.web.limits import REFUSED_MAX, Connections, Seldom
 from pool.web import Keyring, WebApp, WebOptions
 from tests.nodes import PATIENCE_S
 from tests.ops.commands import ROOT, running
@@ -199,7 +199,7 @@ class One:
 
 
 def test_the_room_of_connections() -> None:
-    room, (a, b, c, d, e) = Room(3), [One() for _ in range(5)]
+    room, (a, b, c, d, e) = Connections(3), [One() for _ in range(5)]
     assert [room.enter(each) for each in (a, b, c)] == ["", "", ""]
     room.know(b)
     room.heard(a)  # so c has been silent longest
@@ -342,7 +342,7 @@ def test_it_has_the_files_that_its_connections_need(monkeypatch: pytest.MonkeyPa
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (600, 1000))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
-    most = 600 - REFUSED_MAX - serving.FILES_BESIDE
+    most = 600 - REFUSED_MAX - serving.FILES_OTHER
     serving.have_files_for(most)
     assert given == []
     serving.have_files_for(most + 1)
