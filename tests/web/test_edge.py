@@ -94,6 +94,12 @@ async def until_cut(line: SocketStream) -> bytes:
     return found
 
 
+async def pour(line: SocketStream) -> None:
+    """Send far more than there is room for in buffers on the way."""
+    for _ in range(3_000):
+        await line.send(b"y" * 10_000)
+
+
 @asynccontextmanager
 async def here(
     app: WebApp, *, connections_max: int = 100, tls: ssl.SSLContext | None = None
@@ -317,8 +323,7 @@ async def test_a_head_is_so_long_in_however_many_pieces(monkeypatch: pytest.Monk
                 # Behind that one which is not over, in pieces.
                 await line.send(LIVE[:-2] + filling[:-4])
                 with pytest.raises(anyio.BrokenResourceError):
-                    for _ in range(3_000):  # far more than there is in buffers on the way
-                        await line.send(b"y" * 10_000)
+                    await pour(line)
             else:
                 with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
                     refused = await told(line)
