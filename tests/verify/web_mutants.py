@@ -234,7 +234,7 @@ WEB_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": "pool/ops/web/limits.py",
         "old": "                if len(self._refused) >= REFUSED_MAX:\n",
         "new": "                if False:\n",
-        "by": (_EDGE + "test_strangers_keep_nobody_out_who_is_known",),
+        "by": (_EDGE + "test_the_room_of_connections",),
     },
     {
         "name": "a handshake has a minute",

@@ -203,7 +203,7 @@ class WebApp:
             return
         await response(scope, receive, send)
 
-    def refusal(self, error: WebRefusal) -> Response:
+    def _refusal(self, error: WebRefusal) -> Response:
         """Return how its server refuses what never gets here."""
         response = _refused(error)
         self._sign(response)

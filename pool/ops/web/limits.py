@@ -122,23 +122,23 @@ class Waits:
             scope.cancel()
 
 
-class Connection(Protocol):
-    """What a room knows of a connection."""
+class Cuttable(Protocol):
+    """What is known of a connection."""
 
     def cut(self) -> None:
         """End it now, however far it is."""
 
 
 @attrs.define(eq=False)
-class Room:
+class Connections:
     """The connections of a server: so many, and who gives way to the next one."""
 
     most: int
-    _known: set[Connection] = attrs.field(factory=set)
-    _strangers: dict[Connection, None] = attrs.field(factory=dict)  # silent longest: the first
-    _refused: dict[Connection, None] = attrs.field(factory=dict)
+    _known: set[Cuttable] = attrs.field(factory=set)
+    _strangers: dict[Cuttable, None] = attrs.field(factory=dict)  # silent longest: the first
+    _refused: dict[Cuttable, None] = attrs.field(factory=dict)
 
-    def enter(self, one: Connection) -> Literal["", "gave_way", "refused"]:
+    def enter(self, one: Cuttable) -> Literal["", "gave_way", "refused"]:
         """Take one in; return what that was at the cost of: of a stranger, or it is refused."""
         cost: Literal["", "gave_way", "refused"] = ""
         if len(self._known) + len(self._strangers) >= self.most:
@@ -158,19 +158,19 @@ class Room:
         self._cut(next(iter(self._strangers)))
         return True
 
-    def heard(self, one: Connection) -> None:
+    def heard(self, one: Cuttable) -> None:
         """Note that it was not silent."""
         if one in self._strangers:
             del self._strangers[one]
             self._strangers[one] = None
 
-    def know(self, one: Connection) -> None:
+    def know(self, one: Cuttable) -> None:
         """Note that somebody known uses it, who gives way to nobody."""
         if one in self._strangers:
             del self._strangers[one]
             self._known.add(one)
 
-    def leave(self, one: Connection) -> None:
+    def leave(self, one: Cuttable) -> None:
         """Forget one that has ended."""
         self._known.discard(one)
         self._strangers.pop(one, None)
@@ -181,7 +181,7 @@ class Room:
         for one in (*self._known, *self._strangers, *self._refused):
             self._cut(one)
 
-    def _cut(self, one: Connection) -> None:
+    def _cut(self, one: Cuttable) -> None:
         self.leave(one)
         one.cut()
 

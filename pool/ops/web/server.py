@@ -32,7 +32,7 @@ from uvicorn.server import ServerState
 
 from pool.errors import ConfigError, shown
 from pool.ops.web.app import WebApp
-from pool.ops.web.limits import KNOWN, REFUSED_MAX, Room, Seldom
+from pool.ops.web.limits import KNOWN, REFUSED_MAX, Connections, Seldom
 from pool.ops.web.problems import WebRefusal
 
 HEAD_S: Final = 10.0
@@ -42,7 +42,7 @@ IDLE_S: Final = 60  # between two requests of a connection
 CLOSES_S: Final = 5  # what is answered when it is told to end may go on for so long
 GIVES_UP_S: Final = CLOSES_S + 2  # what goes on even so, an application's own say, is given up
 BACKLOG: Final = 2048
-FILES_BESIDE: Final = 256  # what it has open beside its connections: Redis, say
+FILES_OTHER: Final = 256  # what it has open but its connections: Redis, say
 ACCEPTS_AGAIN_S: Final = 0.1
 _log: Final = structlog.get_logger("pool.web")
 
@@ -55,14 +55,16 @@ class CuttingProtocol(HttpToolsProtocol):
     _raw_bytes = 0  # since there was something of use in them
     _head_bytes = 0
     _is_in_head = False
-    is_open = False  # its handshake is done
-    is_refused = False
+    is_open: bool = False  # its handshake is done
+    is_refused: bool = False
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, web: WebApp, room: Room) -> None:
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, web: WebApp, room: Connections
+    ) -> None:
         """Begin with one that is accepted, whose handshake is to come."""
         super().__init__(config, state, {})
         self._web, self._room = web, room
-        self.opening = anyio.CancelScope()
+        self.opening: anyio.CancelScope = anyio.CancelScope()
 
     def cut(self) -> None:
         """End it now, however far it is."""
@@ -152,7 +154,7 @@ class CuttingProtocol(HttpToolsProtocol):
             facts = {"in": "head", "bytes_max": HEAD_BYTES_MAX}
             error = WebRefusal("WEBTOOLARGE", detail, hint, facts=facts)
         if self._is_next():
-            response = self._web.refusal(error)
+            response = self._web._refusal(error)
             status = HTTPStatus(response.status_code)
             lines = [f"HTTP/1.1 {status} {status.phrase}".encode(), b"connection: close"]
             lines += [b"%s: %s" % each for each in response.raw_headers]
@@ -198,7 +200,7 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         app: WebApp,
         ready: anyio.Event,
-        room: Room,
+        room: Connections,
         tls: ssl.SSLContext | None,
     ) -> None:
         super().__init__(config)
@@ -300,7 +302,7 @@ class _Server(uvicorn.Server):
         hint = "ask again, or another gateway; --connections-max sets how many there may be"
         facts = {"connections_max": self._room.most}
         refusal = WebRefusal("WEBBUSY", detail, hint, facts=facts)
-        await self._web.refusal(refusal)(scope, receive, send)
+        await self._web._refusal(refusal)(scope, receive, send)
 
 
 def make_server(
@@ -323,7 +325,7 @@ def make_server(
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=GIVES_UP_S,
     )
-    return _Server(config, app, ready, Room(connections_max), tls)
+    return _Server(config, app, ready, Connections(connections_max), tls)
 
 
 def have_files_for(connections_max: int) -> None:
@@ -332,9 +334,9 @@ def have_files_for(connections_max: int) -> None:
     Raises:
         ConfigError: So many it may not have.
     """
-    beside = REFUSED_MAX + FILES_BESIDE
+    other = REFUSED_MAX + FILES_OTHER
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = connections_max + beside
+    most = connections_max + other
     if soft == resource.RLIM_INFINITY or soft >= most:
         return
     try:
@@ -342,7 +344,7 @@ def have_files_for(connections_max: int) -> None:
     except (ValueError, OSError):
         problem = (
             f"{connections_max:,} connections need {most:,} open files, and the hard limit is "
-            f"{hard:,}: set {max(1, hard - beside):,} at most, or raise that (`ulimit -Hn`, "
+            f"{hard:,}: set {max(1, hard - other):,} at most, or raise that (`ulimit -Hn`, "
             "LimitNOFILE)"
         )
         raise ConfigError(setting="connections_max", problem=problem) from None
