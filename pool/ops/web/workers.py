@@ -190,6 +190,8 @@ async def poll(asked: WebRequest) -> PollTold:
     claim, remote = _claim(asked), await _remote(asked)
     held, lost = _held(asked, claim, body.held)
     wait_s = 0.0 if asked.gateway.waits.is_closed else body.wait_s
+    if lost:  # it should hear of that soon, and not ask for it without end
+        wait_s = min(wait_s, remote.heartbeat_s)
     polled = list[Polled]()
     with asked.waits.within():
         polled.append(await remote.poll(claim, held, jobs_max=body.jobs_max, wait_s=wait_s))
