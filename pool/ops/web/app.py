@@ -16,7 +16,7 @@ import json
 import re
 import traceback
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 import anyio
@@ -316,7 +316,8 @@ class WebApp:
             if kind != "application/json":
                 detail = f"Content-Type is {shown(kind)!r}: send application/json"
                 raise WebRefusal("WEBMEDIA", detail)
-            value = _parsed(raw)
+            # A failure can always be told: what is no text in it is replaced.
+            value = _parsed(raw, "replace" if bodies.FailBody in route.body else "strict")
         kinds = route.body
         is_many = len(kinds) > 1 and isinstance(value, dict) and "jobs" in value
         try:
@@ -435,14 +436,15 @@ def _names(given: Mapping[str, str]) -> str:
     return ", ".join(shown(each) for each in list(given)[:3])
 
 
-def _parsed(raw: bytes) -> Any:
+def _parsed(raw: bytes, errors: Literal["strict", "replace"] = "strict") -> Any:
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is no JSON")
 
     try:
-        value = json.loads(raw.decode(), parse_constant=refuse)
+        value = json.loads(raw.decode(errors=errors), parse_constant=refuse)
         if _SURROGATE.search(raw):
-            json.dumps(value, ensure_ascii=False).encode()
+            text = json.dumps(value, ensure_ascii=False).encode(errors=errors)
+            value = json.loads(text) if errors == "replace" else value
     except UnicodeEncodeError:
         raise WebRefusal("WEBREQUEST", "the body has half of a pair of surrogates") from None
     except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
