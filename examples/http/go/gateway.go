@@ -37,7 +37,6 @@ type Answer struct {
 	Jobs          []struct {
 		Job
 		Outcome string
-		Problem struct{ Detail string }
 	}
 }
 

@@ -62,12 +62,12 @@ func (w *Worker) run(ctx context.Context, workerToken string, job Job) {
 		said["token"] = job.Token
 		body := object{"worker_token": workerToken, "jobs": []object{said}}
 		answer := w.Ask(context.Background(), path, 0, body)
-		if len(answer.Jobs) == 1 && answer.Jobs[0].Outcome != "" {
+		if answer.status == 200 {
 			return answer.Jobs[0].Outcome, nil
-		} else if len(answer.Jobs) == 1 {
-			return "refused", fmt.Errorf("%w: %s", ErrForGood, answer.Jobs[0].Problem.Detail)
+		} else if answer.status == 409 || answer.status == 410 { // somebody else's, or it has ended
+			return "refused", errors.New(answer.Detail)
 		}
-		return "refused", fmt.Errorf("%w: %s", ErrForGood, answer.Detail)
+		return "", fmt.Errorf("%w: %s", ErrForGood, answer.Detail)
 	}
 	var outcome string
 	result, err := w.handle(ctx, &job)
@@ -82,8 +82,11 @@ func (w *Worker) run(ctx context.Context, workerToken string, job Job) {
 	} else if err != nil { // a result may be refused, too
 		outcome, err = tell("/fail", failure(err))
 	}
-	if outcome == "refused" { // whatever was wrong with what we said, the job has failed
+	if outcome == "" { // whatever was wrong with what we said, the job has failed
 		outcome, _ = tell("/fail", failure(err))
+	}
+	if outcome == "" {
+		outcome = "refused"
 	}
 	say(object{
 		"outcome": outcome, "key": job.Key, "id": job.ID, "attempt": job.Attempt, "epoch": job.Epoch,

@@ -50,10 +50,11 @@ export async function work({
   async function settle(worker_token, { job, abort }) {
     const { token, key, id, attempt, epoch } = job
     const tell = async (path, said) => {
-      const [, answer] = await all.ask(path, { worker_token, jobs: [{ token, ...said }] })
+      const [status, answer] = await all.ask(path, { worker_token, jobs: [{ token, ...said }] })
       const { outcome, problem = answer } = answer.jobs?.[0] ?? {}
       if (outcome) return outcome
-      throw Object.assign(new Error(problem.detail), { name: problem.code, retry: false })
+      const isOver = [409, 410].includes(status) // it is somebody else's, or has ended
+      throw Object.assign(new Error(problem.detail), { name: problem.code, retry: false, isOver })
     }
     let outcome
     try {
@@ -62,10 +63,9 @@ export async function work({
       outcome = await tell('/complete', { result })
     } catch (error) { // a result may be refused, too
       const telling = abort.signal.aborted ? tell('/release') : tell('/fail', failure(error))
-      outcome = await telling.catch((refusal) => tell('/fail', failure(refusal)))
-        .catch(() => 'refused') // it is somebody else's, or has ended
+      outcome = await telling.catch((no) => no.isOver || tell('/fail', failure(no))).catch(() => {})
     }
-    log({ outcome, key, id, attempt, epoch })
+    log({ outcome: typeof outcome === 'string' ? outcome : 'refused', key, id, attempt, epoch })
     held.delete(token)
   }
 

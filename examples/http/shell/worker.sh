@@ -97,8 +97,7 @@ run() {
     echo $? >exit
   ) &
   child=$!
-  guard & guard=$!
-  beat & beat=$!
+  guard & guard=$!; beat & beat=$!
   until [ -s exit ]; do wait "$child"; done
   kill "$guard" "$beat" 2>>kill.log
   code=$(cat exit) outcome=
@@ -114,7 +113,7 @@ run() {
       '{error: {type: "exit \($code)", message: .}, retry: ($code != "65")}' >said
     tell /fail
   fi
-  if [ -z "$outcome" ]; then # whatever was wrong with what we said, the job has failed
+  if [ -z "$outcome" ] && [ "$status" != 409 ] && [ "$status" != 410 ]; then # it is ours yet
     jq -nc --arg why "$why" '{error: {type: "refused", message: $why}, retry: false}' >said
     tell /fail
   fi
