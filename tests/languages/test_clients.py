@@ -93,8 +93,6 @@ def test_who_is_told_to_leave_ends_what_it_can_and_gives_back_the_rest(
     first = fleet.await_event("start", key=long)
     heir = fleet.worker(other(language))
     leaving.send(signal.SIGTERM)
-    if language == "shell":  # it has no grace: who wants it to give back says so again
-        until(lambda: leaving.told_again(signal.SIGTERM), "it does not end")
     assert leaving.wait() == 0, leaving.log()
     if language != "shell":
         assert outcomes(leaving, short) == ["done"]

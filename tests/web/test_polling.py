@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
+import attrs
 import pytest
 
 from pool.errors import ConfigError
+from pool.jobs.remote.claims import EndOutcome, StopReason
 from pool.ops.cli.web import bound
+from pool.ops.web.workers import (
+    EndTold,
+    JobHanded,
+    LostTold,
+    MessageTold,
+    PollTold,
+    StopTold,
+    WorkerTold,
+)
 from tests.nodes import Fleet
 from tests.web.gateways import SECRETS, serving
 from tests.web.test_workers import OPTIONS, Polling
@@ -46,8 +58,8 @@ async def test_a_failure_can_always_be_told(fleet: Fleet, error: dict[str, Any],
         await worker.register("do")
         made = await gate.post("/v1/jobs", {"handler": "do", "key": "k"})
         job = await worker.job()
-        told_of = await sent(worker, "fail", as_text(worker, job["token"], error).encode(), 200)
-        assert told_of["jobs"][0]["outcome"] == "parked"
+        ended = await sent(worker, "fail", as_text(worker, job["token"], error).encode(), 200)
+        assert ended["jobs"][0]["outcome"] == "parked"
         letter = await gate.get(f"/v1/parked/k/{made['job_id']}")
         [attempt] = letter["history"]
         assert attempt["message"].startswith(told)
@@ -67,6 +79,17 @@ async def test_a_failure_of_bytes_that_are_no_text_is_told(fleet: Fleet) -> None
         told = await sent(worker, "fail", body, 200)
         assert told["jobs"][0]["outcome"] == "parked"
         await sent(worker, "complete", body, 400)  # of a result each byte counts
+
+
+def test_the_page_says_all_that_a_worker_is_told() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/http.md").read_text("utf-8")
+    page = page.partition("## What a worker is told")[2].partition("## Problems")[0]
+    for kind in (WorkerTold, PollTold, JobHanded, StopTold, MessageTold, LostTold, EndTold):
+        for field in attrs.fields(kind):
+            assert f"`{field.name}`" in page, f"{kind.__name__}.{field.name}"
+    for words in (get_args(StopReason), get_args(EndOutcome)):
+        for word in words:
+            assert f"\n| `{word}` |" in page
 
 
 def test_of_two_gateways_that_begin_at_once_one_is_refused_its_port() -> None:

@@ -25,8 +25,8 @@ Gateway, client or server dies after ...
     it was opened        it stays open until its next request, or its lease's end.  What it is
                          granted the next poll hands out, at any gateway, or a beat gives back
     it was closed        what was granted before that likewise
-    the acknowledgement  it is the worker's by its record, and the next poll does not name it:
-                         handed out again, under the same claim
+    the acknowledgement  it is the worker's by its record, and the next poll or beat does not name
+                         it: handed out again, under the same claim
     the answer was sent  its client runs it, and beats; or its lease ends, and it is reaped as of
                          any worker that died
     an end               the repeated request is told its own outcome
@@ -36,6 +36,12 @@ Gateway, client or server dies after ...
 
 A late or repeated request: a poll looks at what stands there, so twice the same is the same answer;
 a beat renews once more; an end is refused, or told its own outcome; `leave` again finds nothing.
+What a request does not name it does not give away, whatever room its client has: it may be older
+than the answer that its client runs by.  That one is told what it has, and gives it back.
+
+Time limits: whoever gives a run up that has had its time (fail, release, leave) has used an attempt
+up, by one rule (`Run.has_had_its_time`).  The gateway that told its client so had a pool time from
+before that answer; the one that judges asks for it after the request came: it is never an earlier.
 Two gateways at once, with clocks that differ: neither decides by its own (G-08).  The later of two
 numbers counts; a copy of before opens and closes nothing.  Two polls of one worker: at one gateway
 the later takes over, and the former is answered at once; at two both may bring the same claim, and
@@ -301,13 +307,15 @@ class RemoteWorkers:
     ) -> Polled:
         """Renew a worker, and hand it jobs, as soon as there are some; or the time is up.
 
-        What is told of what it holds, and what of it is lost, ends the waiting, too.  Cancelled it
-        hands out nothing, or what the next poll hands out again.
+        What is told of what it holds, and what of it is lost, ends the waiting, too; but what was
+        told by the poll before does not.  Cancelled it hands out nothing, or what the next poll
+        hands out again.
 
         Args:
             claim: Who polls.
             held: All jobs that were handed out to it and of which no end was answered yet.
-            jobs_max: How many it takes, 0 to 10,000; never more than its capacity allows.
+            jobs_max: How many more it takes, 0 to 10,000; never more than its capacity allows.
+                What it has and does not name comes in any case.
             wait_s: 0 to 30 s; if it holds anything it is answered within `heartbeat_s`.
 
         Raises:
