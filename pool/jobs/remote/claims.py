@@ -224,8 +224,8 @@ class ToStop:
     """A job that the worker shall end.
 
     stop: somebody asked for it, `detail` says why; end it, then complete or release it.
-    release: it shall go on elsewhere; release it.  timeout: it has had its time; fail or release it,
-    which is the same: an attempt has been used up.
+    release: it shall go on elsewhere; release it.  timeout: it has had its time; fail or release
+    it, which is the same: an attempt has been used up.
     """
 
     job: JobClaim
