@@ -20,7 +20,7 @@ tmp=$(mktemp -d) && cd "$tmp" || exit 2
 printf 'Authorization: Bearer %s\nContent-Type: application/json\n' "$POOL_WEB_WORKER" >headers
 gateway=${POOL_GATEWAYS%% *} leaving='' curl='' failed=0
 trap 'rm -rf "$tmp"' EXIT
-trap 'leave; [ -z "$curl" ] || kill "$curl"' TERM INT
+trap '[ -n "$leaving" ] || [ -z "$curl" ] || kill "$curl"; leave' TERM INT
 
 # It leaves when it has ended what it does, or the grace is over.
 leave() { [ -n "$leaving" ] || write until $(($(date +%s) + ${GRACE_S:-30})); leaving=yes; }

@@ -56,7 +56,7 @@ Item = tuple[JobClaim, Edge]
 
 
 @attrs.frozen
-class Run:
+class KnownRun:
     """What is known of a run that shall end, or go on."""
 
     record: Record | None = None  # None: there is none, or it is another one's
@@ -64,7 +64,7 @@ class Run:
     error: StoreUnavailable | None = None  # why nothing is known
 
     @classmethod
-    def of(cls, job: JobClaim, record: Record | None, now_ms: float) -> Run:
+    def of(cls, job: JobClaim, record: Record | None, now_ms: float) -> KnownRun:
         """Make it of the record that its key has."""
         is_its = record is not None and (record.epoch, record.id) == (job.epoch, job.id)
         return cls(record if is_its else None, now_ms)
@@ -125,7 +125,7 @@ class Endings:
         checkpoint = None if state is None else self._state(state)
         return attrs.evolve(self.given_back(job, "f"), checkpoint=checkpoint)
 
-    def given_up(self, claim: WorkerClaim, job: JobClaim, state: Any | None, run: Run) -> Edge:
+    def given_up(self, claim: WorkerClaim, job: JobClaim, state: Any | None, run: KnownRun) -> Edge:
         """Return what follows when a client gives a run up.
 
         It goes on elsewhere; but what has had its time has used an attempt up by it, or nobody
@@ -156,7 +156,7 @@ class Endings:
         edge.message, edge.number = seen, self.leases.number(job.lane)
         return edge
 
-    def failed(self, claim: WorkerClaim, failure: Failure, run: Run) -> Edge:
+    def failed(self, claim: WorkerClaim, failure: Failure, run: KnownRun) -> Edge:
         """Return what follows a failed attempt; one that was asked to stop ends by it."""
         job, options = failure.job, claim.handlers.get(failure.job.handler, Options())
         record = run.record
@@ -249,14 +249,14 @@ class Endings:
 
     async def runs(
         self, claim: WorkerClaim, jobs: Sequence[JobClaim], *, limited: bool = False
-    ) -> list[Run]:
+    ) -> list[KnownRun]:
         """Return what is known of each; with `limited` nothing of those that have no limit.
 
         Of one with a limit also what pool time is.  Told after this request came, it is no earlier
         than what any gateway has told its client.
         """
         asked = [job for job in jobs if _has_limit(claim, job) or not limited]
-        runs = dict[JobClaim, Run]()
+        runs = dict[JobClaim, KnownRun]()
         for lane in {job.lane for job in asked}:
             mine = [job for job in asked if job.lane == lane]
             now_ms = self.context.lanes[lane].now_ms(self.context.io.clock())
@@ -265,12 +265,12 @@ class Endings:
                 if any(_has_limit(claim, job) for job in mine):
                     now_ms = await self.leases.ask(lane)
             except StoreUnavailable as error:
-                runs |= dict.fromkeys(mine, Run(error=error))
+                runs |= dict.fromkeys(mine, KnownRun(error=error))
             except PoolError:
                 continue  # what is said next is told why
             else:
-                runs |= {job: Run.of(job, found.get(job.key), now_ms) for job in mine}
-        return [runs.get(job, Run()) for job in jobs]
+                runs |= {job: KnownRun.of(job, found.get(job.key), now_ms) for job in mine}
+        return [runs.get(job, KnownRun()) for job in jobs]
 
     async def _runs(
         self, claim: WorkerClaim, lane: int, items: Sequence[Item]

@@ -33,7 +33,7 @@ from pool.errors import Gone, PayloadEncodingError, PoolError, StoreLost, Worker
 from pool.jobs.context import Context
 from pool.jobs.quarantine import quarantine
 from pool.jobs.remote.claims import Beat, JobClaim, Lost, Message, ToStop, WorkerClaim
-from pool.jobs.remote.ending import BATCH_MAX, Endings, Run
+from pool.jobs.remote.ending import BATCH_MAX, Endings, KnownRun
 from pool.jobs.remote.handing import claim_of, start_of
 from pool.jobs.remote.leases import LaneLease, Leases
 from pool.jobs.trials import LIVED_S
@@ -357,7 +357,7 @@ class Visit:
                 record = self.running.get(job.key)
                 if intent.startswith("s"):
                     self.stop.append(ToStop(job, "stop", intent[1:]))
-                elif Run(record, self.now_ms(lane)).has_had_its_time(self.claim, job):
+                elif KnownRun(record, self.now_ms(lane)).has_had_its_time(self.claim, job):
                     self.stop.append(ToStop(job, "timeout"))
                 elif job in moves or (is_draining and job.kind == "service"):
                     self.stop.append(ToStop(job, "release"))

@@ -40,8 +40,8 @@ What a request does not name it does not give away, whatever room its client has
 than the answer that its client runs by.  That one is told what it has, and gives it back.
 
 Time limits: whoever gives a run up that has had its time (fail, release, leave) has used an attempt
-up, by one rule (`Run.has_had_its_time`).  The gateway that told its client so had a pool time from
-before that answer; the one that judges asks for it after the request came: it is never an earlier.
+up, by one rule (`KnownRun.has_had_its_time`).  The gateway that told its client so had a pool time
+from before that answer; the one that judges asks for it after the request: it is no earlier.
 Two gateways at once, with clocks that differ: neither decides by its own (G-08).  The later of two
 numbers counts; a copy of before opens and closes nothing.  Two polls of one worker: at one gateway
 the later takes over, and the former is answered at once; at two both may bring the same claim, and
