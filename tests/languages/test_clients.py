@@ -155,10 +155,10 @@ def test_what_is_completed_too_late_is_refused(
     """The token of a lease that is over does nothing, and the result is the new owner's."""
     key = f"late-{language}"
     alone = fleet.worker(language, gateways=[between.url])
+    between.held["complete"] = threading.Event()  # before it can end, however long its heir takes
     job = fleet.dispatch(key, ms=500)
     first = fleet.await_event("start", key=key)
     heir = fleet.worker(other(language))
-    between.held["complete"] = threading.Event()
     between.is_cut = True
     second = fleet.await_event("start", key=key, count=2)
     assert fleet.result(key, job)["result"]["epoch"] == second.epoch > first.epoch
