@@ -54,6 +54,7 @@ __all__ = [
     "NotRunning",
     "NotStarted",
     "NotStopped",
+    "NotWaiting",
     "OutOfMemory",
     "OutcomeExpired",
     "PartEnded",
@@ -564,6 +565,22 @@ class IdempotencyConflict(RefusedError):
     known_handler: str
     known_digest: str
     differs: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NotWaiting(RefusedError):
+    """The job does not wait for a time, so it cannot be made to begin now.
+
+    `state` is how it is: running, done, ...; `problem` says it in words.
+    """
+
+    code: ClassVar[str] = "POOLNOTWAITING"
+    hint: ClassVar[str] = "requeue what waits for its delay or its next attempt, or a dead letter"
+
+    key: str
+    job_id: str
+    state: str
+    problem: str
 
 
 @attrs.define(eq=False, kw_only=True, str=False)

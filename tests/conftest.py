@@ -104,6 +104,7 @@ SLOW = frozenset(
         "verify/test_campaigns.py",
         "verify/test_small.py",
         "web/test_contract.py",
+        "web/test_edge.py",
         "web/test_gateway.py",
     )
 )

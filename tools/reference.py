@@ -522,8 +522,10 @@ def _schema_word(schema: Any) -> str:
 
 def http_problems() -> str:
     """The codes of what is refused before the pool is asked, and the statuses of all others."""
-    rows = ((f"`{code}`", str(status), says) for code, (status, says) in REFUSALS.items())
-    own = table(("code", "status", ""), rows)
+    rows = (
+        (f"`{code}`", str(status), says, hint) for code, (status, says, hint) in REFUSALS.items()
+    )
+    own = table(("code", "status", "", "what helps"), rows)
     others = (
         (f"`{kind.code}`", str(status), _error_link(kind))
         for kind, status in STATUSES.items()

@@ -55,6 +55,7 @@ TOLD: Final[Mapping[str, str]] = {
     FOREIGN: "an entry that somebody else has written",
 }
 
+DETAIL_BYTES_MAX: Final = 200  # of an entry; what is longer lib/journal.lua cuts
 PAGE: Final = 1000  # entries of a lane in one read
 ZERO: Final = "0-0"
 _ID: Final = re.compile(r"(\d{1,20})-(\d{1,20})(~?)")

@@ -38,7 +38,7 @@ _APART: Final = frozenset(
     {"key", "job_id", "handler", "worker", "identity", "epoch", "attempt"}
     | {"pool", "node", "lane", "hint", "traceback", "generation"}
 )
-_FACT_CHARS_MAX: Final = 160
+FACT_CHARS_MAX: Final = 160
 # What is not about the job that it came with, and which of its facts make it the same again.
 SUMMED: Final[dict[type, tuple[str, ...]]] = {HookFailed: ("handler", "what")}
 MINUTE_S: Final = 60.0
@@ -160,7 +160,7 @@ class Noter:
 def noted(event: Event, facts: dict[str, Any], key: str, node: str) -> NotedEvent:
     """Return what is written of an event."""
     told = (
-        f"{name}={str(value)[:_FACT_CHARS_MAX]}"
+        f"{name}={str(value)[:FACT_CHARS_MAX]}"
         for name, value in facts.items()
         if name not in _APART and value not in ("", None)
     )

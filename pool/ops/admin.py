@@ -25,7 +25,7 @@ import attrs
 from pool.core.options import Options
 from pool.core.record import Outcome, Record
 from pool.core.settlement import Grant
-from pool.errors import ConfigError, InvalidOption, PoolError, shown
+from pool.errors import ConfigError, NotWaiting, PoolError, shown
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.listing import Listing
 from pool.jobs.client.ref import Status
@@ -155,14 +155,15 @@ async def requeue(node: Node, key: str, job_id: str | None) -> JobsChanged:
     """Have a job begin now that waits for its time, or make one of its dead letter again.
 
     Raises:
-        InvalidOption: It does not wait for a time; the problem says what it does.
+        NotWaiting: It does not wait for a time; the problem says what it does.
         NoSuchJob, JobExists, StoreUnavailable: As `Node.status` and `DeadLetters.replay` say.
     """
     client = node._open_client()
     found, _ = await client.look(key, job_id or "")
     if isinstance(found, Outcome):
         if found.word != "parked" or job_id is None:
-            raise _not_waiting(key, f"has ended: it is {found.word}")
+            problem = f"it has ended: it is {found.word}"
+            raise NotWaiting(key=key, job_id=job_id or "", state=found.word, problem=problem)
         await node.parked.replay(key, job_id)
     else:
         await _requeue(client, key, found)
@@ -263,9 +264,10 @@ async def _requeue_status(client: JobClient, status: Status) -> None:
 async def _requeue(client: JobClient, key: str, record: Record) -> None:
     """Give a job away that waits for its time."""
     if record.state != "waiting":
-        raise _not_waiting(key, f"is {record.state}, and waits for no time")
+        raise _not_waiting(key, record, f"it is {record.state}, and waits for no time")
     if "h" in record.flags:
-        raise _not_waiting(key, "is held: it may have killed its workers, see `pool why`")
+        problem = "it is held: it may have killed its workers, see `pool why`"
+        raise _not_waiting(key, record, problem)
     context = client.context
     state = context.lane_of(key)
     [text] = await inspect.fields_of(
@@ -281,8 +283,8 @@ async def _requeue(client: JobClient, key: str, record: Record) -> None:
     await recovery.carry_out("free", "", client.requests.tell_waiters)
 
 
-def _not_waiting(key: str, problem: str) -> InvalidOption:
-    return InvalidOption(option="KEY", value=shown(key), problem=f"it {problem}")
+def _not_waiting(key: str, record: Record, problem: str) -> NotWaiting:
+    return NotWaiting(key=key, job_id=record.id, state=record.state, problem=problem)
 
 
 # --- all --------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ Colour is for terminals, and says nothing that the words do not; NO_COLOR turns 
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import shutil
@@ -26,6 +27,7 @@ _COLUMN_MIN: Final = 6  # characters of a column that is cut
 _PROGRESS_S: Final = 1.0  # what lasts longer tells how far it is
 _BAR: Final = 30  # characters
 _CODE: Final = re.compile(r"\x1b\[[0-9]*m")  # of a colour, as `painted` writes it
+codecs.lookup("unicode_escape")  # now: it opens a file, which may fail where a line has to be told
 _RED, _GREEN, _YELLOW, _BOLD = "31", "32", "33", "1"
 # Cells that consist of such a word.
 _COLOURS: Final = {

@@ -468,7 +468,7 @@ SCHEDULES = {
     "next_times": {**A_SCHEDULE, "count": within(1, 1000, whole=True)},
     "pause": A_SCHEDULE,
     "resume": A_SCHEDULE,
-    "trigger": A_SCHEDULE,
+    "trigger": {**A_SCHEDULE, "idempotency_key": NAME.or_none()},
     "remove": A_SCHEDULE,
 }
 

@@ -52,6 +52,12 @@ class Stage:
             return said.err
         return said.out
 
+    async def refused(self, *words: str) -> str:
+        """Run a verb that the pool refuses; return why."""
+        self._said.readouterr()
+        assert await anyio.to_thread.run_sync(main, [*words, *self.where]) == FINDING
+        return self._said.readouterr().err
+
     async def json(self, *words: str, code: int = OK) -> dict[str, Any]:
         """Likewise, of the one object that it printed, which is as the reference tells."""
         told: dict[str, Any] = json.loads(await self.told(*words, "--json", code=code))
@@ -382,12 +388,12 @@ async def test_what_waits_for_its_retry_begins_now(stage: Stage) -> None:
     await state_of(stage.node, "k", "waiting")
     assert (await stage.json("requeue", "k"))["done"] == 1
     assert await ref.result(WAIT_S) == 2
-    assert "it has ended: it is done" in await stage.told("requeue", "k", ref.job_id, code=USAGE)
+    assert "it has ended: it is done" in await stage.refused("requeue", "k", ref.job_id)
 
 
 async def test_what_does_not_wait_is_not_requeued(stage: Stage) -> None:
     await (await stage.node.dispatch("stay", "k")).started(WAIT_S)
-    assert "it is running, and waits for no time" in await stage.told("requeue", "k", code=USAGE)
+    assert "it is running, and waits for no time" in await stage.refused("requeue", "k")
     before = await stage.node.status("k")
     await stage.json("requeue", "--all", "--yes")
     assert (await stage.node.status("k")).epoch == before.epoch

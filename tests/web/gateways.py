@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -57,6 +58,13 @@ class Gate:
                 told = await self.get(f"/v1/jobs/{path(key)}/{job_id}", params={"wait_s": 10})
                 if told["is_ended"]:
                     return told
+
+
+def private(at: Path, text: str) -> Path:
+    """Write a file that nobody else can read; return it."""
+    at.write_text(text, "utf-8")
+    at.chmod(0o600)
+    return at
 
 
 def path(key: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,14 @@ from starlette.routing import Mount
 
 from pool import Node
 from pool.errors import ConfigError
+from pool.ops.web import app
 from pool.ops.web.access import ROLES, Role, gather
 from pool.ops.web.limits import Rates, Waits
+from pool.ops.web.openapi import document
+from pool.ops.web.problems import REFUSALS
 from pool.ops.web.routes import ROUTES, WebRoute
 from pool.web import Caller, Keyring, WebApp, WebOptions
-from tests.web.gateways import KEYRING, SECRETS
+from tests.web.gateways import KEYRING, SECRETS, private
 
 INCLUDED: Mapping[str, tuple[str, ...]] = {
     "read": ("read", "operate", "admin"),
@@ -27,6 +33,15 @@ INCLUDED: Mapping[str, tuple[str, ...]] = {
     "admin": ("admin",),
     "worker": ("worker",),
 }
+# What proxies, balancers and CDNs add.
+ADDED = (
+    *("x-forwarded-for", "x-forwarded-proto", "x_forwarded_for", "x-forwarded", "forwarded"),
+    *("via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "client-ip"),
+    *("cf-connecting-ip", "cf-ray", "cdn-loop", "fastly-client-ip", "fly-client-ip"),
+    *("x-envoy-external-address", "x-original-forwarded-for", "x-amzn-trace-id", "x-amz-cf-id"),
+    *("x-appengine-user-ip", "x-azure-clientip", "x-arr-log-id", "proxy-connection"),
+)
+SITE = "sec-fetch-site"
 OLD, NEW = "old-secret-0123456789", "new-secret-0123456789"
 
 
@@ -34,9 +49,9 @@ def asking(
     options: WebOptions | None = None, *, client: tuple[str, int] = ("127.0.0.1", 1), **how: Any
 ) -> httpx.AsyncClient:
     """Return a client of a gateway whose node is not open: what gets there is told 503."""
-    app = WebApp(Node("p", "redis://localhost:1"), options)
+    gate = WebApp(Node("p", "redis://localhost:1"), options)
     how.setdefault("base_url", "http://localhost")
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app, client=client), **how)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(gate, client=client), **how)
 
 
 def bearer(secret: str) -> dict[str, str]:
@@ -82,10 +97,8 @@ async def test_two_secrets_are_good_at_once_while_one_replaces_the_other() -> No
 
 
 def test_secrets_come_from_variables_and_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "secrets.toml"
-    file.write_text(
-        f'signing = ["{OLD}"]\n[admin]\nalice = "{OLD}"\ndeploy = ["{NEW}", "{NEW}-2"]\n', "utf-8"
-    )
+    text = f'signing = ["{OLD}"]\n[admin]\nalice = "{OLD}"\ndeploy = ["{NEW}", "{NEW}-2"]\n'
+    file = private(tmp_path / "secrets.toml", text)
     environ = {"POOL_WEB_READ": f"{OLD}-3 {NEW}-3", "POOL_WEB_SIGNING": f"{NEW},{OLD}"}
     found = gather(environ, str(file))
     names = {secret: found.keyring.find(secret) for secret in (OLD, f"{NEW}-2", f"{NEW}-3", "x")}
@@ -114,12 +127,55 @@ def test_secrets_come_from_variables_and_a_file(tmp_path: Path) -> None:
 def test_a_secret_that_cannot_be_used_is_refused_and_not_repeated(
     tmp_path: Path, text: str, told: str
 ) -> None:
-    file = tmp_path / "secrets.toml"
-    file.write_text(text, "utf-8")
+    file = private(tmp_path / "secrets.toml", text)
     with pytest.raises(ConfigError, match=told) as caught:
         gather({}, str(file))
     assert "CANARY" not in str(caught.value)
     assert "7777" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o622, 0o660])
+def test_a_file_of_secrets_is_for_its_owner_alone(tmp_path: Path, mode: int) -> None:
+    file = private(tmp_path / "it's.toml", f'[admin]\na = "{OLD}"\n')
+    assert gather({}, str(file)).keyring.find(OLD)
+    file.chmod(mode)
+    with pytest.raises(ConfigError) as caught:
+        gather({}, str(file))
+    assert shlex.join(["chmod", "600", str(file)]) in caught.value.problem
+    assert OLD not in str(caught.value)
+
+
+def test_one_that_is_somebody_elses_its_group_may_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So an orchestrator hands it to a service."""
+    file = private(tmp_path / "s.toml", f'[admin]\na = "{OLD}"\n')
+    file.chmod(0o440)
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    assert gather({}, str(file)).keyring.find(OLD)
+    file.chmod(0o444)
+    with pytest.raises(ConfigError, match="0444"):
+        gather({}, str(file))
+
+
+def test_who_means_to_have_secrets_is_not_left_without(tmp_path: Path) -> None:
+    signs = private(tmp_path / "s.toml", f'signing = "{OLD}"\n')
+    for environ, path in (
+        ({}, str(private(tmp_path / "empty.toml", ""))),
+        ({}, str(private(tmp_path / "none.toml", "[admin]\n"))),
+        ({}, str(signs)),
+        ({"POOL_WEB_ADMIN": ""}, ""),
+    ):
+        with pytest.raises(ConfigError, match="no secret of"):
+            gather(environ, path)
+    assert gather({"POOL_WEB_ADMIN": NEW}, str(signs)).signing == (OLD,)
+    assert not gather({}, "").keyring
+
+
+def test_what_signs_tokens_is_no_callers_secret() -> None:
+    with pytest.raises(ConfigError, match="could sign") as caught:
+        WebOptions(keyring=Keyring(read={"a": [OLD, NEW]}), signing=("x" * 16, NEW))
+    assert NEW not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_told() -> None:
@@ -148,6 +204,47 @@ async def test_an_application_says_itself_who_asks() -> None:
         assert told == {"none": 401, "worker": 403, "read": 503, "broken": 500}
 
 
+@pytest.mark.anyio
+async def test_a_flood_of_strangers_does_not_reach_the_authenticator() -> None:
+    """Nor does it keep those out who were known before; who is known takes nothing of theirs."""
+    asked = list[str]()
+
+    async def known(headers: Mapping[str, str]) -> Caller | None:
+        cookie = headers.get("cookie", "")
+        asked.append(cookie)
+        return Caller("somebody", ("read",)) if cookie.startswith("good") else None
+
+    async with asking(WebOptions(authenticator=known), client=("10.0.0.9", 1)) as client:
+
+        async def ask(cookie: str) -> int:
+            return (await client.get("/v1/status", headers={"cookie": cookie})).status_code
+
+        assert {await ask(f"good{i}") for i in range(100)} == {503}
+        asked.clear()
+        told = [await ask("bad") for _ in range(400)]
+        assert told[:20] == [401] * 20
+        assert told.count(429) == 400 - len(asked)
+        assert len(asked) < 200
+        assert await ask("good7") == 503
+        answer = await client.get("/v1/status", headers={"cookie": "bad"})
+        if answer.status_code == 429:
+            assert answer.json()["facts"]["requests_per_s"] == 20
+
+
+@pytest.mark.anyio
+async def test_an_authenticator_that_never_says_who_it_is_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(headers: Mapping[str, str]) -> Caller | None:
+        await anyio.sleep_forever()
+        return None
+
+    monkeypatch.setattr("pool.ops.web.app.AUTHENTICATOR_S", 0.05)
+    async with asking(WebOptions(authenticator=silent)) as client:
+        answer = await client.get("/v1/status")
+        assert (answer.status_code, answer.json()["code"]) == (500, "WEBFAULT")
+
+
 # --- without secrets ------------------------------------------------------------------------------
 
 
@@ -166,6 +263,10 @@ async def test_an_application_says_itself_who_asks() -> None:
         ("127.0.0.1", {"sec-fetch-site": "cross-site"}, False),
         ("127.0.0.1", {"x-forwarded-for": "10.0.0.9"}, False),
         ("127.0.0.1", {"forwarded": "for=10.0.0.9"}, False),
+        ("127.0.0.1", {"host": "localhost:1, evil.example"}, False),
+        ("127.0.0.1", {"host": "localhost:80:evil.example"}, False),
+        *(("127.0.0.1", {name: "x"}, False) for name in ADDED),
+        *(("127.0.0.1", {name: "x"}, True) for name in ("user-agent", "x-request-id", "cfg")),
     ],
 )
 async def test_without_secrets_only_programs_of_this_machine_are_answered(
@@ -174,7 +275,12 @@ async def test_without_secrets_only_programs_of_this_machine_are_answered(
     async with asking(client=(client, 1)) as asked:
         for method, at in (("GET", "/v1/status"), ("GET", "/live"), ("POST", "/v1/pause")):
             answer = await asked.request(method, at, headers=headers)
-            assert (answer.json().get("code") != "WEBORIGIN") == is_good
+            told = answer.json()
+            assert (told.get("code") != "WEBORIGIN") == is_good
+            if not is_good:
+                assert told["hint"]
+                assert told["facts"].keys() <= {"client", "host", "header", "origin", SITE}
+                assert told["facts"]
 
 
 @pytest.mark.anyio
@@ -226,7 +332,7 @@ def test_a_rate_is_kept_for_whoever_comes() -> None:
     assert len(rates._left) <= 10_000
 
 
-async def sent(app: WebApp, receive: Callable[[], Awaitable[Any]], **headers: str) -> Any:
+async def sent(gate: WebApp, receive: Callable[[], Awaitable[Any]], **headers: str) -> Any:
     """Return what is told of a body that comes piece by piece."""
     told = list[Any]()
 
@@ -244,7 +350,7 @@ async def sent(app: WebApp, receive: Callable[[], Awaitable[Any]], **headers: st
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
     }
     with anyio.fail_after(60):
-        await app(scope, receive, send)
+        await gate(scope, receive, send)
     return json.loads(told[1]["body"])["code"] if told else None
 
 
@@ -260,11 +366,11 @@ async def test_a_body_is_so_long_and_comes_in_time() -> None:
         return {"type": "http.disconnect"}
 
     options = WebOptions(body_bytes_max=10_000, body_s=0.2)
-    app = WebApp(Node("p", "redis://localhost:1"), options)
-    assert await sent(app, slow, **{"content-length": "10001"}) == "WEBTOOLARGE"
-    assert await sent(app, endless) == "WEBTOOLARGE"
-    assert await sent(app, slow) == "WEBSLOW"
-    assert await sent(app, gone) is None
+    gate = WebApp(Node("p", "redis://localhost:1"), options)
+    assert await sent(gate, slow, **{"content-length": "10001"}) == "WEBTOOLARGE"
+    assert await sent(gate, endless) == "WEBTOOLARGE"
+    assert await sent(gate, slow) == "WEBSLOW"
+    assert await sent(gate, gone) is None
 
 
 @pytest.mark.anyio
@@ -378,6 +484,8 @@ async def test_what_cannot_be_is_a_problem_and_never_a_fault(
         assert answer.headers["content-type"] == "application/problem+json"
         told = answer.json()
         assert told["code"]
+        assert told["hint"]
+        assert told["facts"]
         assert told["detail"].isprintable()
         if status == 405:
             assert answer.headers["allow"]
@@ -396,14 +504,48 @@ async def test_a_body_is_json_and_says_so(kind: str) -> None:
 
 @pytest.mark.anyio
 async def test_it_is_mounted_where_an_application_wants_it() -> None:
-    app = Starlette(routes=[Mount("/a b/pool", WebApp(Node("p", "redis://localhost:1")))])
-    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+    mounted = Starlette(routes=[Mount("/a b/pool", WebApp(Node("p", "redis://localhost:1")))])
+    transport = httpx.ASGITransport(mounted, client=("127.0.0.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert (await client.get("/a%20b/pool/live")).json()["parts"]["node"]["says"] == "new"
         assert (await client.get("/a%20b/pool/v1/jobs/x%2Fy/z")).json()["code"] == "POOLNOTRUNNING"
         assert (await client.get("/a%20b/pool/v1/jobs/x/y/z")).json()["code"] == "WEBPATH"
         told = (await client.get("/a%20b/pool/openapi.json")).json()
         assert told["servers"] == [{"url": "/a%20b/pool"}]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+async def test_a_header_by_which_no_repeat_is_known_is_refused(route: WebRoute) -> None:
+    """It would be sent again in the belief that it does no harm."""
+    async with asking(WebOptions(keyring=KEYRING)) as client:
+        headers = {**bearer(SECRETS[route.role or "read"]), "idempotency-key": "x"}
+        answer = await client.request(route.method, filled(route), headers=headers, json=None)
+        is_refused = answer.status_code == 400 and "Idempotency-Key" in answer.json()["detail"]
+        assert is_refused == (route.repeats == "again")
+        if is_refused:
+            told = answer.json()
+            assert (told["code"], told["facts"]["header"]) == ("WEBREQUEST", "Idempotency-Key")
+            assert told["hint"] == route.repeat_hint
+        described = document(ROUTES)["paths"][route.path][route.method.lower()]
+        names = [each["name"] for each in described.get("parameters", ())]
+        assert ("Idempotency-Key" in names) == (route.repeats == "known")
+        if route.method != "GET":
+            assert "Idempotency-Key" in described["description"]
+
+
+def test_every_refusal_tells_what_it_knows() -> None:
+    """Each has a hint of its own or of its code, and facts."""
+    assert all(hint for _, _, hint in REFUSALS.values())
+    for file in Path(app.__file__).parent.glob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "WebRefusal":
+                assert "facts" in {each.arg for each in call.keywords}, (file.name, call.lineno)
+
+
+def test_a_schema_counts_characters_and_the_limit_of_a_key_bytes() -> None:
+    told = json.dumps(document(ROUTES))
+    assert told.count("512 bytes in UTF-8") > 5
 
 
 def test_all_roles_are_in_use() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
 import pytest
 
+from pool.ops.web.audit import fitted
 from pool.testing.proxy import fault_proxy
-from pool.web import WebOptions
+from pool.version import __version__
+from pool.web import Keyring, WebOptions
 from tests.nodes import PATIENCE_S, Fleet
 from tests.web.gateways import KEYRING, SECRETS, Gate, events_of, path, serving
 
@@ -52,8 +56,19 @@ async def test_a_repeat_is_known_by_its_header_or_by_what_the_body_says(fleet: F
         assert await gate.post("/v1/jobs", body, headers=headers) == first  # also when it has ended
         other = await gate.post("/v1/jobs", {**body, "args": [2]}, headers=headers, status=409)
         assert other["code"] == "POOLCONFLICT"
-        named = await gate.post("/v1/jobs", {**body, "job_id": "mine"}, headers=headers)
-        assert named["job_id"] == "mine"
+        same = {**body, "idempotency_key": "order-1"}
+        assert await gate.post("/v1/jobs", same, headers=headers) == first
+        for more in ({"job_id": "mine"}, {"idempotency_key": "order-2"}):
+            for sent in ({**body, **more}, {"jobs": [body, {**body, **more}]}):
+                told = await gate.post("/v1/jobs", sent, headers=headers, status=400)
+                assert (told["code"], told["facts"]["header"]) == ("WEBREQUEST", "Idempotency-Key")
+                assert told["facts"]["at"].endswith(f".{next(iter(more))}")
+        for wrong in ("", "a" * 257):
+            named = {"Idempotency-Key": wrong}
+            told = await gate.post("/v1/jobs", body, headers=named, status=400)
+            assert told["facts"]["header"] == "Idempotency-Key"
+        long = {"Idempotency-Key": "a" * 255}  # good, but not with a place behind it
+        await gate.post("/v1/jobs", {"jobs": [body]}, headers=long, status=400)
         both = {**body, "job_id": "a", "idempotency_key": "b"}
         assert (await gate.post("/v1/jobs", both, status=400))["code"] == "POOLOPTION"
 
@@ -89,8 +104,10 @@ async def test_a_time_to_run_at_is_the_servers_and_requeue_has_it_begin(fleet: F
         assert row["job_id"] == made["job_id"]
         assert (await gate.post("/v1/jobs/later/requeue"))["done"] == 1
         assert (await gate.result("later", made["job_id"]))["result"] == 1
-        again = await gate.post(f"/v1/jobs/later/{made['job_id']}/requeue", status=400)
-        assert again["code"] == "POOLOPTION"
+        again = await gate.post(f"/v1/jobs/later/{made['job_id']}/requeue", status=409)
+        assert (again["code"], again["facts"]["state"]) == ("POOLNOTWAITING", "done")
+        far = {**body, "run_at": "9999-01-01T00:00:00Z"}
+        assert (await gate.post("/v1/jobs", far, status=400))["facts"]["option"] == "run_at"
         twice = {**body, "delay_s": 5}
         assert (await gate.post("/v1/jobs", twice, status=400))["facts"]["option"] == "run_at"
 
@@ -177,13 +194,36 @@ async def test_a_schedule_is_made_shown_paused_triggered_and_removed(fleet: Flee
         told = await gate.get(at)
         assert (told["is_paused"], told["next_times"]) == (True, [])
         await gate.post(f"{at}/resume")
-        job = await gate.post(f"{at}/trigger", status=201)
+        once = {"Idempotency-Key": "today"}
+        job = await gate.post(f"{at}/trigger", headers=once, status=201)
+        assert await gate.post(f"{at}/trigger", headers=once) == job
         assert (await gate.result("n", job["job_id"]))["result"] == 7
+        assert await gate.post(f"{at}/trigger", headers=once) == job  # also when it has ended
+        assert await gate.post(f"{at}/trigger") != job
         [each] = (await gate.get("/v1/schedules", params={"prefix": "night"}))["schedules"]
         assert each["name"] == "nightly"
-        for wrong in ({"cron": "never"}, {"cron": "0 3 * * *", "every_s": 5}, {"tz": "Mars/One"}):
-            told = await gate.ask("PUT", at, {**body, **wrong}, status=400)
-            assert told["code"] == "POOLOPTION"
+        job_of = {"handler": "echo", "key": "n"}
+        soon = "2099-01-01T00:00:00Z"
+        for wrong, option in (
+            ({**body, "cron": "never"}, "cron"),
+            ({**body, "every_s": 5}, "every_s"),
+            ({**body, "tz": "Mars/One"}, "tz"),
+            (job_of, "cron"),
+            ({**body, "start": soon}, "start"),
+            ({**job_of, "every_s": 60, "tz": "UTC"}, "tz"),
+            ({**job_of, "at": soon, "tz": "UTC"}, "tz"),
+            ({**job_of, "at": soon, "start": soon}, "start"),
+            ({**job_of, "at": soon, "jitter_s": 0}, "jitter_s"),
+            ({**job_of, "at": soon, "misfire": "once"}, "misfire"),
+        ):
+            told = await gate.ask("PUT", at, wrong, status=400)
+            assert (told["code"], told["facts"]["option"]) == ("POOLOPTION", option)
+        for good in (
+            {**job_of, "every_s": 60, "start": soon, "jitter_s": 1, "misfire": "skip"},
+            {**job_of, "every_s": 60, "start": None, "misfire_window_s": 5},
+            {**job_of, "at": soon, "misfire_window_s": 5},
+        ):
+            assert (await gate.ask("PUT", at, good))["when"]
         await gate.ask("DELETE", at)
         assert (await gate.get(at, status=404))["code"] == "POOLNOSCHEDULE"
 
@@ -200,6 +240,17 @@ async def test_a_pool_is_paused_and_a_node_drained_in_the_name_of_who_asked(flee
         assert (await gate.get("/v1/why/k"))["case"].startswith("paused")
         await gate.post("/v1/resume", {"handler": "echo"})
         assert (await gate.result("k", made["job_id"]))["result"] == 1
+        for verb in ("pause", "resume"):
+            for wrong in ({}, {"all": False}, {"all": True, "key": "k"}):
+                told = await gate.post(f"/v1/{verb}", wrong, status=400)
+                assert (told["code"], told["facts"]["option"]) == ("POOLOPTION", "all")
+        assert (await gate.get("/v1/pauses"))["pauses"] == []
+        await gate.post("/v1/pause", {"all": True})
+        [pause] = (await gate.get("/v1/pauses"))["pauses"]
+        assert (pause["handler"], pause["key"]) == (None, None)
+        await gate.post("/v1/resume", {"all": True})
+        [client_] = [e for e in (await gate.get("/v1/nodes"))["nodes"] if e["id"] == gate.node.id]
+        assert (client_["pid"], client_["version"]) == (os.getpid(), __version__)
         [worker] = (await gate.get("/v1/workers"))["workers"]
         [node] = [each for each in (await gate.get("/v1/nodes"))["nodes"] if each["workers"]]
         assert worker["node"] == node["id"]
@@ -236,6 +287,45 @@ async def test_what_was_done_stands_in_the_journal_with_who_did_it(fleet: Fleet)
         counts = [each for each in entries if "action=dispatch" in each.detail]
         assert sum(int(each.detail.rpartition("count=")[2]) for each in counts) == 3
         assert {each.handler for each in counts} == {"echo"}
+
+
+async def test_the_journal_says_what_was_changed_as_whole_json_and_no_value(fleet: Fleet) -> None:
+    keyring = Keyring(admin={"a" * 64: [SECRETS["admin"]]})
+    key, long = "\u00e9" * 256, "because " * 25
+    canary = {"args": ["CANARY"], "kwargs": {"size": "CANARY"}}
+    async with serving(fleet, WebOptions(keyring=keyring), SECRETS["admin"]) as gate:
+        job = {"handler": "fail", "key": key}
+        made = await gate.post("/v1/jobs", job)
+        await gate.result(key, made["job_id"])
+        # What comes to nothing is noted, too: the handler takes no `size`.
+        await gate.ask("PUT", f"/v1/parked/{path(key)}/{made['job_id']}", canary, status=422)
+        schedule = {"handler": "echo", "key": key, "every_s": 3600, **canary}
+        await gate.ask("PUT", "/v1/schedules/" + "s" * 96, schedule)
+        await gate.post("/v1/pause", {"key": key, "reason": long})
+        found = {}
+        async for each in gate.node.journal():
+            if each.edge == "operator.acted":
+                assert "CANARY" not in each.detail
+                head, _, detail = each.detail.partition(" detail=")
+                found[head.rpartition("action=")[2]] = each, json.loads(detail or "{}")
+        entry, told = found["edit"]
+        assert (entry.key, told) == (key, {"names": "1 by place, size"})
+        entry, told = found["schedule"]
+        assert (entry.handler, entry.key, told["every_s"]) == ("echo", key, "3600.0")
+        assert told["of"].startswith("ssss")
+        entry, told = found["pause"]
+        assert entry.key == key
+        assert long.startswith(told["reason"].removesuffix("..."))
+        assert told["reason"].startswith("because because")
+
+
+async def test_facts_are_made_to_fit_as_whole_json() -> None:
+    told = {"of": "x" * 96, "reason": '"\\\n\u00e9\U0001f600' * 40, "all": True, "members": 7}
+    for room in range(2, 200):
+        text = fitted(told, room)
+        assert len(text.encode()) <= room
+        assert json.loads(text).keys() <= told.keys()
+    assert fitted({"cause": "enough"}, 160) == '{"cause": "enough"}'
 
 
 async def test_events_are_told_and_gone_on_with(fleet: Fleet) -> None:
@@ -281,7 +371,7 @@ async def test_while_the_store_is_away_that_is_told_and_afterwards_it_goes_on(
             await gate.post("/v1/jobs", {"handler": "echo", "key": "before", "args": [1]})
             proxy.go_silent()
             for method, at in (("GET", "/v1/status"), ("GET", "/v1/jobs/x"), ("POST", "/v1/pause")):
-                answer = await gate.client.request(method, at, json={})
+                answer = await gate.client.request(method, at, json={"all": True})
                 assert answer.status_code in {503, 504}, answer.text
                 assert answer.json()["code"] == "POOLUNAVAILABLE"
             assert (await gate.get("/live"))["ok"]

@@ -23,7 +23,7 @@ from pool.ops.cli import OK, USAGE, main
 from pool.ops.cli.web import bound
 from tests.nodes import PATIENCE_S
 from tests.ops.commands import Cli, running
-from tests.web.gateways import SECRETS
+from tests.web.gateways import SECRETS, private
 
 pytestmark = pytest.mark.anyio
 SIGNING = "signing-secret-0123456789"
@@ -61,11 +61,10 @@ async def test_it_serves_whoever_has_a_secret_and_ends_in_order(
     pool_url: str, pool_name: str, tmp_path: Path
 ) -> None:
     """Who waits is answered when it is told to end, and its node has left the pool then."""
-    secrets = tmp_path / "secrets.toml"
-    secrets.write_text(
+    secrets = private(
+        tmp_path / "secrets.toml",
         f'signing = "{SIGNING}"\n[admin]\nalice = "{SECRETS["admin"]}"\n'
         f'[read]\nwall = "{SECRETS["read"]}"\n[worker]\nw = "{SECRETS["worker"]}"\n',
-        "utf-8",
     )
     words = [*at_pool(pool_name, pool_url), "--host", "0.0.0.0", "--secrets", str(secrets)]  # noqa: S104
     async with web(*words, cwd=tmp_path) as served:
@@ -157,6 +156,8 @@ async def test_what_is_no_request_is_refused(gateway: tuple[str, int], raw: byte
             told = await line.receive()
             assert told.startswith(b"HTTP/1.1 ")
             assert told.split()[1] < b"500"
+            assert b"pool-gateway: " in told
+            assert (b" 200 " in told) != (b"application/problem+json" in told)
 
 
 def test_answers_are_sent_without_waiting_for_more() -> None:
@@ -173,16 +174,22 @@ async def test_it_is_refused_to_be_asked_from_elsewhere_without_secrets(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        secrets = tmp_path / "s.toml"
-        secrets.write_text(f'[worker]\nw = "{SECRETS["worker"]}"\n', "utf-8")
+        secrets = private(tmp_path / "s.toml", f'[worker]\nw = "{SECRETS["worker"]}"\n')
+        for name, text in (("empty", ""), ("signs", f'signing = "{SIGNING}"\n')):
+            private(tmp_path / name, text)
+        (tmp_path / "open").write_text(f'[admin]\na = "{SECRETS["admin"]}"\n', "utf-8")
+        (tmp_path / "open").chmod(0o644)
         for words, told in (
             (["--host", "0.0.0.0"], "set secrets first"),  # noqa: S104
             (["--host", "::"], "set secrets first"),
             (["--port", port], "cannot be listened on"),
             (["--port", "70000"], "65,535"),
-            (["--certfile", "x"], "together"),
+            (["--keyfile", "x"], "together"),
             (["--secrets", "/nowhere"], "No such file"),
             (["--secrets", str(secrets)], "POOL_WEB_SIGNING"),
+            (["--secrets", str(tmp_path / "empty")], "has no secret of read"),
+            (["--secrets", str(tmp_path / "signs")], "has no secret of read"),
+            (["--secrets", str(tmp_path / "open")], f"chmod 600 {tmp_path / 'open'}"),
             (["--connections-max", "0"], "connections_max"),
             (["--requests-per-s", "nan"], "requests_per_s"),
         ):

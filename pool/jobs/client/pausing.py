@@ -326,13 +326,7 @@ class Operator:
             )
             await self._write(Set(standing.entry, standing.pack()), *self._stale(entries))
         ids = tuple(each.id for each in meant)
-        return CordonReport(
-            cordon=standing,
-            workers=ids,
-            unheard=await self._heard(
-                ids, lambda each: each.is_draining or (each.is_cordoned and not is_drain), wait_s
-            ),
-        )
+        return await self.heard(CordonReport(cordon=standing, workers=ids, unheard=ids), wait_s)
 
     async def uncordon(self, member: str, *, wait_s: float = HEARD_S) -> CordonReport:
         """Have it take keys again; a drain cannot be taken back."""
@@ -347,14 +341,27 @@ class Operator:
         cordons = {id_: each for id_, each in entries.asked.cordons.items() if id_ != member}
         left = attrs.evolve(entries.asked, cordons=cordons)
         kept = next(filter(None, (left.cordon_of(e.id, e.node) for e in meant)), None)
-        free = [each.id for each in meant if not left.cordon_of(each.id, each.node)]
-        unheard = await self._heard(free, lambda each: not each.is_cordoned, wait_s)
-        return CordonReport(
+        report = CordonReport(
             cordon=standing or Cordon(id=member),
             workers=tuple(each.id for each in meant),
-            unheard=unheard,
+            unheard=tuple(e.id for e in meant if not left.cordon_of(e.id, e.node)),
             kept=kept,
         )
+        return await self.heard(report, wait_s, is_taken_back=True)
+
+    async def heard(
+        self, report: CordonReport, wait_s: float, *, is_taken_back: bool = False
+    ) -> CordonReport:
+        """Wait until those have heard it who have not said so; with 0 nobody is asked."""
+        is_drain = report.cordon.is_drain
+
+        def has_heard(each: WorkerEntry) -> bool:
+            if is_taken_back:
+                return not each.is_cordoned
+            return each.is_draining or (each.is_cordoned and not is_drain)
+
+        unheard = await self._heard(report.unheard, has_heard, wait_s)
+        return attrs.evolve(report, unheard=unheard)
 
     async def forget(self, cordons: Collection[Cordon]) -> None:
         """Take entries away, as far as they are these."""

@@ -25,7 +25,7 @@ from pool.errors import (
 )
 from pool.jobs.client.dispatcher import Accepted
 from pool.jobs.client.job_client import JobClient
-from pool.jobs.client.options import DispatchOptions
+from pool.jobs.client.options import DispatchOptions, known_id
 from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler, Handlers
 from pool.jobs.scheduling import (
@@ -193,21 +193,26 @@ class Schedules:
 
         await self._change(name, judge)
 
-    async def trigger(self, name: str) -> JobRef[Any]:
+    async def trigger(self, name: str, *, idempotency_key: str | None = None) -> JobRef[Any]:
         """Dispatch the job of a schedule now, beside its times, also of a paused one; return it.
 
         Its options decide about a key with a live job, as for any dispatch: with `reject` it is
         refused, with `attach` the live one is returned.  `Schedule.fired` does not count it.
+        With `idempotency_key`, any text of 1 to 256 bytes, it may be repeated: it answers the same
+        job, until its outcome is forgotten.
 
         Raises:
+            InvalidOption: `idempotency_key` cannot be one.
             NoSuchSchedule, ConfigError: As for `show()`.
             JobExists, JobStopping, ArgumentsDiffer, QueueFull, PoolFull: As for `dispatch()`.
-            StorageFull, StoreUnavailable, StoreLost, NotRunning: Likewise.
+            IdempotencyConflict: The schedule was changed since the call that is repeated.
+            StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         check_schedule(name)
+        known = known_id(None, idempotency_key)
         client = self._opened()
         job = _stored(name, await fetch(client.context, name)).job
-        job_id = f"{name}{TRIGGERED}{client.context.ids.next()}"
+        job_id = f"{name}{TRIGGERED}{known or client.context.ids.next()}"
         more, payload = job.made(job_id)
         admission = Admission(
             job.key,

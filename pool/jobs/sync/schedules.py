@@ -66,13 +66,14 @@ class BlockingSchedules:
         """
         self._ask(lambda all_of: all_of.resume(name))
 
-    def trigger(self, name: str) -> Ref[Any]:
+    def trigger(self, name: str, *, idempotency_key: str | None = None) -> Ref[Any]:
         """Dispatch the job of a schedule now, beside its times; return it.
 
         Raises:
             PoolError: As for `Schedules.trigger()`.
         """
-        return Ref(self._portals, self._ask(lambda all_of: all_of.trigger(name)), self._limit_s)
+        ref = self._ask(lambda all_of: all_of.trigger(name, idempotency_key=idempotency_key))
+        return Ref(self._portals, ref, self._limit_s)
 
     def remove(self, name: str) -> None:
         """Take a schedule away; jobs that it has made stay.

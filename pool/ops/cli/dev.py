@@ -49,5 +49,7 @@ def _serve(args: argparse.Namespace, url: str) -> int:
         else:
             write([url, f"{ready.web} for the pool {ready.pool}; Ctrl-C ends both"])
 
-    serve(Serving(pool="dev", url=url, port=args.web, is_json=args.json), tell)
+    # So few that they need no more files than a shell allows.
+    serving = Serving(pool="dev", url=url, port=args.web, connections_max=500, is_json=args.json)
+    serve(serving, tell)
     return 0

@@ -68,7 +68,10 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
         metavar="FILE",
         help="a TOML file of secrets by role and name; or POOL_WEB_*",
     )
-    for name, text in (("--certfile", "the certificate"), ("--keyfile", "its key")):
+    for name, text in (
+        ("--certfile", "the certificate"),
+        ("--keyfile", "its key, if not in there"),
+    ):
         web.add_argument(name, type=_filled, metavar="FILE", help=f"for TLS: {text}, in PEM")
     _add_web_limits(web)
     _add_pool(web)

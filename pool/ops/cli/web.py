@@ -28,6 +28,8 @@ from pool.ops.web import access
 from pool.runtime.observers import log_observer
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from pool.ops.web.app import WebOptions
 
 PORT: Final = 8080
@@ -55,7 +57,7 @@ class Serving:
     host: str = "127.0.0.1"
     port: int = PORT
     secrets: str = ""
-    tls: tuple[str, str] | None = None  # files of certificate and key
+    tls: tuple[str, str] | None = None  # files of certificate and key, which may be one
     requests_per_s: float = 2_000.0
     connections_max: int = 4_096
     body_bytes_max: int = 8 * 1024 * 1024
@@ -65,8 +67,8 @@ class Serving:
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool web`."""
     check_pool(args.pool)
-    if (args.certfile is None) != (args.keyfile is None):
-        raise ConfigError(setting="certfile", problem="give --certfile and --keyfile together")
+    if args.certfile is None and args.keyfile is not None:
+        raise ConfigError(setting="certfile", problem="give --certfile together with --keyfile")
     with reachable(args.url) as url:
         serving = Serving(
             pool=args.pool,
@@ -74,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             host=args.host,
             port=args.port,
             secrets=args.secrets or "",
-            tls=None if args.certfile is None else (args.certfile, args.keyfile),
+            tls=None if args.certfile is None else (args.certfile, args.keyfile or args.certfile),
             requests_per_s=args.requests_per_s,
             connections_max=args.connections_max,
             body_bytes_max=args.body_bytes_max,
@@ -104,9 +106,12 @@ def serve(serving: Serving, on_ready: Callable[[WebReady], object]) -> None:
         problem = f"it needs {', '.join(missing)}: pip install 'keyed-pool[web]'"
         raise ConfigError(setting="web", problem=problem)
     from pool.ops.web.app import WebOptions
+    from pool.ops.web.server import have_files_for, tls_of
 
     given = access.gather(os.environ, serving.secrets)
     _check(serving, given)
+    tls = None if serving.tls is None else tls_of(*serving.tls)
+    have_files_for(serving.connections_max)
     options = WebOptions(
         keyring=given.keyring or None,
         signing=given.signing,
@@ -116,12 +121,13 @@ def serve(serving: Serving, on_ready: Callable[[WebReady], object]) -> None:
     with bound(serving.host, serving.port) as listener:
         configure(sys.stderr, is_json=serving.is_json)
         roles = tuple(each for each in access.ROLES if given.keyring.has(each))
-        anyio.run(_serve, serving, options, listener, roles, on_ready)
+        anyio.run(_serve, serving, options, tls, listener, roles, on_ready)
 
 
 async def _serve(
     serving: Serving,
     options: WebOptions,
+    tls: SSLContext | None,
     listener: socket.socket,
     roles: tuple[str, ...],
     on_ready: Callable[[WebReady], object],
@@ -133,13 +139,13 @@ async def _serve(
     counting = () if metrics is None else (metrics,)
     async with Node(serving.pool, serving.url, observers=(log_observer, *counting)) as node:
         app, ready = WebApp(node, options, metrics=metrics), anyio.Event()
-        server = make_server(app, ready, connections_max=serving.connections_max, tls=serving.tls)
+        server = make_server(app, ready, connections_max=serving.connections_max, tls=tls)
 
         async def tell() -> None:
             await ready.wait()
             on_ready(
                 WebReady(
-                    web=_address(listener, is_tls=serving.tls is not None),
+                    web=_address(listener, is_tls=tls is not None),
                     pool=serving.pool,
                     node=node.id,
                     pid=os.getpid(),

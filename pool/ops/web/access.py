@@ -8,8 +8,9 @@ time whatever it is.
 
 Without secrets only who is on this machine is answered, and only as a program: the browser of
 whoever works here would send what any page asks it to.  So a request that a page has made (`Origin`
-of elsewhere), or that came through somebody else (`Forwarded`), or to another name (`Host`) is
-refused.
+of elsewhere), or to which a proxy has added anything (`X-Forwarded-For`, `Via`, ...), or to another
+name (`Host`) is refused.  A proxy on this machine that adds nothing and names us by our address
+cannot be told from a program: behind one there have to be secrets.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import os
 import re
 import secrets
+import shlex
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +42,15 @@ SECRET_CHARS_MIN, SECRET_CHARS_MAX = 16, 512
 FILE_BYTES_MAX: Final = 256 * 1024
 _SECRET: Final = re.compile(r"[!-+\--~]+")  # visible ASCII, no comma
 _NAME: Final = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:,\[\]\s]+)(?::[0-9]*)?")
+# What proxies, balancers and CDNs add, and programs do not send: whole names, then beginnings.
+_ADDED: Final = re.compile(
+    r"forwarded|via|cdn-loop|proxy-connection|client-ip|true-client-ip|wl-proxy-client-ip"
+    r"|x-(real-ip|client-ip|cluster-client-ip|remote-(ip|addr)|originating-ip|proxyuser-ip"
+    r"|amzn-trace-id|amz-cf-id|cloud-trace-context|varnish)"
+    r"|(x-forwarded|x-envoy|x-original|x-proxy|x-appengine|x-azure|x-arr|x-akamai|akamai|cf|fastly"
+    r"|fly)(-.*)?"
+)
 _INCLUDED: Final[Mapping[Role, frozenset[Role]]] = {
     "read": frozenset({"read"}),
     "operate": frozenset({"read", "operate"}),
@@ -168,8 +180,10 @@ class Secrets:
 def gather(environ: Mapping[str, str], path: str = "") -> Secrets:
     """Return the secrets of a file (TOML: a table for each role, `name = secret`) and of variables.
 
+    Whoever names a file, or a variable of a role, wants secrets: without any in them it is refused.
+
     Raises:
-        ConfigError: They cannot be read, or used.
+        ConfigError: They cannot be read, or used; or others may read the file.
     """
     found: dict[str, dict[str, Any]] = {role: {} for role in ROLES}
     signing: object = ()
@@ -186,14 +200,34 @@ def gather(environ: Mapping[str, str], path: str = "") -> Secrets:
             found[role][role] = checked_secrets(variable, text.replace(",", " ").split())
     if text := environ.get(SIGNING_VARIABLE, ""):
         signing = text.replace(",", " ").split()
-    return Secrets(
-        keyring=Keyring(**found), signing=checked_secrets("signing", signing) if signing else ()
-    )
+    keyring = Keyring(**found)
+    if not keyring and (meant := _meant(environ, path)):
+        problem = f"{meant} has no secret of {', '.join(ROLES)}: whoever is on this machine could "
+        raise ConfigError(setting="secrets", problem=f"{problem}do everything")
+    return Secrets(keyring=keyring, signing=checked_secrets("signing", signing) if signing else ())
+
+
+def _meant(environ: Mapping[str, str], path: str) -> str:
+    """Return what was to tell secrets; nothing: none are wanted."""
+    return shown(path) or next((each for each in VARIABLES.values() if each in environ), "")
+
+
+def _check_private(path: str, found: os.stat_result) -> None:
+    """Refuse a file that others may read, as ssh does a key.
+
+    The group may if the file is somebody else's: so an orchestrator hands secrets to a service.
+    """
+    others = 0o077 if found.st_uid == os.geteuid() else 0o007
+    if found.st_mode & others:
+        name = shlex.quote(path) if path.isprintable() else shown(path)
+        problem = f"others can read it (mode {found.st_mode & 0o777:04o}): chmod 600 {name}"
+        raise ConfigError(setting="secrets", problem=problem)
 
 
 def _file(path: str) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
+            _check_private(path, os.fstat(file.fileno()))
             raw = file.read(FILE_BYTES_MAX + 1)
         if len(raw) > FILE_BYTES_MAX:
             raise ConfigError(setting="secrets", problem=f"{shown(path)} is over 256 KiB")
@@ -214,13 +248,20 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def is_from_here(client: Sequence[Any] | None, headers: Mapping[str, str]) -> bool:
-    """Whether a request comes from a program on this machine, and through nobody else."""
+def from_elsewhere(client: Sequence[Any] | None, headers: Mapping[str, str]) -> dict[str, str]:
+    """Return by what a request is not from a program on this machine, or not from it alone."""
     if client and not is_loopback(str(client[0])):
-        return False
-    if any(name == "forwarded" or name.startswith("x-forwarded") for name in headers):
-        return False
-    return is_loopback(host_of(headers.get("host", "")))
+        return {"client": shown(str(client[0]))}
+    if added := next(filter(is_added, headers), ""):
+        return {"header": shown(added)}
+    if not is_loopback(host_of(host := headers.get("host", ""))):
+        return {"host": shown(host)}
+    return {}
+
+
+def is_added(name: str) -> bool:
+    """Whether it is a header that only who passes requests on adds."""
+    return _ADDED.fullmatch(name.replace("_", "-")) is not None
 
 
 def is_of_a_page(headers: Mapping[str, str]) -> bool:
@@ -232,7 +273,6 @@ def is_of_a_page(headers: Mapping[str, str]) -> bool:
 
 
 def host_of(text: str) -> str:
-    """Return the name or address in a `Host` header, without its port."""
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.partition(":")[0]
+    """Return the name or address in a `Host` header, without its port; nothing: it is none."""
+    found = _HOST.fullmatch(text)
+    return found[1].strip("[]") if found else ""

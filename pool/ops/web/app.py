@@ -3,7 +3,10 @@
     path --no route--> 404, 405
       --> who asks: secret, authenticator, or whoever is on this machine --> 401, 403, 429
       --> body within its bytes and its time, query, names: judged by their types --> 400, 408, 413
-      --> the journal, if it is an action --> the call --> JSON, or a problem
+      --> [ the journal, if it is an action --> the call ] --> what waits --> JSON, or a problem
+
+What is in brackets is done as a whole, whether who asked is still there or not: what is noted is
+done, as long as this process lives.  Who goes ends only what waits: for jobs, for an end.
 
 A path is split before it is decoded, so that a key may hold `/` (as %2F).  CORS stays closed: no
 answer carries its headers, and what a page of elsewhere asks is refused.  What fails unforeseen is
@@ -15,7 +18,9 @@ from __future__ import annotations
 import json
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
@@ -29,8 +34,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from pool import checks
-from pool.errors import ConfigError, PoolError, name_of, shown
+from pool.errors import ConfigError, InvalidOption, PoolError, name_of, shown
 from pool.jobs.node import Node
+from pool.names import check_idempotency_key
 from pool.ops.endpoints import Endpoints
 from pool.ops.metrics import Metrics
 from pool.ops.web import access, bodies
@@ -38,13 +44,16 @@ from pool.ops.web.access import LOCAL, Authenticator, Caller, Keyring, Role
 from pool.ops.web.answers import as_json
 from pool.ops.web.asked import Gateway, WebAnswer, WebRequest
 from pool.ops.web.audit import DISPATCH, ActsNoted
-from pool.ops.web.limits import Rates, Waits
+from pool.ops.web.ending import before_signals
+from pool.ops.web.limits import KNOWN, Lately, Rates, Waits
 from pool.ops.web.openapi import document
-from pool.ops.web.problems import MEDIA_TYPE, WebRefusal, headers_of, problem_of
+from pool.ops.web.problems import MEDIA_TYPE, Facts, WebRefusal, headers_of, problem_of
 from pool.ops.web.routes import PATH_CHECKS, ROUTES, WebRoute
 from pool.ops.web.tokens import Tokens
 
 FAILED_PER_S: Final = 20.0  # requests of nobody known, of all together
+REPEAT_HEADER: Final = "Idempotency-Key"
+AUTHENTICATOR_S: Final = 10.0  # within which it must have said who asks
 QUERY_CHARS_MAX: Final = 16 * 1024
 _PART: Final = re.compile(r"\{(\w+)\}")
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -59,7 +68,7 @@ class WebOptions:
         keyring: The bearer secrets.  Without them, and without an authenticator, only programs of
             this machine are answered, and may do everything.
         authenticator: `await authenticator(headers)` says who asks, or None; names of headers are
-            in small letters.  It is asked where no secret fits.
+            in small letters.  It is asked where no secret fits, and answers within 10 s.
         signing: Secrets of the workers' tokens, at least 16 characters each: the first signs, all
             are good.  All gateways of a pool need the same.  Without any this process makes one.
         body_bytes_max: Of one request.
@@ -78,7 +87,7 @@ class WebOptions:
     body_bytes_max: int = 8 * 1024 * 1024
     body_s: float = 10.0
     requests_per_s: float = 2_000.0
-    waits_max: int = 5_000
+    waits_max: int = 4_000
     streams_max: int = 100
 
     def __attrs_post_init__(self) -> None:
@@ -87,8 +96,10 @@ class WebOptions:
             checks.instance("keyring", self.keyring, Keyring, refuse=refuse)
         if self.authenticator is not None and not checks.is_async(self.authenticator):
             raise refuse("authenticator", self.authenticator, "an async function")
-        if self.signing:
-            access.checked_secrets("signing", self.signing)
+        for each in access.checked_secrets("signing", self.signing) if self.signing else ():
+            if self.keyring is not None and self.keyring.find(each) is not None:
+                problem = "it is the secret of a caller, who could sign tokens: make another one"
+                raise ConfigError(setting="signing", problem=problem)
         checks.count("body_bytes_max", self.body_bytes_max, 1024, 1 << 30, refuse=refuse)
         checks.number("body_s", self.body_s, 0.1, 3600.0, unit="s", refuse=refuse)
         checks.number("requests_per_s", self.requests_per_s, 0.1, 1e6, refuse=refuse)
@@ -106,7 +117,8 @@ class WebApp:
 
         app.mount("/pool", WebApp(node, WebOptions(keyring=Keyring(admin={"alice": ["..."]}))))
 
-    The node is opened and closed by whoever mounts it; `close()` ends what waits, before that.
+    The node is opened and closed by whoever mounts it; what waits is ended before that, by
+    `closing()` in its lifespan, or by `close()`.
     """
 
     def __init__(
@@ -133,6 +145,7 @@ class WebApp:
         )
         self._audit = ActsNoted(node)
         self._rates, self._failed = Rates(self._options.requests_per_s), Rates(FAILED_PER_S)
+        self._lately = Lately()
         # What stands in a path by its name goes before what may be anything.
         self._table = sorted(
             ((_pattern(route.path), route) for route in ROUTES), key=lambda each: each[1].parts
@@ -144,6 +157,25 @@ class WebApp:
         self._gateway.streams.close()
         if self._node.state in ("open", "troubled", "draining", "drained"):
             self._audit.flush()
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Close it when the block ends, or at the first SIGTERM or SIGINT within.
+
+        For the lifespan of an application, around its `yield`, where the node is open: servers that
+        end the lifespan only after all connections have closed, as uvicorn does, would wait for
+        who waits here.  What the server does at a signal it does then, as before.  Beside the main
+        thread, or where nobody heeds a signal, it is left alone.
+
+        Raises:
+            NotRunning: The node is not open.
+        """
+        post = self._node._open_wiring.context.loop.post
+        try:
+            with before_signals(partial(post, self.close)):
+                yield
+        finally:
+            self.close()
 
     # --- a request ----------------------------------------------------------------------------
 
@@ -162,9 +194,7 @@ class WebApp:
             response = await self._answer(request)
         except ClientDisconnect:
             return
-        response.headers["Pool-Gateway"] = self._gateway_id()
-        response.headers["Cache-Control"] = "no-store"
-        response.headers["X-Content-Type-Options"] = "nosniff"
+        self._sign(response)
         if isinstance(response, StreamingResponse):
             with self._gateway.streams.within() as stream:
                 await response(scope, receive, send)
@@ -172,6 +202,17 @@ class WebApp:
                 await send({"type": "http.response.body", "body": b""})
             return
         await response(scope, receive, send)
+
+    def _refusal(self, error: WebRefusal) -> Response:
+        """Return how its server refuses what never gets here."""
+        response = _refused(error)
+        self._sign(response)
+        return response
+
+    def _sign(self, response: Response) -> None:
+        response.headers["Pool-Gateway"] = self._gateway_id()
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["X-Content-Type-Options"] = "nosniff"
 
     def _gateway_id(self) -> str:
         wiring = self._node._wiring
@@ -193,7 +234,10 @@ class WebApp:
             # Where, and of what kind: what it says, and what is local there, may be payloads.
             where = "".join(traceback.format_tb(error.__traceback__))
             _log.error("web.failed", problem=name_of(type(error)), where=where)
-            return _refused(WebRefusal("WEBFAULT", "what failed is in the gateway's log"))
+            return _refused(self._fault("what failed is in the gateway's log"))
+
+    def _fault(self, detail: str) -> WebRefusal:
+        return WebRefusal("WEBFAULT", detail, facts={"gateway": self._gateway_id()})
 
     async def _carry_out(self, request: Request) -> WebAnswer:
         method, parts = request.scope["method"], self._parts(request.scope)
@@ -206,6 +250,7 @@ class WebApp:
             headers.pop(secret, None)  # from here on nobody can tell it
         path = {name: _name(name, text) for name, text in names.items()}
         query = _query(route, request.scope.get("query_string", b""))
+        _check_repeat(route, headers.get(REPEAT_HEADER.lower()))
         body = await self._body(route, request, headers)
         asked = WebRequest(
             gateway=self._gateway,
@@ -215,14 +260,16 @@ class WebApp:
             body=body,
             headers=headers,
         )
-        await self._audit.note(route, asked)
-        told = await (_while_there(request, route, asked) if route.waits else route.run(asked))
-        answered = (
-            told if isinstance(told, WebAnswer) else WebAnswer(status=route.status, told=told)
-        )
-        if route.action == DISPATCH:
-            self._audit.count(asked, answered.told)
-        return answered
+        if route.waits:
+            return _answered(route, await _while_there(request, partial(route.run, asked)))
+        with anyio.CancelScope(shield=bool(route.action)):
+            await self._audit.note(route, asked)
+            answered = _answered(route, await route.run(asked))
+            if route.action == DISPATCH:
+                self._audit.count(asked, answered.told)
+        if route.then is None or self._gateway.waits.is_full:
+            return answered
+        return _answered(route, await _while_there(request, partial(route.then, asked, answered)))
 
     # --- where it goes ------------------------------------------------------------------------
 
@@ -248,12 +295,14 @@ class WebApp:
             path = route.path
             allowed.add(route.method)
         if not allowed:
-            hint = "GET /openapi.json tells what there is; a / within a key is sent as %2F"
-            raise WebRefusal("WEBPATH", "no such path", hint)
+            where = shown("/" + "/".join(parts))
+            raise WebRefusal("WEBPATH", "no such path", facts={"path": where})
         if "GET" in allowed:
             allowed.add("HEAD")
         allow = ", ".join(sorted(allowed))
-        raise WebRefusal("WEBMETHOD", f"{shown(method)} is none of {allow}", allow=allow)
+        facts: Facts = {"method": shown(method), "allowed": sorted(allowed)}
+        detail = f"{shown(method)} is none of {allow}"
+        raise WebRefusal("WEBMETHOD", detail, allow=allow, facts=facts)
 
     # --- who asks -----------------------------------------------------------------------------
 
@@ -267,40 +316,79 @@ class WebApp:
         """
         options = self._options
         if access.is_of_a_page(headers):
-            raise WebRefusal("WEBORIGIN", "a page of elsewhere has made a browser ask this")
+            detail = "a page of elsewhere has made a browser ask this"
+            hint = "ask from a program, or through a server of the page's own"
+            names = ("origin", "sec-fetch-site")
+            facts = {name: shown(headers[name]) for name in names if name in headers}
+            raise WebRefusal("WEBORIGIN", detail, hint, facts=facts)
         if options.is_open:
-            if not access.is_from_here(request.scope.get("client"), headers):
-                hint = "set secrets, or an authenticator, to be asked from elsewhere"
-                raise WebRefusal("WEBORIGIN", "this is not from this machine alone", hint)
-            caller: Caller | None = LOCAL
+            if facts := access.from_elsewhere(request.scope.get("client"), headers):
+                hint = "set secrets, or an authenticator, to be asked from elsewhere, or by a proxy"
+                told = ", ".join(f"{name} {value}" for name, value in facts.items())
+                detail = f"this is not from this machine alone: {told}"
+                raise WebRefusal("WEBORIGIN", detail, hint, facts=facts)
+            caller = LOCAL
         elif role is None:
             return LOCAL  # whoever it is: it may be asked by anybody
         else:
-            caller = await self._known(headers)
-        if caller is None:
-            if again_s := self._failed.take(""):
-                raise WebRefusal("WEBRATE", "too many who are not known", again_s=again_s)
-            raise WebRefusal("WEBSECRET", "send `Authorization: Bearer SECRET`")
+            caller = await self._known(request, headers)
+        known = request.scope.get("extensions", {}).get(KNOWN)
+        if known is not None:
+            known()
         if role is not None and not caller.may(role):
-            raise WebRefusal("WEBROLE", f"{caller.name} has not the role {role}")
+            lacks: Facts = {"role": role, "caller": caller.name, "has": [*caller.roles]}
+            raise WebRefusal("WEBROLE", f"{caller.name} has not the role {role}", facts=lacks)
         if again_s := self._rates.take(caller.name):
             detail = f"{caller.name} may ask {options.requests_per_s:g} times a second"
-            raise WebRefusal("WEBRATE", detail, again_s=again_s)
+            most: Facts = {"caller": caller.name, "requests_per_s": options.requests_per_s}
+            raise WebRefusal("WEBRATE", detail, again_s=again_s, facts=most)
         return caller
 
-    async def _known(self, headers: Mapping[str, str]) -> Caller | None:
-        kind, _, secret = headers.get("authorization", "").partition(" ")
-        found = None
-        if self._options.keyring and kind.lower() == "bearer" and secret:
-            found = self._options.keyring.find(secret.strip())
-        if found is None and self._options.authenticator is not None:
-            try:
-                found = await self._options.authenticator(headers)
-                if found is not None:
-                    checks.instance("authenticator", found, Caller, refuse=checks.setting)
-            except Exception as error:  # noqa: BLE001 - the application's own; it knows secrets
-                _log.error("web.authenticator_failed", problem=name_of(type(error)))
-                raise WebRefusal("WEBFAULT", "who asks cannot be found out now") from None
+    async def _known(self, request: Request, headers: Mapping[str, str]) -> Caller:
+        """Return whose secret it is, or whom the authenticator knows.
+
+        Strangers take from what there is for all of them before the authenticator is asked, so a
+        flood of them does not reach it; those who were known a while ago it is asked about anyway.
+
+        Raises:
+            WebRefusal: It is nobody's, or there were too many of these.
+        """
+        options, authorization = self._options, headers.get("authorization", "")
+        kind, _, secret = authorization.partition(" ")
+        is_bearer = kind.lower() == "bearer" and bool(secret)
+        if options.keyring and is_bearer:
+            found = options.keyring.find(secret.strip())
+            if found is not None:
+                return found
+        address = str((request.scope.get("client") or ("",))[0])
+        who = (address, authorization, headers.get("cookie", ""))
+        is_taken = options.authenticator is None or not self._lately.has(who)
+        if is_taken and (again_s := self._failed.take("")):
+            facts: Facts = {"requests_per_s": FAILED_PER_S, "of": "all who are not known"}
+            raise WebRefusal("WEBRATE", "too many who are not known", again_s=again_s, facts=facts)
+        if options.authenticator is not None:
+            caller = await self._authenticated(options.authenticator, headers)
+            if caller is not None:
+                self._lately.add(who)
+                if is_taken:
+                    self._failed.give_back("")
+                return caller
+            self._lately.discard(who)
+        sent = "an unknown secret" if is_bearer else "no Bearer" if authorization else "nothing"
+        facts = {"authorization": sent}
+        raise WebRefusal("WEBSECRET", "send `Authorization: Bearer SECRET`", facts=facts)
+
+    async def _authenticated(
+        self, authenticator: Authenticator, headers: Mapping[str, str]
+    ) -> Caller | None:
+        try:
+            with anyio.fail_after(AUTHENTICATOR_S):
+                found = await authenticator(headers)
+            if found is not None:
+                checks.instance("authenticator", found, Caller, refuse=checks.setting)
+        except Exception as error:  # noqa: BLE001 - the application's own; it knows secrets
+            _log.error("web.authenticator_failed", problem=name_of(type(error)))
+            raise self._fault("who asks cannot be found out now") from None
         return found
 
     # --- what is sent -------------------------------------------------------------------------
@@ -315,7 +403,7 @@ class WebApp:
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 detail = f"Content-Type is {shown(kind)!r}: send application/json"
-                raise WebRefusal("WEBMEDIA", detail)
+                raise WebRefusal("WEBMEDIA", detail, facts={"content_type": shown(kind)})
             # A failure can always be told: what is no text in it is replaced.
             value = _parsed(raw, "replace" if bodies.FailBody in route.body else "strict")
         kinds = route.body
@@ -323,13 +411,13 @@ class WebApp:
         try:
             return bodies.read(kinds[-1] if is_many else kinds[0], value)
         except msgspec.ValidationError as error:
-            raise WebRefusal("WEBREQUEST", f"the body: {_said(error)}") from None
+            raise _wrong("body", error) from None
 
     async def _raw(self, request: Request, headers: Mapping[str, str]) -> bytes:
         most = self._options.body_bytes_max
         length = headers.get("content-length", "0")
         if length.isdecimal() and len(length) < 20 and int(length) > most:
-            raise _too_large(most)
+            raise _too_large("body", most, int(length))
         found, size = list[bytes](), 0
         with anyio.move_on_after(self._options.body_s) as limit:
             has_more = True
@@ -340,19 +428,42 @@ class WebApp:
                 found.append(message.get("body", b""))
                 size += len(found[-1])
                 if size > most:
-                    raise _too_large(most)
+                    raise _too_large("body", most, size)
                 has_more = message.get("more_body", False)
         if limit.cancelled_caught:
             detail = f"the body was not whole within {self._options.body_s:g} s"
-            raise WebRefusal("WEBSLOW", detail)
+            facts = {"body_s": self._options.body_s, "came_bytes": size}
+            raise WebRefusal("WEBSLOW", detail, facts=facts)
         return b"".join(found)
 
 
 # --- parts ------------------------------------------------------------------------------------
 
 
-async def _while_there(request: Request, route: WebRoute, asked: WebRequest) -> Any:
-    """Do what may wait, as long as who asked for it is there.
+def _check_repeat(route: WebRoute, header: str | None) -> None:
+    """Refuse a header by which a repeat would not be known, or none that could be.
+
+    Raises:
+        WebRefusal: It is one.
+    """
+    if header is None or route.repeats == "same":
+        return
+    facts = {"header": REPEAT_HEADER, "value": shown(header)}
+    if route.repeats == "again":
+        detail = f"{REPEAT_HEADER} is not heeded here: sent again, it is done again"
+        raise WebRefusal("WEBREQUEST", detail, route.repeat_hint, facts=facts)
+    try:
+        check_idempotency_key(header)
+    except InvalidOption as error:
+        raise WebRefusal("WEBREQUEST", f"{REPEAT_HEADER}: {error.problem}", facts=facts) from None
+
+
+def _answered(route: WebRoute, told: Any) -> WebAnswer:
+    return told if isinstance(told, WebAnswer) else WebAnswer(status=route.status, told=told)
+
+
+async def _while_there(request: Request, wait: Callable[[], Awaitable[Any]]) -> Any:
+    """Wait, as long as who asked for it is there.
 
     Raises:
         ClientDisconnect: That one has gone.
@@ -366,7 +477,7 @@ async def _while_there(request: Request, route: WebRoute, asked: WebRequest) -> 
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listen, tasks.cancel_scope)
-        found.append(await route.run(asked))
+        found.append(await wait())
         tasks.cancel_scope.cancel()
     if not found:
         raise ClientDisconnect
@@ -397,7 +508,8 @@ def _name(name: str, text: str) -> str:
     try:
         found = unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
-        raise WebRefusal("WEBREQUEST", f"{name} in the path is no UTF-8") from None
+        facts = {"in": "path", "at": name}
+        raise WebRefusal("WEBREQUEST", f"{name} in the path is no UTF-8", facts=facts) from None
     PATH_CHECKS[name](found)
     return found
 
@@ -412,24 +524,28 @@ def _headers(given: Headers) -> dict[str, str]:
 
 def _query(route: WebRoute, raw: bytes) -> Any:
     if len(raw) > QUERY_CHARS_MAX:
-        raise WebRefusal("WEBTOOLARGE", f"the query is over {QUERY_CHARS_MAX:,} bytes")
+        raise _too_large("query", QUERY_CHARS_MAX, len(raw))
     try:
         pairs = parse_qsl(
             raw.decode("ascii"), keep_blank_values=True, strict_parsing=bool(raw), errors="strict"
         )
     except ValueError:
-        raise WebRefusal("WEBREQUEST", "the query is no UTF-8, as name=value&...") from None
+        detail, facts = "the query is no UTF-8, as name=value&...", {"in": "query"}
+        raise WebRefusal("WEBREQUEST", detail, facts=facts) from None
     given = dict(pairs)
     if len(given) < len(pairs):
-        raise WebRefusal("WEBREQUEST", "the query says something twice")
+        twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
+        facts = {"in": "query", "at": shown(twice)}
+        raise WebRefusal("WEBREQUEST", f"the query says {shown(twice)} twice", facts=facts)
     if route.query is None:
         if given:
-            raise WebRefusal("WEBREQUEST", f"the query: nothing can be said here, {_names(given)}")
+            detail = f"the query: nothing can be said here, {_names(given)}"
+            raise WebRefusal("WEBREQUEST", detail, facts={"in": "query", "at": _names(given)})
         return None
     try:
         return bodies.read(route.query, given, is_text=True)
     except msgspec.ValidationError as error:
-        raise WebRefusal("WEBREQUEST", f"the query: {_said(error)}") from None
+        raise _wrong("query", error) from None
 
 
 def _names(given: Mapping[str, str]) -> str:
@@ -446,21 +562,28 @@ def _parsed(raw: bytes, errors: Literal["strict", "replace"] = "strict") -> Any:
             text = json.dumps(value, ensure_ascii=False).encode(errors=errors)
             value = json.loads(text) if errors == "replace" else value
     except UnicodeEncodeError:
-        raise WebRefusal("WEBREQUEST", "the body has half of a pair of surrogates") from None
+        detail = "the body has half of a pair of surrogates"
+        raise WebRefusal("WEBREQUEST", detail, facts={"in": "body"}) from None
     except (ValueError, RecursionError) as error:  # also of bytes that are no UTF-8
         told = shown(str(error)) if not isinstance(error, UnicodeDecodeError) else "no UTF-8"
-        raise WebRefusal("WEBREQUEST", f"the body is no JSON: {told}") from None
+        facts = {"in": "body", "problem": told}
+        raise WebRefusal("WEBREQUEST", f"the body is no JSON: {told}", facts=facts) from None
     return value
 
 
-def _said(error: msgspec.ValidationError) -> str:
+def _wrong(where: str, error: msgspec.ValidationError) -> WebRefusal:
+    """Return what is wrong with a body or a query, and at which field: `$.jobs[3].key`."""
     text = str(error)
     text = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
-    return text[:300]
+    said, _, at = text.partition(" - at `")
+    facts = {"in": where, "at": shown(at.rstrip("`") or "$"), "problem": said[:300]}
+    return WebRefusal("WEBREQUEST", f"the {where}: {text[:300]}", facts=facts)
 
 
-def _too_large(most: int) -> WebRefusal:
-    return WebRefusal("WEBTOOLARGE", f"the body is over {most:,} bytes")
+def _too_large(where: str, most: int, given: int) -> WebRefusal:
+    facts = {"in": where, "bytes_max": most, "bytes": given}
+    hint = "" if where == "body" else "say less in it: there are pages, and a cursor"
+    return WebRefusal("WEBTOOLARGE", f"the {where} is over {most:,} bytes", hint, facts=facts)
 
 
 def _known(group: BaseExceptionGroup[BaseException]) -> PoolError | WebRefusal | None:

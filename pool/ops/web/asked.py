@@ -71,7 +71,9 @@ class WebRequest:
             WebRefusal: They are too many.
         """
         if self.gateway.waits.is_full:
-            raise WebRefusal("WEBBUSY", f"{self.gateway.waits.most} requests wait here already")
+            most = self.gateway.waits.most
+            detail = f"{most} requests wait here already"
+            raise WebRefusal("WEBBUSY", detail, facts={"waits_max": most})
         return self.gateway.waits
 
     @property

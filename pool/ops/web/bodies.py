@@ -32,7 +32,17 @@ KEY: Final = "^[^\\u0000-\\u001f\\u007f-\\u009f]+$"
 NAME: Final = "^[A-Za-z0-9_.:-]{1,128}$"
 ID: Final = "^[!-+\\-.-{}~]{1,128}$"
 
-Key = Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX, pattern=KEY)]
+_BYTES: Final = "At most {:,} bytes in UTF-8."  # a schema counts characters
+Key = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=KEY_BYTES_MAX,
+        pattern=KEY,
+        description=_BYTES.format(KEY_BYTES_MAX),
+    ),
+]
+Label = Annotated[str, Meta(max_length=LABEL_BYTES_MAX, description=_BYTES.format(LABEL_BYTES_MAX))]
 HandlerName = Annotated[str, Meta(pattern=NAME)]
 JobId = Annotated[str, Meta(pattern=ID)]
 Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
@@ -82,7 +92,16 @@ class JobBody(CallBody):
 
     job_id: JobId | None = None
     idempotency_key: (
-        Annotated[str, Meta(min_length=1, max_length=IDEMPOTENCY_KEY_BYTES_MAX, pattern=KEY)] | None
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=IDEMPOTENCY_KEY_BYTES_MAX,
+                pattern=KEY,
+                description=_BYTES.format(IDEMPOTENCY_KEY_BYTES_MAX),
+            ),
+        ]
+        | None
     ) = None
     if_exists: IfExists | None = None
     queue_max: Annotated[int, Meta(ge=1, le=LINE_MAX)] = QUEUE_MAX
@@ -168,6 +187,11 @@ class EditBody(Sent):
     kwargs: dict[str, Any] = {}
     encoding: Encoding = "json"
 
+    @property
+    def names(self) -> str:
+        """What is given, without any value."""
+        return ", ".join((f"{len(self.args)} by place", *self.kwargs))
+
 
 # --- batches ----------------------------------------------------------------------------------
 
@@ -182,6 +206,11 @@ class BatchBody(Sent):
     success_min: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     open_s: Annotated[float, Meta(ge=1, le=SECONDS_MAX)] = batch.OPEN_S
     keep_s: Annotated[float, Meta(ge=1, le=SECONDS_MAX)] = batch.KEEP_S
+
+    @property
+    def members(self) -> int:
+        """How many jobs are sent."""
+        return len(self.jobs)
 
 
 class BatchesQuery(Sent):
@@ -202,16 +231,20 @@ Misfire = Literal["skip", "once", "all"]
 
 
 class ScheduleBody(CallBody):
-    """When (one of `cron`, `every_s`, `at`) and what; see `Node.schedule`."""
+    """When (one of `cron`, `every_s`, `at`) and what; see `Node.schedule`.
+
+    `tz` (UTC) is of `cron` alone, `start` of `every_s`; `misfire` (once) and `jitter_s` (0) of
+    both; `misfire_window_s` (3,600) of all three.
+    """
 
     cron: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    tz: Annotated[str, Meta(max_length=64)] = "UTC"
+    tz: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
     every_s: Annotated[float, Meta(ge=1, le=SECONDS_MAX)] | None = None
-    start: Annotated[datetime, Meta(tz=True)] | None = None
+    start: Annotated[datetime, Meta(tz=True)] | UnsetType | None = UNSET
     at: Annotated[datetime, Meta(tz=True)] | None = None
-    misfire: Misfire = "once"
-    misfire_window_s: Seconds = 3600.0
-    jitter_s: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    misfire: Misfire | UnsetType = UNSET
+    misfire_window_s: Seconds | UnsetType = UNSET
+    jitter_s: Annotated[float, Meta(ge=0, le=86_400)] | UnsetType = UNSET
     if_exists: IfExists | None = None
     queue_max: Annotated[int, Meta(ge=1, le=LINE_MAX)] = QUEUE_MAX
     allow_unknown: bool = False
@@ -241,19 +274,18 @@ class NextQuery(Sent):
 # --- operating --------------------------------------------------------------------------------
 
 
-class PauseBody(Sent):
-    """The jobs of a handler, or of a key; of neither: the whole pool."""
-
-    handler: HandlerName | None = None
-    key: Key | None = None
-    reason: Reason = ""
-
-
 class ResumeBody(Sent):
-    """As it was paused."""
+    """The jobs of a handler, of a key, or with `all` of the whole pool: one of the three."""
 
     handler: HandlerName | None = None
     key: Key | None = None
+    all: bool = False
+
+
+class PauseBody(ResumeBody):
+    """The jobs of a handler, of a key, or with `all` of the whole pool: one of the three."""
+
+    reason: Reason = ""
 
 
 class CordonBody(Sent):
@@ -315,9 +347,9 @@ class RegisterBody(Sent):
     handlers: Annotated[list[HandlerName | OfferBody], Meta(min_length=1, max_length=OFFERS_MAX)]
     capacity: Annotated[int, Meta(ge=1, le=CAPACITY_MAX)] = 1
     weight: Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)] = 1.0
-    label: Annotated[str, Meta(max_length=LABEL_BYTES_MAX)] = ""
-    version: Annotated[str, Meta(max_length=LABEL_BYTES_MAX)] = ""
-    host: Annotated[str, Meta(max_length=LABEL_BYTES_MAX)] = ""
+    label: Label = ""
+    version: Label = ""
+    host: Label = ""
     pid: Annotated[int, Meta(ge=0, le=2**31)] = 0
 
 

@@ -34,7 +34,9 @@ async def events(asked: WebRequest) -> WebAnswer:
         key=query.key, handler=query.handler, since=_moment(since), follow=query.follow
     )
     if gateway.streams.is_full:
-        raise WebRefusal("WEBBUSY", f"{gateway.streams.most} streams of events are open already")
+        most = gateway.streams.most
+        detail, hint = f"{most} streams of events are open already", "ask with follow=false"
+        raise WebRefusal("WEBBUSY", detail, hint, facts={"streams_max": most})
     return WebAnswer(stream=_told(journal), media_type=EVENT_STREAM)
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode, b64encode
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import attrs
+from msgspec import UNSET
 
 from pool import checks
 from pool.core.times import At, Cron, Every, When
 from pool.errors import InvalidOption, NotStopped, PoolError
 from pool.jobs.client.dispatch import Call, Dispatching
-from pool.jobs.client.ref import JobRef, Status
+from pool.jobs.client.ref import JobRef, Status, wait_stopped
 from pool.jobs.client.shelves import JobFilter
 from pool.jobs.followers import Follower
+from pool.names import check_idempotency_key
 from pool.ops import admin, browse
 from pool.ops.schedules import ScheduleState, shown
 from pool.ops.web.answers import (
@@ -43,8 +45,9 @@ from pool.ops.web.bodies import (
     NotifyBody,
     ScheduleBody,
 )
-from pool.ops.web.problems import problem_of
+from pool.ops.web.problems import WebRefusal, problem_of
 
+_REPEAT: Final = "idempotency-key"
 _OPTIONS = (
     *("if_exists", "queue_max", "attach_any", "allow_unknown", "window_s"),
     *("retention_s", "expires_s", "start_timeout_s"),
@@ -53,6 +56,14 @@ _OF_SCHEDULES = (
     *("if_exists", "queue_max", "allow_unknown", "delay_s"),
     *("retention_s", "expires_s", "start_timeout_s"),
 )
+# What says when, and which others belong to it; what the calls name otherwise.
+_FIRING: Final = {"misfire", "misfire_window_s", "jitter_s"}
+_TIMING: Final[Mapping[str, set[str]]] = {
+    "cron": {"tz", *_FIRING},
+    "every_s": {"start", *_FIRING},
+    "at": {"misfire_window_s"},
+}
+_NAMES: Final = {"misfire_window_s": "window_s"}
 
 
 # --- dispatching ------------------------------------------------------------------------------
@@ -60,11 +71,11 @@ _OF_SCHEDULES = (
 
 async def dispatch(asked: WebRequest) -> WebAnswer:
     """Dispatch a job, or many: each of these is accepted or refused by itself."""
-    idempotency_key = asked.headers.get("idempotency-key")
+    idempotency_key = asked.headers.get(_REPEAT)
     if isinstance(asked.body, JobsBody):
         return WebAnswer(told=await _dispatch_many(asked, asked.body.jobs, idempotency_key))
     body: JobBody = asked.body
-    known = _known(body, idempotency_key, "")
+    known = _known(body, idempotency_key, "", "$")
     args, kwargs = arguments(body)
     dispatching = _options(asked, body, **known)
     ref = await dispatching.dispatch(body.handler, body.key, *args, **kwargs)
@@ -75,6 +86,10 @@ async def _dispatch_many(
     asked: WebRequest, jobs: Sequence[JobBody], idempotency_key: str | None
 ) -> JobsTaken:
     """Dispatch those that have the same handler and options in one call, all calls at once."""
+    knowns = [
+        _known(body, idempotency_key, f".{place}", f"$.jobs[{place}]")
+        for place, body in enumerate(jobs)
+    ]
     answers: list[JobSent | None] = [None] * len(jobs)
     groups: dict[Any, list[tuple[int, Call]]] = defaultdict(list)
     samples: dict[Any, JobBody] = {}
@@ -87,7 +102,7 @@ async def _dispatch_many(
         try:
             args, kwargs = arguments(body)
             call = Call(body.key, *args, **kwargs)
-            call = call.identified(**_known(body, idempotency_key, f".{place}"))
+            call = call.identified(**knowns[place])
             same = (body.handler, body.delay_s, body.run_at, *(getattr(body, n) for n in _OPTIONS))
             if body.then or body.otherwise:
                 same = (*same, place)
@@ -122,11 +137,30 @@ def _taken(ref: JobRef[Any]) -> JobTaken:
     return JobTaken(key=ref.key, job_id=ref.job_id, handler=ref.handler)
 
 
-def _known(body: JobBody, header: str | None, suffix: str) -> dict[str, Any]:
-    """Return by what a repeat is known: what the job says, else the header."""
-    if body.job_id is not None or body.idempotency_key is not None or header is None:
-        return {"job_id": body.job_id, "idempotency_key": body.idempotency_key}
-    return {"job_id": None, "idempotency_key": f"{header}{suffix}"}
+def _known(body: JobBody, header: str | None, suffix: str, at: str) -> dict[str, Any]:
+    """Return by what a repeat is known: what the job says, or the header.
+
+    Raises:
+        WebRefusal: Both say something, and not the same; or together with its place in a list the
+            header is too long.
+    """
+    said = {"job_id": body.job_id, "idempotency_key": body.idempotency_key}
+    if header is None:
+        return said
+    known = f"{header}{suffix}"
+    others = [name for name, value in said.items() if value not in (None, known)]
+    if body.job_id is not None or others:
+        name = "job_id" if body.job_id is not None else others[0]
+        detail = f"Idempotency-Key and {at}.{name}: by which of them is a repeat known?"
+        facts = {"header": "Idempotency-Key", "value": header, "at": f"{at}.{name}"}
+        raise WebRefusal("WEBREQUEST", detail, "send one of them", facts=facts)
+    try:
+        check_idempotency_key(known)
+    except InvalidOption as error:
+        detail = f"Idempotency-Key with the place of a job behind it: {error.problem}"
+        facts = {"header": "Idempotency-Key", "value": known}
+        raise WebRefusal("WEBREQUEST", detail, facts=facts) from None
+    return {"job_id": None, "idempotency_key": known}
 
 
 def _options(asked: WebRequest, body: JobBody, **known: Any) -> Dispatching:
@@ -148,7 +182,10 @@ def _delay_s(asked: WebRequest, body: JobBody) -> float:
         raise checks.option("run_at", body.run_at.isoformat(), "beside delay_s: give one of them")
     context = asked.node._open_client().context
     at_ms = 1000 * body.run_at.timestamp()
-    return max(0.0, context.lane_of(body.key).until_s(at_ms, context.io.clock()))
+    delay_s = max(0.0, context.lane_of(body.key).until_s(at_ms, context.io.clock()))
+    if delay_s > checks.SECONDS_MAX:
+        raise checks.option("run_at", body.run_at.isoformat(), "within 365 days from now")
+    return delay_s
 
 
 def arguments(body: CallBody | EditBody) -> tuple[list[Any], dict[str, Any]]:
@@ -240,17 +277,30 @@ async def find(asked: WebRequest) -> Any:
 
 
 async def stop(asked: WebRequest) -> WebAnswer:
-    """Ask a job to stop; wait for its end if that is asked for."""
-    key, body = asked.path["key"], asked.body
-    ref = await asked.node.job(key, asked.path.get("job_id"))
-    is_ended = False
-    with asked.waits.within():
-        try:
-            await ref.stop(body.cause, body.wait_s)
-            is_ended = True
-        except NotStopped:
-            is_ended = False
-    told = JobStop(key=key, job_id=ref.job_id, is_ended=is_ended)
+    """Ask a job to stop; tell whether it has ended already."""
+    ref = await asked.node.job(asked.path["key"], asked.path.get("job_id"))
+    try:
+        await ref.stop(asked.body.cause, 0)
+    except NotStopped:
+        return _stop_told(ref, is_ended=False)
+    return _stop_told(ref, is_ended=True)
+
+
+async def stopped(asked: WebRequest, answered: WebAnswer) -> WebAnswer:
+    """Wait for the end of a job that was asked to stop, if that is wanted."""
+    told, wait_s = answered.told, asked.body.wait_s
+    assert isinstance(told, JobStop)
+    if told.is_ended or not wait_s:
+        return answered
+    ref = await asked.node.job(told.key, told.job_id)
+    with asked.waits.within(), suppress(NotStopped):
+        await wait_stopped(ref, wait_s, wait_s)
+        answered = _stop_told(ref, is_ended=True)
+    return answered
+
+
+def _stop_told(ref: JobRef[Any], *, is_ended: bool) -> WebAnswer:
+    told = JobStop(key=ref.key, job_id=ref.job_id, is_ended=is_ended)
     return WebAnswer(status=200 if is_ended else 202, told=told)
 
 
@@ -380,20 +430,20 @@ async def keep_schedule(asked: WebRequest) -> ScheduleState:
 
 
 def _when(body: ScheduleBody) -> When:
-    given = [name for name in ("cron", "every_s", "at") if getattr(body, name) is not None]
-    if len(given) != 1:
-        problem = "give one of cron, every_s and at"
-        raise InvalidOption(option="when", value=", ".join(given), problem=problem)
+    kinds = [name for name in _TIMING if getattr(body, name) is not None]
+    if len(kinds) != 1:
+        told = " and ".join(kinds) or "neither"
+        raise checks.option(kinds[-1] if kinds else "cron", told, "one of cron, every_s and at")
+    [kind] = kinds
+    given = {name: getattr(body, name) for name in _TIMING["cron"] | _TIMING["every_s"]}
+    given = {name: value for name, value in given.items() if value not in (None, UNSET)}
+    for name in sorted(given.keys() - _TIMING[kind]):
+        of = " and ".join(each for each in _TIMING if name in _TIMING[each])
+        raise checks.option(name, given[name], f"left out beside {kind}: it is of {of}")
+    firing: dict[str, Any] = {_NAMES.get(name, name): value for name, value in given.items()}
     if body.at is not None:
-        return At(body.at, window_s=body.misfire_window_s)
-    firing: dict[str, Any] = {
-        "misfire": body.misfire,
-        "window_s": body.misfire_window_s,
-        "jitter_s": body.jitter_s,
-    }
-    if body.every_s is not None:
-        return Every(body.every_s, start=body.start, **firing)
-    return Cron(body.cron or "", tz=body.tz, **firing)
+        return At(body.at, **firing)
+    return Cron(body.cron, **firing) if body.cron else Every(body.every_s or 0, **firing)
 
 
 async def schedules(asked: WebRequest) -> ScheduleStates:
@@ -426,7 +476,10 @@ async def resume_schedule(asked: WebRequest) -> Done:
 
 async def trigger(asked: WebRequest) -> WebAnswer:
     """Make a job of a schedule now."""
-    ref = await asked.node.schedules.trigger(asked.path["schedule"])
+    idempotency_key = asked.headers.get(_REPEAT)
+    ref = await asked.node.schedules.trigger(
+        asked.path["schedule"], idempotency_key=idempotency_key
+    )
     return WebAnswer(status=201, told=_taken(ref))
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import anyio.to_thread
+import attrs
 
+from pool import checks
+from pool.core.pauses import Pause
 from pool.errors import NoSuchJob
 from pool.jobs.client.pausing import CordonReport, PauseReport, named
 from pool.ops import checkup, keyfacts, members, summary
 from pool.ops.doctor import examine
 from pool.ops.endpoints import HttpAnswer
+from pool.ops.members import NodeRow
 from pool.ops.web.answers import (
     AskedTold,
     FindingsTold,
@@ -20,8 +26,10 @@ from pool.ops.web.answers import (
     WorkersTold,
 )
 from pool.ops.web.asked import WebAnswer, WebRequest
+from pool.ops.web.bodies import ResumeBody, UncordonBody
 from pool.ops.web.problems import WebRefusal
 from pool.ops.why import why
+from pool.version import __version__
 
 
 async def explain(asked: WebRequest) -> Any:
@@ -42,7 +50,15 @@ async def status(asked: WebRequest) -> Any:
 async def nodes(asked: WebRequest) -> NodesTold:
     """Tell its nodes."""
     told = await members.read(asked.gateway.pipeline, await asked.gateway.found())
-    return NodesTold(nodes=told.nodes, unread=told.unread)
+    nodes = tuple(_with_place(each, asked.node.id) for each in told.nodes)
+    return NodesTold(nodes=nodes, unread=told.unread)
+
+
+def _with_place(row: NodeRow, here: str) -> NodeRow:
+    """Return a row; of ourselves with our place, which nobody else knows of a client."""
+    if row.id != here:
+        return row
+    return attrs.evolve(row, host=socket.gethostname(), pid=os.getpid(), version=__version__)
 
 
 async def workers(asked: WebRequest) -> WorkersTold:
@@ -75,7 +91,8 @@ async def health(what: str, asked: WebRequest) -> WebAnswer:
     )
     if told.status == HTTPStatus.NOT_FOUND:
         hint = "pip install 'keyed-pool[metrics]', and give WebApp its Metrics"
-        raise WebRefusal("WEBPATH", "this gateway counts nothing", hint)
+        facts = {"path": what, "metrics": False}
+        raise WebRefusal("WEBPATH", "this gateway counts nothing", hint, facts=facts)
     return WebAnswer(status=told.status, body=told.body, media_type=told.kind)
 
 
@@ -84,13 +101,25 @@ async def health(what: str, asked: WebRequest) -> WebAnswer:
 
 async def pause(asked: WebRequest) -> PauseReport:
     """Give no more jobs to workers: of a handler, a key, or the whole pool."""
-    meant = named(asked.body.handler, asked.body.key)
-    return await asked.operator.pause(meant, asked.body.reason)
+    return await asked.operator.pause(_meant(asked.body), asked.body.reason)
 
 
 async def resume(asked: WebRequest) -> PauseReport:
     """Give them to workers again."""
-    return await asked.operator.resume(named(asked.body.handler, asked.body.key))
+    return await asked.operator.resume(_meant(asked.body))
+
+
+def _meant(body: ResumeBody) -> Pause:
+    """Return what is meant; the whole pool only if that is said, not because something is not.
+
+    Raises:
+        InvalidOption: Nothing is named, or too much.
+    """
+    if body.all and not (body.handler is None and body.key is None):
+        raise checks.option("all", body.all, "left out beside a handler or a key")
+    if not (body.all or body.handler is not None or body.key is not None):
+        raise checks.option("all", body.all, "true for the whole pool; or name a handler or a key")
+    return named(body.handler, body.key)
 
 
 async def asked_for(asked: WebRequest) -> AskedTold:
@@ -111,10 +140,20 @@ async def drain(asked: WebRequest) -> CordonReport:
 
 async def _cordon(asked: WebRequest, *, is_drain: bool) -> CordonReport:
     return await asked.operator.cordon(
-        asked.path["member"], asked.body.reason, is_drain=is_drain, wait_s=asked.body.wait_s
+        asked.path["member"], asked.body.reason, is_drain=is_drain, wait_s=0
     )
 
 
 async def uncordon(asked: WebRequest) -> CordonReport:
     """Have it take keys again."""
-    return await asked.operator.uncordon(asked.path["member"], wait_s=asked.body.wait_s)
+    return await asked.operator.uncordon(asked.path["member"], wait_s=0)
+
+
+async def heard(asked: WebRequest, answered: WebAnswer) -> WebAnswer:
+    """Wait until those meant have heard it, if that is wanted."""
+    report = answered.told
+    assert isinstance(report, CordonReport)
+    is_taken_back = isinstance(asked.body, UncordonBody)
+    with asked.waits.within():
+        report = await asked.operator.heard(report, asked.body.wait_s, is_taken_back=is_taken_back)
+    return WebAnswer(told=report)

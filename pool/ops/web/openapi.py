@@ -14,7 +14,7 @@ from pool.names import KEY_BYTES_MAX
 from pool.ops.web.answers import WebProblem
 from pool.ops.web.bodies import ID, KEY, NAME
 from pool.ops.web.problems import MEDIA_TYPE, REFUSALS, status_of
-from pool.ops.web.routes import WebRoute
+from pool.ops.web.routes import Repeats, WebRoute
 from pool.version import __version__
 
 _REF: Final = "#/components/schemas/{name}"
@@ -22,7 +22,10 @@ _PART: Final = re.compile(r"\{(\w+)\}")
 _KEY: Final = {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX, "pattern": KEY}
 _ID: Final = {"type": "string", "pattern": ID}
 _PARTS: Final[dict[str, tuple[dict[str, Any], str]]] = {
-    "key": (_KEY, "The job's key; a / in it is sent as %2F."),
+    "key": (
+        _KEY,
+        f"The job's key, at most {KEY_BYTES_MAX:,} bytes in UTF-8; a / in it is sent as %2F.",
+    ),
     "job_id": (_ID, "The job's id; one called as a verb (stop) with a letter as %73."),
     "batch": (_ID, "The batch's id."),
     "schedule": ({"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,96}$"}, "The schedule's name."),
@@ -30,8 +33,13 @@ _PARTS: Final[dict[str, tuple[dict[str, Any], str]]] = {
 }
 _HEADERS: Final = {
     "Idempotency-Key": "By which a repeat is known, for an hour after the job's end; of many jobs "
-    "each has it with its place. What the body says counts before it.",
+    "each has it with its place. Refused beside a job_id, or another idempotency_key, in the body.",
     "Last-Event-ID": "The id of the last event that was seen: what follows is told.",
+}
+_REPEATS: Final[dict[Repeats, str]] = {
+    "same": "Sent again it does no harm; an Idempotency-Key is not needed.",
+    "known": "Sent again it is known by its Idempotency-Key.",
+    "again": "Sent again it is done again; an Idempotency-Key is refused:",
 }
 _EVERYBODY: Final = ("WEBREQUEST", "WEBORIGIN", "WEBPATH", "WEBMETHOD", "WEBRATE", "WEBFAULT")
 _KNOWN: Final = ("WEBSECRET", "WEBROLE")
@@ -120,6 +128,8 @@ def _operation(
     }
     if route.role:
         told["description"] = f"Role: {route.role}."
+        if route.method != "GET":
+            told["description"] += f" {_REPEATS[route.repeats]} {route.repeat_hint}".rstrip()
         told["x-role"] = route.role
     parameters = [*_parameters(route, components)]
     if parameters:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import attrs
 
 from pool import errors
 from pool.errors import PoolError, sentence, shown
 
+Facts: TypeAlias = Mapping[str, Any]
 MEDIA_TYPE: Final = "application/problem+json"
 AGAIN_S: Final = 1  # what `Retry-After` says where nothing better is known
 
@@ -52,31 +53,69 @@ STATUSES: Final[Mapping[type[PoolError], int]] = {
     errors.MiddlewareFailed: 422,
     PoolError: 500,
 }
-REFUSALS: Final[Mapping[str, tuple[int, str]]] = {
-    "WEBREQUEST": (400, "The request cannot be understood"),
-    "WEBSECRET": (401, "Who asks is not known"),
-    "WEBROLE": (403, "This needs another role"),
-    "WEBORIGIN": (403, "Programs of this machine alone are answered"),
-    "WEBPATH": (404, "There is nothing here"),
-    "WEBMETHOD": (405, "This cannot be done here"),
-    "WEBSLOW": (408, "The request did not come in time"),
-    "WEBTOOLARGE": (413, "The body is too large"),
-    "WEBMEDIA": (415, "The body must be JSON"),
-    "WEBTOKEN": (409, "The token is none of this gateway's"),
-    "WEBWORKER": (410, "The worker has to register again"),
-    "WEBRATE": (429, "Too many requests"),
-    "WEBBUSY": (503, "Too many wait already"),
-    "WEBFAULT": (500, "The gateway has failed"),
+# Status, title, and what helps where nothing better is known.
+REFUSALS: Final[Mapping[str, tuple[int, str, str]]] = {
+    "WEBREQUEST": (
+        *(400, "The request cannot be understood"),
+        "correct what it names; GET /openapi.json tells what may be sent",
+    ),
+    "WEBSECRET": (
+        *(401, "Who asks is not known"),
+        "send the secret of a role, as the gateway's file or variables have it",
+    ),
+    "WEBROLE": (
+        *(403, "This needs another role"),
+        "ask with the secret of a role that may; admin may all but what workers ask",
+    ),
+    "WEBORIGIN": (
+        *(403, "Programs of this machine alone are answered"),
+        "set secrets, or an authenticator, to be asked from elsewhere; no page of elsewhere is",
+    ),
+    "WEBPATH": (
+        *(404, "There is nothing here"),
+        "GET /openapi.json tells what there is; a / within a key is sent as %2F",
+    ),
+    "WEBMETHOD": (405, "This cannot be done here", "use a method that `Allow` names"),
+    "WEBSLOW": (
+        *(408, "The request did not come in time"),
+        "send a body at once, or a smaller one",
+    ),
+    "WEBTOOLARGE": (
+        *(413, "The body is too large"),
+        "send less at a time; who runs the gateway can raise --body-bytes-max",
+    ),
+    "WEBMEDIA": (415, "The body must be JSON", "send Content-Type: application/json"),
+    "WEBTOKEN": (
+        *(409, "The token is none of this gateway's"),
+        "send what was handed out as it came; all gateways of a pool need the same `signing`",
+    ),
+    "WEBWORKER": (
+        *(410, "The worker has to register again"),
+        "POST /v1/workers; what it runs goes on elsewhere",
+    ),
+    "WEBRATE": (429, "Too many requests", "ask again after `Retry-After` seconds, and less often"),
+    "WEBBUSY": (
+        *(503, "Too many wait already"),
+        "ask without wait_s, after `Retry-After` seconds, or at another gateway",
+    ),
+    "WEBFAULT": (
+        *(500, "The gateway has failed"),
+        "look into the log of the gateway that `Pool-Gateway` names",
+    ),
 }
 
 
 @attrs.frozen(eq=False)
 class WebRefusal(Exception):
-    """A request that is refused before the pool is asked."""
+    """A request that is refused before the pool is asked.
+
+    `facts` are what is known of it: the limit, what was sent, what is allowed; never a secret.
+    """
 
     code: str
     detail: str
     hint: str = ""
+    facts: Facts = attrs.field(factory=dict, kw_only=True)
     again_s: float | None = None
     allow: str = ""
 
@@ -94,8 +133,11 @@ def status_of(kind: type[PoolError]) -> int:
 def problem_of(error: PoolError | WebRefusal) -> dict[str, Any]:
     """Return an error as it is told."""
     if isinstance(error, WebRefusal):
-        status, title = REFUSALS[error.code]
-        return _problem(status, title, error.detail, error.code, {}, error.hint)
+        status, title, hint = REFUSALS[error.code]
+        facts = dict(error.facts)
+        if error.again_s is not None:
+            facts["again_s"] = round(error.again_s, 3)
+        return _problem(status, title, error.detail, error.code, facts, error.hint or hint)
     status = status_of(type(error))
     if isinstance(error, errors.StoreUnavailable) and error.maybe_done:
         status = 504

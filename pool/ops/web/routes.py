@@ -1,7 +1,8 @@
 """All that can be asked, as one table: routing, roles, OpenAPI and the reference are made of it.
 
 `action` is what the journal says of who did it, written before it is done; `tells` names what of
-the body, or the query, stands beside that.  No arguments, payloads or results are told there.
+the body stands beside that, and a handler and a key.  No arguments, payloads or results are told
+there.  `run` does it; what then waits for it is `then`, so that who goes ends nothing but that.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from pool.ops.schedules import ScheduleState
 from pool.ops.summary import PoolStatus
 from pool.ops.web import answers, bodies, events, jobs, looking, workers
 from pool.ops.web.access import Role
-from pool.ops.web.asked import WebRequest
+from pool.ops.web.asked import WebAnswer, WebRequest
 from pool.ops.why import Why
 
 Method: TypeAlias = Literal["POST", "GET", "PUT", "DELETE"]
 Run: TypeAlias = Callable[[WebRequest], Awaitable[Any]]
+Then: TypeAlias = Callable[[WebRequest, WebAnswer], Awaitable[WebAnswer]]
+Repeats: TypeAlias = Literal["same", "known", "again"]
 
 STORE: Final = (errors.StoreUnavailable, errors.StoreLost, errors.NotRunning)
 ADMITTED: Final = (
@@ -38,9 +41,16 @@ ADMITTED: Final = (
 )
 
 
+_NAME_IT: Final = "name the job by its id: /v1/jobs/{key}/{job_id}/..."
+
+
 @attrs.frozen(kw_only=True)
 class WebRoute:
-    """One thing that can be asked; `role` None: by anybody."""
+    """One thing that can be asked; `role` None: by anybody.
+
+    `repeats` is what becomes of one that is sent again: the `same`, so it does no harm; the same if
+    it is `known` by its Idempotency-Key; or it is done `again`, and such a header is refused.
+    """
 
     method: Method
     path: str
@@ -58,7 +68,10 @@ class WebRoute:
     tells: Sequence[str] = ()
     headers: Sequence[str] = ()
     group: str = "jobs"
-    waits: bool = False  # it may take long: it ends when who asked is gone
+    waits: bool = False  # it may take long, and changes nothing: it ends when who asked is gone
+    then: Then | None = None
+    repeats: Repeats = "same"
+    repeat_hint: str = ""
 
     @property
     def parts(self) -> int:
@@ -105,6 +118,7 @@ def _jobs() -> list[WebRoute]:
             may=(*ADMITTED, *STORE),
             action="dispatch",
             headers=("Idempotency-Key",),
+            repeats="known",
         ),
         WebRoute(
             method="GET",
@@ -118,7 +132,10 @@ def _jobs() -> list[WebRoute]:
         ),
     ]
     for path in ("/v1/jobs/{key}", "/v1/jobs/{key}/{job_id}"):
-        of = "a key's live job" if path.endswith("{key}") else "a job"
+        is_named = path.endswith("{job_id}")
+        of = "a job" if is_named else "a key's live job"
+        # Sent again it may be about the next job of the key.
+        make = WebRoute if is_named else partial(WebRoute, repeats="again", repeat_hint=_NAME_IT)
         found += [
             WebRoute(
                 method="GET",
@@ -131,7 +148,7 @@ def _jobs() -> list[WebRoute]:
                 waits=True,
                 may=one,
             ),
-            WebRoute(
+            make(
                 method="POST",
                 path=f"{path}/stop",
                 role="operate",
@@ -140,12 +157,12 @@ def _jobs() -> list[WebRoute]:
                 body=(bodies.StopBody,),
                 answer=answers.JobStop,
                 also={202: answers.JobStop},
-                waits=True,
+                then=jobs.stopped,
                 may=one,
                 action="stop",
                 tells=("cause",),
             ),
-            WebRoute(
+            make(
                 method="POST",
                 path=f"{path}/requeue",
                 role="operate",
@@ -153,7 +170,7 @@ def _jobs() -> list[WebRoute]:
                 run=jobs.requeue,
                 body=(bodies.Nothing,),
                 answer=JobsChanged,
-                may=(*one, errors.JobExists),
+                may=(*one, errors.JobExists, errors.NotWaiting),
                 action="requeue",
             ),
         ]
@@ -169,6 +186,8 @@ def _jobs() -> list[WebRoute]:
             status=202,
             may=(*one, errors.InboxFull, errors.PayloadTooLarge, errors.PayloadEncodingError),
             action="notify",
+            repeats="again",
+            repeat_hint="have the message say which it is, and the handler know those that it had",
         )
     )
     return found
@@ -210,6 +229,7 @@ def _letters() -> list[WebRoute]:
                 *(errors.PayloadEncodingError, errors.PayloadTooLarge, errors.StorageFull),
             ),
             action="edit",
+            tells=("names",),
         ),
         make(
             method="POST",
@@ -255,7 +275,7 @@ def _batches() -> list[WebRoute]:
                 errors.StorageFull,
             ),
             action="batch",
-            tells=("id",),
+            tells=("id", "members"),
         ),
         make(
             method="GET",
@@ -321,7 +341,7 @@ def _schedules() -> list[WebRoute]:
                 *(errors.PayloadEncodingError, errors.PayloadTooLarge, errors.StorageFull),
             ),
             action="schedule",
-            tells=("cron", "every_s", "at"),
+            tells=("cron", "tz", "every_s", "start", "at"),
         ),
         make(
             method="GET",
@@ -366,6 +386,8 @@ def _schedules() -> list[WebRoute]:
             status=201,
             may=(*one, *ADMITTED),
             action="schedule.trigger",
+            headers=("Idempotency-Key",),
+            repeats="known",
         ),
         make(
             method="DELETE",
@@ -387,13 +409,13 @@ def _operating() -> list[WebRoute]:
             method="POST",
             path="/v1/pause",
             role="admin",
-            does="Give no more jobs to workers: of a handler, a key, or the whole pool.",
+            does="Give no more jobs to workers: of a handler, a key, or (`all`) the whole pool.",
             run=looking.pause,
             body=(bodies.PauseBody,),
             answer=PauseReport,
             may=(errors.TooManyPaused, *STORE),
             action="pause",
-            tells=("handler", "key", "reason"),
+            tells=("all", "reason"),
         ),
         make(
             method="POST",
@@ -405,7 +427,7 @@ def _operating() -> list[WebRoute]:
             answer=PauseReport,
             may=STORE,
             action="resume",
-            tells=("handler", "key"),
+            tells=("all",),
         ),
         make(
             method="GET",
@@ -454,6 +476,7 @@ def _operating() -> list[WebRoute]:
                 may=one,
                 action=verb,
                 tells=("reason",),
+                then=looking.heard,
             )
             for verb, run, body, does in verbs
         ]
@@ -531,6 +554,8 @@ def _workers() -> list[WebRoute]:
             answer=workers.WorkerTold,
             status=201,
             may=(errors.DuplicateHandler, errors.StorageFull, *STORE),
+            repeats="again",
+            repeat_hint="register without it: a worker that nobody polls for goes with its lease",
         ),
         *(
             make(

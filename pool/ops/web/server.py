@@ -1,32 +1,50 @@
-"""uvicorn as the gateway's server: it cuts who is slow, and ends what waits before it ends.
+"""uvicorn as the gateway's server: who comes, who stays, who is cut; it ends what waits at its end.
 
-    a connection --HEAD_S, HEAD_BYTES_MAX--> a whole head --> the application --> read within READ_S
-          |                                                                        |
-          +-- not in time, too long: cut                                           +-- not: cut
+    accepted --room--> handshake --HEAD_S, HEAD_BYTES_MAX--> a whole head --> the application
+        |                  +-- not in time: cut                                    |
+        +-- no room: a stranger gives way, or                its answer is read within READ_S,
+            it is refused: see `limits`                      or it is cut
 
-A body's time is the application's own (`WebOptions.body_s`).  Who opens connections beyond
-`connections_max` is answered 503 there.
+Connections are accepted here, not by uvicorn: that counts none whose handshake goes on, waits a
+minute for it, and refuses requests of those who are there already.  A body's time is the
+application's own (`WebOptions.body_s`).  At the end who waits is answered; CLOSES_S later whatever
+is still there is cut.
 """
 
 from __future__ import annotations
 
+import resource
+import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 import anyio
+import structlog
 import uvicorn
+from anyio.abc import TaskGroup
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
+from pool.errors import ConfigError, shown
 from pool.ops.web.app import WebApp
+from pool.ops.web.limits import KNOWN, REFUSED_MAX, Connections, Seldom
+from pool.ops.web.problems import WebRefusal
 
 HEAD_S: Final = 10.0
 HEAD_BYTES_MAX: Final = 64 * 1024
 READ_S: Final = 20.0
 IDLE_S: Final = 60  # between two requests of a connection
 CLOSES_S: Final = 5  # what is answered when it is told to end may go on for so long
+GIVES_UP_S: Final = CLOSES_S + 2  # what goes on even so, an application's own say, is given up
 BACKLOG: Final = 2048
+FILES_OTHER: Final = 256  # what it has open but its connections: Redis, say
+ACCEPTS_AGAIN_S: Final = 0.1
+_log: Final = structlog.get_logger("pool.web")
 
 
 class CuttingProtocol(HttpToolsProtocol):
@@ -34,24 +52,46 @@ class CuttingProtocol(HttpToolsProtocol):
 
     _waits_for_head: Any = None
     _waits_for_reader: Any = None
+    _raw_bytes = 0  # since there was something of use in them
     _head_bytes = 0
+    _is_in_head = False
+    is_open: bool = False  # its handshake is done
+    is_refused: bool = False
+
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, web: WebApp, room: Connections
+    ) -> None:
+        """Begin with one that is accepted, whose handshake is to come."""
+        super().__init__(config, state, {})
+        self._web, self._room = web, room
+        self.opening: anyio.CancelScope = anyio.CancelScope()
+
+    def cut(self) -> None:
+        """End it now, however far it is."""
+        if self.is_open:
+            self.transport.abort()
+        else:
+            self.opening.cancel()
+
+    # --- bytes --------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a request."""
         super().connection_made(transport)
+        self.is_open = True
         self._wait()
 
     def data_received(self, data: bytes) -> None:
         """Take what came, unless it is more head than anybody needs."""
-        if self._is_between():
-            if self._waits_for_head is None:
-                self._wait()
-            self._head_bytes += len(data)
+        self._room.heard(self)
+        if self._is_between() and self._waits_for_head is None:
+            self._wait()
+        self._raw_bytes += len(data)
         super().data_received(data)
         if not self._is_between():
             self._stop_waiting()
-        elif self._head_bytes > HEAD_BYTES_MAX:
-            self.transport.abort()
+        if self._raw_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self.send_400_response("it has no end")
 
     def pause_writing(self) -> None:
         """Wait for the reader."""
@@ -68,17 +108,82 @@ class CuttingProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         super().connection_lost(exc)
+        self._room.leave(self)
         self._stop_waiting()
         if self._waits_for_reader is not None:
             self._waits_for_reader.cancel()
             self._waits_for_reader = None
+
+    # --- what is in them ----------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Have the application say who asks."""
+        super().on_message_begin()
+        self._head_bytes, self._is_in_head = 0, True
+        scope: Any = self.scope
+        scope["extensions"] = {KNOWN: self._know}
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of what is asked for."""
+        self._add_to_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, of the end of a body too."""
+        self._add_to_head(len(name) + len(value) + len(": \r\n"))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Have the request answered; one that is refused is the last."""
+        self._raw_bytes, self._is_in_head = 0, False
+        super().on_headers_complete()
+        if self.is_refused:
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body, which is of use as long as there is no answer."""
+        if not self.cycle.response_complete:
+            self._raw_bytes = 0
+        super().on_body(body)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, in a form of our own, if it can be told still."""
+        error = WebRefusal("WEBREQUEST", msg, facts={"in": "head"})
+        if max(self._raw_bytes, self._head_bytes) > HEAD_BYTES_MAX:
+            detail, hint = f"the head is over {HEAD_BYTES_MAX:,} bytes", "send shorter headers"
+            facts = {"in": "head", "bytes_max": HEAD_BYTES_MAX}
+            error = WebRefusal("WEBTOOLARGE", detail, hint, facts=facts)
+        if self._is_next():
+            response = self._web._refusal(error)
+            status = HTTPStatus(response.status_code)
+            lines = [f"HTTP/1.1 {status} {status.phrase}".encode(), b"connection: close"]
+            lines += [b"%s: %s" % each for each in response.raw_headers]
+            self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
+        self.transport.close()
+
+    def _is_next(self) -> bool:
+        """Whether the answer to what comes now is the next one that is due, and not begun."""
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is None:
+            return True
+        if cycle.response_complete:
+            return self._is_in_head
+        return not (self._is_in_head or cycle.response_started or self.pipeline)
+
+    def _add_to_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES_MAX:
+            raise ValueError("too long")  # the parser gives up, and it is refused as above
+
+    def _know(self) -> None:
+        self._room.know(self)
 
     def _is_between(self) -> bool:
         cycle: Any = self.cycle  # None before the first request
         return cycle is None or bool(cycle.response_complete)
 
     def _wait(self) -> None:
-        self._head_bytes = 0
+        self._raw_bytes = 0
         self._waits_for_head = self.loop.call_later(HEAD_S, self.transport.abort)
 
     def _stop_waiting(self) -> None:
@@ -88,24 +193,116 @@ class CuttingProtocol(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
-    """It answers who waits before it closes their connections."""
+    """It accepts itself, and answers who waits before it closes their connections."""
 
-    def __init__(self, config: uvicorn.Config, app: WebApp, ready: anyio.Event) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        app: WebApp,
+        ready: anyio.Event,
+        room: Connections,
+        tls: ssl.SSLContext | None,
+    ) -> None:
         super().__init__(config)
-        self._web, self._ready = app, ready
+        self._web, self._ready, self._room, self._tls = app, ready, room, tls
+        self._listeners: Sequence[socket.socket] = ()
+        self._told = {kind: Seldom() for kind in ("gave_way", "refused", "not_accepted")}
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to whoever runs it, who leaves the pool in order."""
         yield
 
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        self._ready.set()
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._listeners = sockets or ()
+        await super().startup(sockets=[])  # it accepts nothing
 
-    async def shutdown(self, sockets: Any = None) -> None:
+    async def main_loop(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for each in self._listeners:
+                each.setblocking(False)
+                each.listen(BACKLOG)
+                tasks.start_soon(self._accept, each, tasks)
+            self._ready.set()
+            await super().main_loop()
+            tasks.cancel_scope.cancel()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._web.close()
-        await super().shutdown(sockets)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._cut_at_last)
+            await super().shutdown(sockets)
+            tasks.cancel_scope.cancel()
+        self._room.clear()
+
+    async def _cut_at_last(self) -> None:
+        await anyio.sleep(CLOSES_S)
+        self._room.clear()
+
+    # --- who comes ----------------------------------------------------------------------------
+
+    async def _accept(self, listener: socket.socket, tasks: TaskGroup) -> None:
+        while True:
+            await anyio.wait_readable(listener)
+            try:
+                line, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError as error:  # of files, as a rule
+                self._tell("not_accepted", problem=error.strerror)
+                self._room.give_way()
+                await anyio.sleep(ACCEPTS_AGAIN_S)
+                continue
+            line.setblocking(False)
+            one = CuttingProtocol(self.config, self.server_state, self._web, self._room)
+            cost = self._room.enter(one)
+            one.is_refused = cost == "refused"
+            one.app = self._refuse if one.is_refused else self._answer
+            if cost:
+                self._tell(cost, connections_max=self._room.most)
+            tasks.start_soon(self._open, line, one)
+
+    async def _open(self, line: socket.socket, one: CuttingProtocol) -> None:
+        """Have it shake hands, if there is TLS, and begin."""
+        how = (
+            {}
+            if self._tls is None
+            else {"ssl_handshake_timeout": HEAD_S, "ssl_shutdown_timeout": HEAD_S}
+        )
+        try:
+            with one.opening:
+                await one.loop.connect_accepted_socket(lambda: one, line, ssl=self._tls, **how)
+        except Exception:  # noqa: BLE001, S110 - whatever became of it, others are to be accepted
+            pass
+        finally:
+            if not one.is_open:
+                self._room.leave(one)
+                line.close()
+
+    def _tell(self, kind: str, **facts: object) -> None:
+        if times := self._told[kind].count():
+            _log.warning(f"web.connection_{kind}", times=times, **facts)
+
+    # --- what it is answered ------------------------------------------------------------------
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._web(scope, receive, send)
+        except anyio.get_cancelled_exc_class():
+            if not self.should_exit:
+                raise
+            # It is given up at the end, and who asked has been cut: nothing is to be told of that.
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse who came when there was no room; whoever probes is told that this lives."""
+        if scope["path"] == "/live":
+            await self._web(scope, receive, send)
+            return
+        detail = f"all {self._room.most:,} connections are of callers that are known"
+        hint = "ask again, or another gateway; --connections-max sets how many there may be"
+        facts = {"connections_max": self._room.most}
+        refusal = WebRefusal("WEBBUSY", detail, hint, facts=facts)
+        await self._web._refusal(refusal)(scope, receive, send)
 
 
 def make_server(
@@ -113,10 +310,9 @@ def make_server(
     ready: anyio.Event,
     *,
     connections_max: int,
-    tls: tuple[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> uvicorn.Server:
-    """Return a server for sockets that are bound already; `tls` are certificate and key."""
-    certificate, key = tls or (None, None)
+    """Return a server for sockets that are bound already."""
     config = uvicorn.Config(
         app,
         http=CuttingProtocol,
@@ -126,12 +322,63 @@ def make_server(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=connections_max,
         timeout_keep_alive=IDLE_S,
-        timeout_graceful_shutdown=CLOSES_S,
-        backlog=BACKLOG,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-        ssl_version=ssl.PROTOCOL_TLS_SERVER,
+        timeout_graceful_shutdown=GIVES_UP_S,
     )
-    return _Server(config, app, ready)
+    return _Server(config, app, ready, Connections(connections_max), tls)
+
+
+def have_files_for(connections_max: int) -> None:
+    """Raise how many files this process may have open to what so many connections need.
+
+    Raises:
+        ConfigError: So many it may not have.
+    """
+    other = REFUSED_MAX + FILES_OTHER
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = connections_max + other
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (ValueError, OSError):
+        problem = (
+            f"{connections_max:,} connections need {most:,} open files, and the hard limit is "
+            f"{hard:,}: set {max(1, hard - other):,} at most, or raise that (`ulimit -Hn`, "
+            "LimitNOFILE)"
+        )
+        raise ConfigError(setting="connections_max", problem=problem) from None
+
+
+def tls_of(certfile: str, keyfile: str) -> ssl.SSLContext:
+    """Return what TLS needs: both files are PEM, and may be the same.
+
+    Raises:
+        ConfigError: They cannot be used.
+    """
+
+    def refuse(name: str, problem: str) -> NoReturn:
+        path = certfile if name == "certfile" else keyfile
+        raise ConfigError(setting=name, problem=f"{shown(path)} {problem}") from None
+
+    for name, path, what, mark in (
+        ("certfile", certfile, "certificate", b"-----BEGIN CERTIFICATE-----"),
+        ("keyfile", keyfile, "private key", b"PRIVATE KEY-----"),
+    ):
+        try:
+            if mark not in Path(path).read_bytes():
+                refuse(name, f"has no {what} in PEM")
+        except (OSError, ValueError) as error:
+            refuse(name, f"cannot be read: {getattr(error, 'strerror', None) or 'no path'}")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Never asks a terminal for it.
+        context.load_cert_chain(
+            certfile, keyfile, lambda: refuse("keyfile", "is encrypted: give one that is not")
+        )
+    except (ssl.SSLError, OSError, ValueError) as error:
+        why = getattr(error, "reason", None)
+        if why == "KEY_VALUES_MISMATCH":
+            refuse("keyfile", f"is not the key of {shown(certfile)}")
+        refuse("certfile", f"and {shown(keyfile)} cannot be used: {shown(why or str(error))}")
+    return context

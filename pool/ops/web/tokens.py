@@ -63,7 +63,7 @@ class Tokens:
             return WorkerClaim.parse(self._workers.loads(token))
         except (BadData, PoolError, ValueError, TypeError):
             detail = "worker_token is none of this gateway's: register again"
-            raise WebRefusal("WEBWORKER", detail, _HINT) from None
+            raise WebRefusal("WEBWORKER", detail, _HINT, facts={"of": "worker"}) from None
 
     def job(self, token: str) -> JobClaim:
         """Return of which job it is.
@@ -74,4 +74,5 @@ class Tokens:
         try:
             return JobClaim.parse(self._jobs.loads(token))
         except (BadData, PoolError, ValueError, TypeError):
-            raise WebRefusal("WEBTOKEN", "the token of the job is none", _HINT) from None
+            detail = "the token of the job is none"
+            raise WebRefusal("WEBTOKEN", detail, _HINT, facts={"of": "job"}) from None

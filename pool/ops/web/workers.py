@@ -295,7 +295,9 @@ def _job(asked: WebRequest, claim: WorkerClaim, token: str) -> JobClaim:
     """
     job = asked.gateway.tokens.job(token)
     if job.worker != claim.id:
-        raise WebRefusal("WEBTOKEN", f"the job was handed out to worker {job.worker}")
+        hint = "end it: it goes on elsewhere"
+        detail = f"the job was handed out to worker {job.worker}"
+        raise WebRefusal("WEBTOKEN", detail, hint, facts={"worker": job.worker, "asks": claim.id})
     return job
 
 
