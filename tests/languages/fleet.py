@@ -127,13 +127,6 @@ class Process:
         """Send the process a signal."""
         os.kill(self.pid, number)
 
-    def told_again(self, number: signal.Signals) -> bool:
-        """Send it another one, unless it has ended; says whether it has."""
-        assert self.process is not None
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.poll() is not None
-
     def wait(self) -> int:
         """Wait until the process has ended, and all that it has printed is read."""
         assert self.process is not None

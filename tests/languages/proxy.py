@@ -1,12 +1,14 @@
 """What stands between a worker and a gateway, and hurts what goes through.
 
 A request is forwarded as it came; its answer may be lost on the way back.  Requests may be cut off,
-so that nothing gets through, or held until they are let go; and one may come twice.
+so that nothing gets through, or held until they are let go; and one may come twice.  Some may be
+refused, as by a gateway that cannot take them; and handlers may be offered with options.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections import Counter
@@ -31,9 +33,12 @@ class Between:
     drop: Counter[str] = attrs.field(factory=Counter)  # how many requests of a call are lost yet
     lose: Counter[str] = attrs.field(factory=Counter)  # how many answers of a call are lost yet
     twice: Counter[str] = attrs.field(factory=Counter)  # how many requests come twice yet
+    refuse: Counter[str] = attrs.field(factory=Counter)  # how many requests are refused yet
+    options: dict[str, Any] = attrs.field(factory=dict)  # of the handlers that are offered here
     is_cut: bool = False  # but for what is held
     held: dict[str, threading.Event] = attrs.field(factory=dict)
     answered: list[tuple[str, int]] = attrs.field(factory=list)  # by the gateway: call, status
+    refused: list[str] = attrs.field(factory=list)  # here: calls
     http: httpx.Client = attrs.field(factory=httpx.Client)
 
     @contextmanager
@@ -86,6 +91,16 @@ class Between:
             self.held[call].wait(TAKES_S)
         elif self.is_cut or self._takes(self.drop, call):
             return None
+        if self._takes(self.refuse, call):
+            self.refused.append(call)
+            problem = {"status": 400, "title": "refused", "detail": "by a test"}
+            kind = {"content-type": "application/problem+json"}
+            return httpx.Response(400, json=problem, headers=kind)
+        if not call and self.options:
+            about = json.loads(body)
+            offers = [{"name": name, **self.options} for name in about["handlers"]]
+            body = json.dumps({**about, "handlers": offers}).encode()
+            headers = {k: v for k, v in headers.items() if k.lower() != "content-length"}
         times = 1 + self._takes(self.twice, call)
         answers = [
             self.http.post(self.upstream + path, headers=headers, content=body, timeout=TAKES_S)

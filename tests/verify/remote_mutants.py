@@ -7,6 +7,8 @@ from typing import Any, Final
 _REMOTE: Final = "pool/jobs/remote/"
 _TESTS: Final = "tests/jobs/test_remote.py::"
 _TOLD: Final = "tests/jobs/test_remote_told.py::"
+_GIVEN_UP: Final = "tests/jobs/test_remote_given_up.py::"
+_WEB: Final = "tests/web/test_polling.py::"
 
 REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     {
@@ -21,8 +23,8 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "what a poll does not name is not handed out again",
         "breaks": "a job whose answer was lost is run by nobody while its worker lives",
         "path": _REMOTE + "visit.py",
-        "old": "finds_all or wants > 0",
-        "new": "finds_all",
+        "old": "                await self._compare(lane, mine, finds_all=True)",
+        "new": "                await self._compare(lane, mine, finds_all=False)",
         "by": (_TESTS + "test_after_a_lost_answer_the_next_poll_brings_the_same_claims",),
     },
     {
@@ -128,5 +130,85 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "edges[at : at + BATCH_MAX]]",
         "new": "edges[at:]] if not told else []",
         "by": (_TOLD + "test_many_are_handed_out_in_bounded_calls",),
+    },
+    {
+        "name": "what had its time goes on elsewhere when it is given back",
+        "breaks": "a job that takes too long is repeated for ever, under one attempt",
+        "path": _REMOTE + "ending.py",
+        "old": "        if run.has_had_its_time(claim, job) and not run.is_stopped:",
+        "new": "        if False:",
+        "by": (_GIVEN_UP + "test_what_had_its_time_has_used_an_attempt_up_however_it_is_given_up",),
+    },
+    {
+        "name": "what had its time may fail as often as anything",
+        "breaks": "a handler that parks what takes too long tries it again",
+        "path": _REMOTE + "ending.py",
+        "old": "        if failure.may_retry and run.has_had_its_time(claim, job):",
+        "new": "        if False:",
+        "by": (_GIVEN_UP + "test_what_had_its_time_has_used_an_attempt_up_however_it_is_given_up",),
+    },
+    {
+        "name": "what was asked to stop is timed out",
+        "breaks": "who stopped a job is told that it failed, or it is tried again",
+        "path": _REMOTE + "ending.py",
+        "old": "        if run.has_had_its_time(claim, job) and not run.is_stopped:",
+        "new": "        if run.has_had_its_time(claim, job):",
+        "by": (_GIVEN_UP + "test_what_was_asked_to_stop_is_cancelled_whatever_time_it_had",),
+    },
+    {
+        "name": "who takes no more is not told what it has",
+        "breaks": "what a lost answer brought is run by nobody while its worker drains",
+        "path": _REMOTE + "workers.py",
+        "old": "        jobs = await self._hand_again(visit, Room())",
+        "new": "        jobs = list[HandedOut]()",
+        "by": (_GIVEN_UP + "test_who_takes_no_more_is_told_again_what_it_has_and_gives_it_back",),
+    },
+    {
+        "name": "no limit counts for what is not named",
+        "breaks": "a job whose answer was lost has no time limit",
+        "path": _REMOTE + "visit.py",
+        "old": '                if record.intent.startswith("t"):\n                    late.append',
+        "new": "                if False:\n                    late.append",
+        "by": (_GIVEN_UP + "test_a_limit_counts_for_what_is_not_named",),
+    },
+    {
+        "name": "what is lost ends each poll that names it",
+        "breaks": "a client that goes on naming it asks without end",
+        "path": _REMOTE + "visit.py",
+        "old": "        is_new = not news <= told",
+        "new": "        is_new = bool(news)",
+        "by": (_GIVEN_UP + "test_what_is_lost_is_told_at_once_and_takes_no_other_job_away",),
+    },
+    {
+        "name": "what is lost is told when the poll is over",
+        "breaks": "a handler goes on beside the next run of its job",
+        "path": _REMOTE + "visit.py",
+        "old": "        is_new = not news <= told",
+        "new": "        is_new = False",
+        "by": (_GIVEN_UP + "test_what_came_to_be_lost_after_it_was_told_is_told_at_once",),
+    },
+    {
+        "name": "who names what is lost is given no other jobs",
+        "breaks": "a worker starves beside its backlog",
+        "path": _REMOTE + "workers.py",
+        "old": "            if wants:\n                await self._pull",
+        "new": "            if wants and not has_news:\n                await self._pull",
+        "by": (_GIVEN_UP + "test_what_is_lost_is_told_at_once_and_takes_no_other_job_away",),
+    },
+    {
+        "name": "a failure in which there is no text is refused",
+        "breaks": "a job that fails so is run again and again, under one attempt",
+        "path": "pool/ops/web/app.py",
+        "old": '"replace" if bodies.FailBody in route.body else "strict"',
+        "new": '"strict"',
+        "by": (_WEB + "test_a_failure_can_always_be_told",),
+    },
+    {
+        "name": "a gateway listens after it has joined",
+        "breaks": "of two that begin at once one fails where it has joined already",
+        "path": "pool/ops/cli/web.py",
+        "old": "            listener.listen()",
+        "new": "            pass",
+        "by": (_WEB + "test_of_two_gateways_that_begin_at_once_one_is_refused_its_port",),
     },
 )

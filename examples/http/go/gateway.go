@@ -37,7 +37,6 @@ type Answer struct {
 	Jobs          []struct {
 		Job
 		Outcome string
-		Problem struct{ Detail string }
 	}
 }
 
@@ -53,7 +52,7 @@ func (g *Gateways) Ask(ctx context.Context, path string, waitS float64, body obj
 		within, cancel := context.WithTimeout(ctx, seconds(waitS+g.answerS))
 		answer, err := g.post(within, path, text)
 		cancel()
-		if err == nil && answer.status < 500 && answer.status != 429 {
+		if err == nil && answer.status < 500 && answer.status != 429 && answer.status != 408 {
 			return answer
 		}
 		g.at.Add(1)

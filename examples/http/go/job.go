@@ -24,21 +24,53 @@ type Job struct {
 // Handler does a job.  It returns soon after its context has ended.
 type Handler func(ctx context.Context, job *Job) (any, error)
 
+// Do what an answer says.
+func (w *Worker) heed(workerToken string, answer *Answer) {
+	w.deadline = answer.sent.Add(seconds(answer.ExpiresInS))
+	left := time.Until(w.deadline)
+	w.expiry.Stop()
+	if w.lease.Err() != nil { // what began under that one ends
+		w.lease, w.expire = context.WithCancel(w.grace)
+	}
+	w.expiry = time.AfterFunc(left, w.expire)
+	for _, told := range append(answer.Stop, answer.Lost...) {
+		if end := w.held[told.Token]; end != nil {
+			end()
+		}
+	}
+	for _, told := range answer.Lost {
+		w.lost[told.Token] = true
+	}
+	if answer.Drain {
+		w.leave()
+	}
+	for _, told := range answer.Jobs {
+		if w.held[told.Token] == nil && left > 0 { // what comes too late is handed out again
+			ctx, end := context.WithCancel(w.lease)
+			w.held[told.Token] = end
+			if w.leaving.Err() != nil {
+				end() // it is given back, and does not begin
+			}
+			go w.run(ctx, workerToken, told.Job)
+		}
+	}
+}
+
 // Run a job, and say what became of it until that is answered.
 func (w *Worker) run(ctx context.Context, workerToken string, job Job) {
 	tell := func(path string, said object) (string, error) {
 		said["token"] = job.Token
 		body := object{"worker_token": workerToken, "jobs": []object{said}}
 		answer := w.Ask(context.Background(), path, 0, body)
-		if len(answer.Jobs) == 1 && answer.Jobs[0].Outcome != "" {
+		if answer.status == 200 {
 			return answer.Jobs[0].Outcome, nil
-		} else if len(answer.Jobs) == 1 {
-			return "refused", fmt.Errorf("%w: %s", ErrForGood, answer.Jobs[0].Problem.Detail)
+		} else if answer.status == 409 || answer.status == 410 { // somebody else's, or it has ended
+			return "refused", errors.New(answer.Detail)
 		}
-		return "refused", fmt.Errorf("%w: %s", ErrForGood, answer.Detail)
+		return "", fmt.Errorf("%w: %s", ErrForGood, answer.Detail)
 	}
 	var outcome string
-	result, err := w.Handlers[job.Handler](ctx, &job)
+	result, err := w.handle(ctx, &job)
 	if err == nil {
 		var text []byte
 		if text, err = json.Marshal(result); err == nil {
@@ -46,10 +78,15 @@ func (w *Worker) run(ctx context.Context, workerToken string, job Job) {
 		}
 	}
 	if err != nil && ctx.Err() != nil {
-		outcome, _ = tell("/release", object{})
+		outcome, err = tell("/release", object{})
 	} else if err != nil { // a result may be refused, too
-		why := object{"type": fmt.Sprintf("%T", err), "message": err.Error()}
-		outcome, _ = tell("/fail", object{"error": why, "retry": !errors.Is(err, ErrForGood)})
+		outcome, err = tell("/fail", failure(err))
+	}
+	if outcome == "" { // whatever was wrong with what we said, the job has failed
+		outcome, _ = tell("/fail", failure(err))
+	}
+	if outcome == "" {
+		outcome = "refused"
 	}
 	say(object{
 		"outcome": outcome, "key": job.Key, "id": job.ID, "attempt": job.Attempt, "epoch": job.Epoch,
@@ -57,11 +94,33 @@ func (w *Worker) run(ctx context.Context, workerToken string, job Job) {
 	w.ended <- job.Token
 }
 
+// Call the handler; not if the job is to end already.
+func (w *Worker) handle(ctx context.Context, job *Job) (result any, err error) {
+	defer func() {
+		if thrown := recover(); thrown != nil {
+			err = fmt.Errorf("panic: %v", thrown)
+		}
+	}()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return w.Handlers[job.Handler](ctx, job)
+}
+
+// Say of an error what a gateway takes.
+func failure(err error) object {
+	message := err.Error()
+	message = message[:min(len(message), 2000)]
+	why := object{"type": fmt.Sprintf("%T", err), "message": message}
+	return object{"error": why, "retry": !errors.Is(err, ErrForGood)}
+}
+
 // Forget what has ended; wait so long for the first.
 func (w *Worker) reap(within time.Duration) {
 	select {
 	case token := <-w.ended:
 		delete(w.held, token)
+		delete(w.lost, token)
 		w.reap(0)
 	case <-time.After(within):
 	}

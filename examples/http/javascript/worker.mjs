@@ -5,12 +5,12 @@
 //     (`job.signal` aborts): somebody else may have their jobs soon.
 //   - A job is held, and said to be, until what became of it has been answered.
 //   - One that is handed out again, because an answer was lost, is known by its token.
+//   - Told to leave, by the signal or a drain, it takes no more: `leave`.  It still polls, for what
+//     an answer that was lost may have brought: that it gives back.
 
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
-
-const NEVER = new AbortController().signal
-const after = (ms) => AbortSignal.timeout(Math.ceil(ms))
+import { Gateways, NEVER, after, failure, progressOf } from './gateways.mjs'
 
 /** Work until the signal aborts: then end what runs within the grace, give back the rest, leave. */
 export async function work({
@@ -21,33 +21,10 @@ export async function work({
   signal = NEVER,
   log = (line) => console.log(JSON.stringify(line)),
 }) {
-  const held = new Map() // token -> { job, item, abort, ended }
-  let gateway = 0, answerS = 5 // longer than a gateway takes, beside what a poll waits
+  const held = new Map() // token -> { job, item, abort, ended, isLost }
+  const leave = new AbortController()
+  const all = new Gateways(gateways, secret)
   let deadlineMs = 0, timer // of our own clock: from then on our lease may be over
-
-  // Ask one gateway after the other until one answers: [status, its answer, when we asked it].
-  async function ask(path, body, waitS = 0, until = NEVER) {
-    const text = JSON.stringify(body)
-    for (let pauseMs = 50; ; pauseMs = Math.min(2 * pauseMs, 1000)) {
-      until.throwIfAborted()
-      const url = `${gateways[gateway % gateways.length]}/v1/workers${path}`
-      const sentMs = performance.now()
-      try {
-        const answer = await fetch(url, {
-          method: 'POST',
-          headers: { authorization: `Bearer ${secret}`, 'content-type': 'application/json' },
-          body: text,
-          signal: AbortSignal.any([until, after(1000 * (waitS + answerS))]),
-        })
-        const told = await answer.json()
-        if (answer.status < 500 && answer.status !== 429) return [answer.status, told, sentMs]
-      } catch {
-        until.throwIfAborted() // anything else is no answer
-      }
-      gateway += 1
-      await sleep(pauseMs)
-    }
-  }
 
   const stop = (run, why) => run?.abort.abort(new Error(why))
   const stopAll = (why) => held.forEach((run) => stop(run, why))
@@ -60,39 +37,41 @@ export async function work({
   function begin(worker_token, job) {
     const run = { job, item: { token: job.token }, abort: new AbortController() }
     job.signal = run.abort.signal
-    job.progress = (done, total, note = '') => void (run.item.progress = { done, total, note })
+    job.progress = (...told) => void (run.item.progress = progressOf(...told))
     job.save = async (state) => {
-      const [status, told] = await ask('/save', { worker_token, token: job.token, state })
+      const [status, told] = await all.ask('/save', { worker_token, token: job.token, state })
       if (status !== 200) throw new Error(told.detail)
     }
     held.set(job.token, run)
+    if (leave.signal.aborted) stop(run, 'leaving') // it is given back, and does not begin
     run.ended = settle(worker_token, run) // until what became of it is answered
   }
 
   async function settle(worker_token, { job, abort }) {
     const { token, key, id, attempt, epoch } = job
     const tell = async (path, said) => {
-      const [, answer] = await ask(path, { worker_token, jobs: [{ token, ...said }] })
+      const [status, answer] = await all.ask(path, { worker_token, jobs: [{ token, ...said }] })
       const { outcome, problem = answer } = answer.jobs?.[0] ?? {}
       if (outcome) return outcome
-      throw Object.assign(new Error(problem.detail), { name: problem.code, retry: false })
+      const isOver = [409, 410].includes(status) // it is somebody else's, or has ended
+      throw Object.assign(new Error(problem.detail), { name: problem.code, retry: false, isOver })
     }
     let outcome
     try {
+      abort.signal.throwIfAborted()
       const result = (await handlers[job.handler](job, ...job.args)) ?? null
       outcome = await tell('/complete', { result })
     } catch (error) { // a result may be refused, too
-      const { name: type = 'Error', message = String(error), stack: traceback = '' } = error ?? {}
-      const said = { error: { type, message, traceback }, retry: error?.retry ?? true }
-      const telling = abort.signal.aborted ? tell('/release') : tell('/fail', said)
-      outcome = await telling.catch(() => 'refused') // it is somebody else's, or has ended
+      const telling = abort.signal.aborted ? tell('/release') : tell('/fail', failure(error))
+      outcome = await telling.catch((no) => no.isOver || tell('/fail', failure(no))).catch(() => {})
     }
-    log({ outcome, key, id, attempt, epoch })
+    log({ outcome: typeof outcome === 'string' ? outcome : 'refused', key, id, attempt, epoch })
     held.delete(token)
   }
 
   function heed(told) {
     for (const { token, reason } of [...told.stop, ...told.lost]) stop(held.get(token), reason)
+    for (const { token } of told.lost) if (held.has(token)) held.get(token).isLost = true
     for (const { token, id, value } of told.messages) {
       const run = held.get(token)
       if (!run?.job.onMessage || Number(id) <= Number(run.item.seen)) continue
@@ -101,25 +80,32 @@ export async function work({
     }
   }
 
-  // Poll where there is room, else beat; says whether to register again.
+  // Poll until there is nothing left to do; says whether to register again.
   async function serve({ token: worker_token, heartbeat_s, poll_max_s }) {
-    let isDrained = false
-    while (held.size || !(isDrained || signal.aborted)) {
-      const room = isDrained || signal.aborted ? 0 : capacity - held.size
-      const wait_s = held.size ? heartbeat_s : Math.min(20, poll_max_s)
-      const beat = { worker_token, held: Array.from(held.values(), (run) => run.item) }
-      const poll = { ...beat, jobs_max: room, wait_s }
-      const asking = room ? ask('/poll', poll, wait_s, signal) : ask('/heartbeat', beat)
-      const answered = await asking.catch((error) => {
-        if (!signal.aborted) throw error // `leave` gives back what this poll would have brought
-      })
-      if (!answered) continue
+    for (let refusal; held.size || !leave.signal.aborted; ) {
+      const room = leave.signal.aborted ? 0 : capacity - held.size
+      const wait_s = !room ? 0 : held.size ? heartbeat_s : Math.min(20, poll_max_s)
+      const named = [...held.values()].filter((run) => !run.isLost)
+      const progress = named.map((run) => run.item.progress)
+      const poll = { worker_token, held: named.map((run) => run.item), jobs_max: room, wait_s }
+      const asking = all.ask('/poll', poll, wait_s, room ? leave.signal : NEVER)
+      const answered = await asking.catch(() => {})
+      if (!answered) continue // what that poll would have brought the next one brings
       const [status, told, sentMs] = answered
       if (status === 410 || told.register_again) return true
-      if (status !== 200) throw new Error(`${told.title}: ${told.detail}`)
+      if (status !== 200) {
+        if (refusal) throw refusal
+        refusal = new Error(`${told.title}: ${told.detail}`)
+        for (const run of named) run.item = { token: run.job.token } // all that may be wrong in it
+        continue
+      }
+      refusal = undefined
+      named.forEach(({ item }, n) => { // told again it would be progress again
+        if (item.progress === progress[n]) delete item.progress
+      })
       renewed(sentMs, told)
       heed(told)
-      isDrained ||= told.drain
+      if (told.drain) leave.abort()
       for (const job of told.jobs) { // what comes too late is handed out again
         if (!held.has(job.token) && performance.now() < deadlineMs) begin(worker_token, job)
       }
@@ -128,22 +114,36 @@ export async function work({
         await Promise.race([sleep(1000 * heartbeat_s), ...ends])
       }
     }
-    const leftMs = Math.max(1000 * answerS, deadlineMs - performance.now())
-    await ask('/leave', { worker_token }, 0, after(leftMs)).catch(() => {}) // it lapses, then
     return false
   }
 
-  signal.addEventListener('abort', () => setTimeout(stopAll, 1000 * graceS, 'leaving').unref())
+  // Serve; then end what is left, which is not ours any more or soon will not be.
+  async function stay(told) {
+    let isAgain
+    try {
+      return (isAgain = await serve(told))
+    } finally {
+      stopAll('it is over')
+      await Promise.all(Array.from(held.values(), (run) => run.ended))
+      const leftMs = Math.max(1000 * all.answerS, deadlineMs - performance.now()) // it lapses, then
+      const me = { worker_token: told.token }
+      if (!isAgain) await all.ask('/leave', me, 0, after(leftMs)).catch(() => {})
+    }
+  }
+
+  leave.signal.onabort = () => setTimeout(stopAll, 1000 * graceS, 'leaving').unref()
+  signal.addEventListener('abort', () => leave.abort())
+  if (signal.aborted) leave.abort()
   const me = { handlers: Object.keys(handlers), capacity, host: hostname(), pid: process.pid }
-  for (let isAgain = true; isAgain && !signal.aborted; ) {
-    const [status, told, sentMs] = await ask('', me, 0, signal)
+  for (let isAgain = true; isAgain && !leave.signal.aborted; ) {
+    const answered = await all.ask('', me, 0, leave.signal).catch(() => {})
+    if (!answered) break // told to leave before anybody has answered
+    const [status, told, sentMs] = answered
     if (status !== 201) throw new Error(`${told.title}: ${told.detail}`)
     renewed(sentMs, told)
-    answerS = 2 * told.heartbeat_s // so that one that hangs does not cost the lease
+    all.answerS = 2 * told.heartbeat_s // so that one that hangs does not cost the lease
     log({ worker: told.worker })
-    isAgain = await serve(told)
-    stopAll('registering again') // what is left is not ours any more
-    await Promise.all([...held.values()].map((run) => run.ended))
+    isAgain = await stay(told)
   }
   clearTimeout(timer)
 }

@@ -7,6 +7,7 @@
 #
 #     POOL_GATEWAYS    their addresses, with spaces between them
 #     POOL_WEB_WORKER  a secret of the role `worker`
+#     GRACE_S          for the job that runs when it is to leave (by SIGTERM, or a drain): 30
 #
 # So that no job runs in two places at a time:
 #   - Who has no answer for `expires_in_s`, counted from when it asked, kills its handler with all
@@ -15,12 +16,16 @@
 #   - A job that is handed out again, because an answer was lost, is begun only if it was not.
 set -u
 handlers=$(cd "${1:?which directory?}" && pwd) || exit 2
-tmp=$(mktemp -d) || exit 2
-cd "$tmp" || exit 2
+tmp=$(mktemp -d) && cd "$tmp" || exit 2
 printf 'Authorization: Bearer %s\nContent-Type: application/json\n' "$POOL_WEB_WORKER" >headers
-gateway=${POOL_GATEWAYS%% *} leaving='' curl=''
+gateway=${POOL_GATEWAYS%% *} leaving='' curl='' failed=0
 trap 'rm -rf "$tmp"' EXIT
-trap '[ -z "$leaving" ] || stop; leaving=yes; [ -z "$curl" ] || kill "$curl"' TERM INT
+trap '[ -n "$leaving" ] || [ -z "$curl" ] || kill "$curl"; leave' TERM INT
+
+# It leaves when it has ended what it does, or the grace is over.
+leave() { [ -n "$leaving" ] || write until $(($(date +%s) + ${GRACE_S:-30})); leaving=yes; }
+write() { echo "$2" >"$1.new" && mv "$1.new" "$1"; }
+has_come() { [ -e "$1" ] && [ "$(date +%s)" -ge "$(cat "$1")" ]; }
 
 # Ask a gateway PATH, for SECONDS at most, with what is in NAME.body; the answer is in NAME.answer
 # and $status.  Fails where there is none: then the next gateway's turn has come.
@@ -32,7 +37,8 @@ ask() {
   wait "$curl"
   curl='' status=$(cat "$3.status")
   case $status in
-    [1-4]??) [ "$status" = 429 ] || return 0 ;;
+    408 | 429) ;;
+    [1-4]??) return 0 ;;
   esac
   next_gateway $POOL_GATEWAYS
   return 1
@@ -44,22 +50,15 @@ next_gateway() {
 }
 
 # Write down until when the answer NAME lets us go on: a second less, for what stopping takes.
-renewed() {
-  echo $((sent + $(jq '.expires_in_s | floor' "$1.answer") - 1)) >deadline.new
-  mv deadline.new deadline
-}
+renewed() { write deadline $((sent + $(jq '.expires_in_s | floor' "$1.answer") - 1)); }
 
-is_late() { [ "$(date +%s)" -ge "$(cat deadline)" ]; }
-
-refused() { # by a gateway: what is in NAME.answer
-  jq -r '"\(.title): \(.detail)"' "$1.answer" >&2
-  exit 1
-}
+refused() { jq -r '"\(.title): \(.detail)"' "$1.answer" >&2; failed=1; }
 
 register() {
   ls "$handlers" | jq -Rnc '{handlers: [inputs], capacity: 1}' >me.body
   until ask '' 5 me; do [ -z "$leaving" ] && sleep 0.5 || exit 0; done
-  [ "$status" = 201 ] || refused me
+  if [ "$status" != 201 ]; then refused me; exit 1; fi
+  renewed me
   worker=$(jq -r .token me.answer) heartbeat_s=$(jq -r .heartbeat_s me.answer)
   jq -nc --arg w "$worker" '{worker_token: $w, held: [], jobs_max: 1, wait_s: 20}' >poll.body
   jq -c '{worker}' me.answer
@@ -74,7 +73,7 @@ stop() { # the handler; the second time it is not asked
 # Beside the handler: end it where our lease may be over soon, or the worker is no more.
 guard() {
   while sleep 0.2 && [ ! -s exit ]; do
-    if is_late || ! kill -0 $$ 2>>kill.log; then stop; fi
+    if has_come deadline || has_come until || ! kill -0 $$ 2>>kill.log; then stop; fi
   done
 }
 
@@ -82,12 +81,9 @@ guard() {
 beat() {
   while sleep "$heartbeat_s" && [ ! -s exit ]; do
     ask /heartbeat 2 beat || ask /heartbeat 2 beat || continue
-    if [ "$status" != 200 ] || jq -e '.register_again or .stop + .lost != []' beat.answer; then
-      stop
-    else
-      renewed beat
-    fi
-    if [ "$(jq .drain beat.answer)" = true ]; then kill $$; fi
+    if [ "$status" = 200 ] && ! jq -e '.register_again or .stop + .lost != []' beat.answer
+    then renewed beat; else stop; fi
+    [ "$(jq .drain beat.answer)" != true ] || kill $$
   done >>beat.log
 }
 
@@ -101,22 +97,24 @@ run() {
     echo $? >exit
   ) &
   child=$!
-  guard & guard=$!
-  beat & beat=$!
+  guard & guard=$!; beat & beat=$!
   until [ -s exit ]; do wait "$child"; done
   kill "$guard" "$beat" 2>>kill.log
   code=$(cat exit) outcome=
   if [ "$code" = 0 ] && jq -cs '{result: .[0]}' result >said 2>>errors; then
     tell /complete
-    jq -r '.jobs[0].problem.detail // .detail // empty' end.answer >>errors
+    echo "$why" >>errors
     code=65 # where it was refused: another attempt would not mend that
   fi
   if [ -z "$outcome" ] && [ -e stopped ]; then
-    echo '{}' >said
-    tell /release
+    echo '{}' >said && tell /release
   elif [ -z "$outcome" ]; then
     tail -c 2000 errors | jq -Rsc --arg code "$code" \
       '{error: {type: "exit \($code)", message: .}, retry: ($code != "65")}' >said
+    tell /fail
+  fi
+  if [ -z "$outcome" ] && [ "$status" != 409 ] && [ "$status" != 410 ]; then # it is ours yet
+    jq -nc --arg why "$why" '{error: {type: "refused", message: $why}, retry: false}' >said
     tell /fail
   fi
   jq -c --arg outcome "${outcome:-refused}" '{$outcome, key, id, attempt, epoch}' job
@@ -127,6 +125,7 @@ tell() { # what is `said` of the job, until it is answered
     said >end.body
   until ask "$1" 5 end; do sleep 0.2; done
   outcome=$(jq -r '.jobs[0].outcome // empty' end.answer)
+  why=$(jq -r '.jobs[0].problem.detail // .detail // empty' end.answer)
 }
 
 register
@@ -136,13 +135,15 @@ while [ -z "$leaving" ]; do
   elif [ "$status" = 410 ] || [ "$(jq .register_again poll.answer)" = true ]; then
     register
   elif [ "$status" != 200 ]; then
-    refused poll
+    refused poll; leave
   else
     renewed poll
-    [ "$(jq .drain poll.answer)" = false ] || leaving=yes
+    [ "$(jq .drain poll.answer)" = false ] || leave
     jq -c '.jobs[0] // empty' poll.answer >job
-    if [ -s job ] && ! is_late; then run; fi # what comes too late is handed out again
+    # What comes too late is handed out again, or given back as it leaves.
+    if [ -s job ] && [ -z "$leaving" ] && ! has_come deadline; then run; fi
   fi
 done
 jq -nc --arg w "$worker" '{worker_token: $w}' >leave.body
-until ask /leave 5 leave || is_late; do sleep 0.5; done
+until ask /leave 5 leave || has_come deadline; do sleep 0.5; done
+exit "$failed"

@@ -224,7 +224,8 @@ class ToStop:
     """A job that the worker shall end.
 
     stop: somebody asked for it, `detail` says why; end it, then complete or release it.
-    release: it shall go on elsewhere.  timeout: it has had its time; fail it.
+    release: it shall go on elsewhere; release it.  timeout: it has had its time; fail or release
+    it, which is the same: an attempt has been used up.
     """
 
     job: JobClaim
@@ -251,7 +252,10 @@ class Lost:
 
 @attrs.frozen(kw_only=True)
 class Polled:
-    """The answer to a poll or a heartbeat."""
+    """The answer to a poll or a heartbeat.
+
+    Of `jobs` those that the worker had already, and did not name, come whatever room it has.
+    """
 
     jobs: Sequence[HandedOut] = ()
     stop: Sequence[ToStop] = ()

@@ -26,10 +26,12 @@ from pool.errors import (
     StorageFull,
     StoreLost,
     StoreUnavailable,
+    again,
 )
 from pool.events import AttemptFailed, CommitRefused, JobEnd
 from pool.jobs.context import Context, Ranks
 from pool.jobs.remote.claims import EndedJob, EndOutcome, Failure, JobClaim, WorkerClaim
+from pool.jobs.remote.leases import Leases
 from pool.jobs.remote.telling import RemoteRun, Telling
 from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
 from pool.jobs.worker.settlement import outcome_text
@@ -53,13 +55,45 @@ BATCH_MAX: Final = 256  # edges in one call
 Item = tuple[JobClaim, Edge]
 
 
+@attrs.frozen
+class KnownRun:
+    """What is known of a run that shall end, or go on."""
+
+    record: Record | None = None  # None: there is none, or it is another one's
+    now_ms: float = 0.0  # pool time
+    error: StoreUnavailable | None = None  # why nothing is known
+
+    @classmethod
+    def of(cls, job: JobClaim, record: Record | None, now_ms: float) -> KnownRun:
+        """Make it of the record that its key has."""
+        is_its = record is not None and (record.epoch, record.id) == (job.epoch, job.id)
+        return cls(record if is_its else None, now_ms)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether somebody asked it to stop."""
+        return self.record is not None and self.record.intent.startswith("s")
+
+    def has_had_its_time(self, claim: WorkerClaim, job: JobClaim) -> bool:
+        """Say whether it came to its limit.
+
+        The sweeper has said so; or it is `timeout_s` since it began, by pool time.
+        """
+        if self.record is None:
+            return False
+        options = claim.handlers.get(job.handler)
+        limit_s = options.timeout_s if options is not None else None
+        is_over = limit_s is not None and self.now_ms - self.record.since_ms >= 1000 * limit_s
+        return is_over or self.record.intent.startswith("t")
+
+
 @attrs.define(eq=False)
 class Endings:
     """Ends jobs for one gateway."""
 
     context: Context
     tell_waiters: TellWaiters
-    number: Callable[[int], int]  # of a lane: higher than all before, at any gateway
+    leases: Leases
     telling: Telling = attrs.field(init=False)
 
     @telling.default
@@ -91,6 +125,22 @@ class Endings:
         checkpoint = None if state is None else self._state(state)
         return attrs.evolve(self.given_back(job, "f"), checkpoint=checkpoint)
 
+    def given_up(self, claim: WorkerClaim, job: JobClaim, state: Any | None, run: KnownRun) -> Edge:
+        """Return what follows when a client gives a run up.
+
+        It goes on elsewhere; but what has had its time has used an attempt up by it, or nobody
+        would ever end a job that takes too long.
+
+        Raises:
+            PayloadEncodingError, PayloadTooLarge: As `released`.
+            StoreUnavailable: Nobody can tell whether it has had its time.
+        """
+        if run.error is not None:
+            raise again(run.error)
+        if run.has_had_its_time(claim, job) and not run.is_stopped:
+            return self.timed_out(claim, job)
+        return self.released(job, state)
+
     def given_back(self, job: JobClaim, mark: str = "") -> GrantEdge:
         """Return what hands a job over that has not begun, or with `f` in order."""
         of = (job.key, job.epoch, job.id, outcome_ttl_ms(self.context.settings), job.handler)
@@ -103,19 +153,21 @@ class Endings:
             PayloadEncodingError, PayloadTooLarge: It cannot be one.
         """
         edge = SaveEdge(job.key, job.epoch, job.id, handler=job.handler, state=self._state(state))
-        edge.message, edge.number = seen, self.number(job.lane)
+        edge.message, edge.number = seen, self.leases.number(job.lane)
         return edge
 
-    def failed(
-        self, claim: WorkerClaim, failure: Failure, record: Record | None, now_ms: float
-    ) -> Edge:
+    def failed(self, claim: WorkerClaim, failure: Failure, run: KnownRun) -> Edge:
         """Return what follows a failed attempt; one that was asked to stop ends by it."""
         job, options = failure.job, claim.handlers.get(failure.job.handler, Options())
-        if failure.may_retry and record is not None and record.intent.startswith("s"):
+        record = run.record
+        if failure.may_retry and record is not None and run.is_stopped:
             return self._edge(job, CancelJob(record.intent[1:]), options)
         kind = one_line(failure.type, ERROR_CHARS_MAX) or "Error"
+        packed = pack_attempt(kind, failure.message, failure.traceback)
+        if failure.may_retry and run.has_had_its_time(claim, job):
+            return self.timed_out(claim, job, packed)
         error, attempt = f"{kind}: {failure.message}", job.attempt
-        ran_ms = now_ms - record.since_ms if record is not None else 0.0
+        ran_ms = run.now_ms - record.since_ms if record is not None else 0.0
         if options.kind == "service" and ran_ms >= 1000 * options.healthy_s:
             attempt = 1  # it was well for long enough: this failure is a first one
         decision: ParkJob | Wait
@@ -124,17 +176,16 @@ class Endings:
         )
         if not failure.may_retry:
             decision = ParkJob("failed", one_line(error, ERROR_CHARS_MAX))
-        packed = pack_attempt(kind, failure.message, failure.traceback)
         decision = attrs.evolve(decision, failed=packed)
         if isinstance(decision, Wait) and failure.delay_s is not None:
             decision = attrs.evolve(decision, delay_s=failure.delay_s)
         return self._edge(job, decision, options)
 
-    def timed_out(self, claim: WorkerClaim, job: JobClaim) -> Edge:
+    def timed_out(self, claim: WorkerClaim, job: JobClaim, failed: str = "") -> Edge:
         """Return what follows an attempt that came to its limit."""
         options = claim.handlers.get(job.handler, Options())
         decision = after_timeout(job.attempt, options, self.context.io.dice)
-        return self._edge(job, decision, options)
+        return self._edge(job, attrs.evolve(decision, failed=failed), options)
 
     def _edge(self, job: JobClaim, decision: Decision, options: Options) -> Edge:
         settings = self.context.settings
@@ -155,7 +206,7 @@ class Endings:
         for at, (job, make) in enumerate(items):
             try:
                 made[job.lane].append((at, (job, make())))
-            except (PayloadEncodingError, PayloadTooLarge) as error:
+            except (PayloadEncodingError, PayloadTooLarge, StoreUnavailable) as error:
                 ended[at] = EndedJob(job, error=error)
         for lane, those in made.items():
             told = await self.end(claim, lane, [item for _, item in those])
@@ -195,6 +246,31 @@ class Endings:
                 self.over(claim, job, edge, changed, runs.get(job))
                 count += (type(edge), changed.status) in _OUTCOMES
         return count
+
+    async def runs(
+        self, claim: WorkerClaim, jobs: Sequence[JobClaim], *, limited: bool = False
+    ) -> list[KnownRun]:
+        """Return what is known of each; with `limited` nothing of those that have no limit.
+
+        Of one with a limit also what pool time is.  Told after this request came, it is no earlier
+        than what any gateway has told its client.
+        """
+        asked = [job for job in jobs if _has_limit(claim, job) or not limited]
+        runs = dict[JobClaim, KnownRun]()
+        for lane in {job.lane for job in asked}:
+            mine = [job for job in asked if job.lane == lane]
+            now_ms = self.context.lanes[lane].now_ms(self.context.io.clock())
+            try:
+                found = await self.records(claim, lane, [job.key for job in mine])
+                if any(_has_limit(claim, job) for job in mine):
+                    now_ms = await self.leases.ask(lane)
+            except StoreUnavailable as error:
+                runs |= dict.fromkeys(mine, KnownRun(error=error))
+            except PoolError:
+                continue  # what is said next is told why
+            else:
+                runs |= {job: KnownRun.of(job, found.get(job.key), now_ms) for job in mine}
+        return [runs.get(job, KnownRun()) for job in jobs]
 
     async def _runs(
         self, claim: WorkerClaim, lane: int, items: Sequence[Item]
@@ -249,7 +325,9 @@ class Endings:
             edge.handler = changed.facts  # its record names another than its start did
             return (await self.end(claim, job.lane, [(job, edge)]))[0]
         if status is EdgeStatus.TIMED_OUT:
-            await self.end(claim, job.lane, [(job, self.timed_out(claim, job))])
+            [ended] = await self.end(claim, job.lane, [(job, self.timed_out(claim, job))])
+            if isinstance(edge, GrantEdge):
+                return ended  # it was given up, and that is what became of it
             return self._refused(job, "timed out", changed)
         outcome = _OUTCOMES.get((type(edge), status))
         if outcome is not None:
@@ -398,6 +476,11 @@ _OWN: Final[dict[type[Edge], frozenset[str]]] = {
     CancelEdge: frozenset({"cancelled"}),
     SaveEdge: frozenset(),
 }
+
+
+def _has_limit(claim: WorkerClaim, job: JobClaim) -> bool:
+    options = claim.handlers.get(job.handler)
+    return options is not None and options.limit_s is not None
 
 
 def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:

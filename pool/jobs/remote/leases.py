@@ -41,6 +41,7 @@ class LaneLease:
     unassigned: int  # keys of the lane
     now_ms: int  # pool time
     asked_s: float  # by our own clock: its lease lasts for the TTL from here, at least
+    heard_s: float  # likewise: pool time is no less than `now_ms` and what is over since then
     ttl_s: float
 
     @property
@@ -66,10 +67,12 @@ class _Clock:
     ms: float = 0.0
     at_s: float = 0.0
     last: int = 0  # number of the call before
+    heard_ms: int = 0  # the latest that was told, as it was
 
     def hear(self, ms: int, now_s: float) -> None:
         self.ms = max(self.ms + 1000 * (now_s - self.at_s), float(ms))
         self.at_s = now_s
+        self.heard_ms = max(self.heard_ms, ms)
 
     def next(self, now_s: float) -> int:
         over_ms = self.ms + 1000 * (now_s - self.at_s) if self.ms else 0.0
@@ -109,13 +112,14 @@ class Leases:
         """Take an answer's time."""
         self._clocks.setdefault(lane, _Clock()).hear(now_ms, self.context.io.clock())
 
-    async def ask(self, lane: int) -> None:
-        """Learn what pool time is.
+    async def ask(self, lane: int) -> int:
+        """Return what pool time is: no less than anybody was told before we asked.
 
         Raises:
             StoreUnavailable, StoreLost, StoreFault, NotRunning: Why not.
         """
         await self.renew(lane, {})
+        return self._clocks[lane].heard_ms
 
     async def say(self, lane: int, name: str, takes: int) -> LaneLease:
         """Renew a worker's lease in a lane, and say how many keys it takes there.
@@ -173,8 +177,9 @@ class Leases:
                 self.context.on_data_lost(lane)
                 raise
             self.hear(lane, told.now_ms)
+            heard_s = self.context.io.clock()
             ttl_s = told.ttl.ms / 1000
             for name, keys in zip(some, told.counts, strict=True):
-                said[name] = LaneLease(keys, told.unassigned, told.now_ms, asked_s, ttl_s)
+                said[name] = LaneLease(keys, told.unassigned, told.now_ms, asked_s, heard_s, ttl_s)
             self.context.tell_unassigned(lane, told.unassigned)
         return said

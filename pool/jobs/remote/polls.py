@@ -62,6 +62,7 @@ class Desk:
     said: dict[int, LaneLease] = attrs.field(factory=dict)  # by lane: its last renewal
     gone: set[int] = attrs.field(factory=set)  # lanes in which its lease is
     starts: dict[int, dict[str, Start]] = attrs.field(factory=lambda: defaultdict(dict))
+    told: set[object] = attrs.field(factory=set)  # what the poll before has told that it is lost
     bell: anyio.Event = attrs.field(factory=anyio.Event)
 
     def bring(self, lane: int, starts: Sequence[Start]) -> None:
@@ -89,6 +90,8 @@ class OpenPolls(Actor[Message]):
     leases: Leases = attrs.field(init=False)
     _desks: dict[str, Desk] = attrs.field(init=False, factory=dict)  # by worker
     _followed: dict[str, tuple[WorkerClaim, float]] = attrs.field(init=False, factory=dict)
+    # By worker that is followed: what was told it, and does not end its polls again.  A hint.
+    _told: dict[str, set[object]] = attrs.field(init=False, factory=dict)
     _places: list[dict[str, tuple[str, bool]]] = attrs.field(
         init=False, factory=list
     )  # by lane and stream: whose it is, and whether it is that of signals
@@ -119,6 +122,7 @@ class OpenPolls(Actor[Message]):
             former.is_over = True
             former.bell.set()
         desk = self._desks[claim.id] = Desk(claim, keys, wants)
+        desk.told = self._told.setdefault(claim.id, desk.told)
         is_new = claim.id not in self._followed
         self._followed[claim.id] = claim, self.context.io.clock() + LINGER_S
         if is_new and not self._is_following:
@@ -166,6 +170,7 @@ class OpenPolls(Actor[Message]):
     def forget(self, claim: WorkerClaim) -> None:
         """Follow a worker no more: it has left."""
         self._followed.pop(claim.id, None)
+        self._told.pop(claim.id, None)
         desk = self._desks.get(claim.id)
         if desk is not None:
             desk.is_over = True
@@ -234,6 +239,7 @@ class OpenPolls(Actor[Message]):
         for worker_id, (_, until_s) in list(self._followed.items()):
             if until_s < now_s and worker_id not in self._desks:
                 del self._followed[worker_id]
+                self._told.pop(worker_id, None)
         self._places = [{} for _ in self.context.lanes]
         for state in self.context.lanes:
             places, names = self._places[state.number], state.lane.names

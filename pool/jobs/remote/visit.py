@@ -5,11 +5,15 @@
 
     held, and the worker's by its record       goes on; told to end if somebody wants that
     held, and not the worker's                 lost, with the reason
-    the worker's by its record, and not held   handed out again
+    the worker's by its record, and not held   handed out again, whatever room there is: the
+                                               answer with it was lost.  Timed out like any other
     granted, and not acknowledged              handed out, or given back
 
 Lanes are islands: one that does not answer fails the request only if the worker holds jobs there,
 for whose sake the client must not believe that they were renewed.
+
+What is not held is never given to others on that account alone: this request may be a late one, of
+before the client heard of it.  So it is the client who gives it back, when it has heard.
 """
 
 from __future__ import annotations
@@ -29,8 +33,8 @@ from pool.errors import Gone, PayloadEncodingError, PoolError, StoreLost, Worker
 from pool.jobs.context import Context
 from pool.jobs.quarantine import quarantine
 from pool.jobs.remote.claims import Beat, JobClaim, Lost, Message, ToStop, WorkerClaim
-from pool.jobs.remote.ending import BATCH_MAX, Endings
-from pool.jobs.remote.handing import claim_of
+from pool.jobs.remote.ending import BATCH_MAX, Endings, KnownRun
+from pool.jobs.remote.handing import claim_of, start_of
 from pool.jobs.remote.leases import LaneLease, Leases
 from pool.jobs.trials import LIVED_S
 from pool.redis.commands.change import EdgeStatus
@@ -94,12 +98,28 @@ class Visit:
     @property
     def count(self) -> int:
         """How many jobs were found to be handed out."""
-        return sum(map(len, (*self.starts.values(), *self.forgotten.values())))
+        return self.started + sum(map(len, self.forgotten.values()))
 
     @property
-    def has_news(self) -> bool:
-        """Whether there is something to say that no poll shall wait with."""
-        return bool(self.count or self.lost or self.former or self.gone)
+    def started(self) -> int:
+        """How many were granted, and have not begun."""
+        return sum(map(len, self.starts.values()))
+
+    def has_news(self, told: set[object]) -> bool:
+        """Say whether there is something that was not told yet, and note what is.
+
+        A client that does not heed what it is told is told it again, and waits in between.
+        """
+        news = {lost.job for lost in (*self.former, *self.lost.values())} | self.gone
+        news |= {
+            claim_of(self.claim, lane, start_of(key, record))
+            for lane, found in self.forgotten.items()
+            for key, record in found
+        }
+        is_new = not news <= told
+        told.intersection_update(news)
+        told.update(news)
+        return is_new
 
     def expires_in_s(self) -> float:
         """Return for how long nobody else can have what it holds, from when the request came."""
@@ -112,10 +132,10 @@ class Visit:
 
     # --- renewing -----------------------------------------------------------------------------
 
-    async def renew(self, wants: int, *, finds_all: bool = False) -> None:
+    async def renew(self, wants: int) -> None:
         """Renew in all lanes; the worker takes so many more than it holds.
 
-        With any, or with `finds_all`, what it does not say that it holds is looked for.
+        What it does not say that it holds is looked for.
 
         Raises:
             WorkerGone: It is fenced in all lanes, or nowhere known.
@@ -123,14 +143,14 @@ class Visit:
         """
         async with anyio.create_task_group() as tasks:
             for lane in self.lanes:
-                tasks.start_soon(self._renew_in, lane, wants, finds_all or wants > 0)
+                tasks.start_soon(self._renew_in, lane, wants)
         if not self.lanes:
             raise WorkerGone(worker=self.claim.id)
         failed = [lane for lane in self.errors if self.held(lane)]
         if failed or len(self.errors) >= len(self.lanes):
             raise again(self.errors[(failed or list(self.errors))[0]])
 
-    async def _renew_in(self, lane: int, wants: int, finds_all: bool) -> None:
+    async def _renew_in(self, lane: int, wants: int) -> None:
         mine = self.held(lane)
         # Before it is said: whoever is cancelled meanwhile has said it, maybe.
         self.takes[lane] = takes = len(mine) + wants if wants else self.open_takes(lane)
@@ -141,8 +161,8 @@ class Visit:
                 self.lose(lane, "expired")
                 return
             self.said[lane] = said
-            if mine or (said.keys and finds_all):
-                await self._compare(lane, mine, finds_all=finds_all)
+            if mine or said.keys:
+                await self._compare(lane, mine, finds_all=True)
             await self.read_starts(lane)
         except StoreLost:
             self.lose(lane, "lost")
@@ -187,10 +207,10 @@ class Visit:
             StoreUnavailable, StoreFault: Why not.
         """
         for lane in list(self.said):
-            mine = self.held(lane)
-            if mine:
+            mine, finds_all = self.held(lane), bool(self.forgotten[lane])
+            if mine or finds_all:
                 try:
-                    await self._compare(lane, mine, finds_all=False)
+                    await self._compare(lane, mine, finds_all=finds_all)
                 except StoreLost:
                     self.lose(lane, "lost")
 
@@ -216,6 +236,7 @@ class Visit:
         await self._sort(lane, mine, running)
         held = {beat.job.key for beat in mine}
         names = {key.decode(errors="surrogateescape") for key in listed} - held
+        self.forgotten.pop(lane, None)
         if names:
             found = await self.endings.records(self.claim, lane, sorted(names))
             self.forgotten[lane] = list(found.items())
@@ -254,9 +275,9 @@ class Visit:
     # --- what there is to say of what it holds --------------------------------------------------
 
     def now_ms(self, lane: int) -> float:
-        """Return what pool time is."""
+        """Return what pool time is, at least."""
         said = self.said[lane]
-        return said.now_ms + 1000 * (self.context.io.clock() - said.asked_s)
+        return said.now_ms + 1000 * (self.context.io.clock() - said.heard_s)
 
     async def note(self) -> None:
         """Write down how far jobs are, and end those whose time is up.
@@ -305,10 +326,15 @@ class Visit:
         """End what the sweeper has found to be past its limit: its client had its time to end."""
         for lane in list(self.said):
             late = [b.job for b in self.held(lane) if self._intent(b.job.key).startswith("t")]
+            self.lost |= {job.key: Lost(job, "timed out") for job in late}
+            for key, record in self.forgotten[lane]:
+                if record.intent.startswith("t"):
+                    late.append(claim_of(self.claim, lane, start_of(key, record)))
             if late:
+                keys = {job.key for job in late}
+                self.forgotten[lane] = [x for x in self.forgotten[lane] if x[0] not in keys]
                 edges = [(job, self.endings.timed_out(self.claim, job)) for job in late]
                 await self.endings.end(self.claim, lane, edges)
-                self.lost |= {job.key: Lost(job, "timed out") for job in late}
 
     def is_trying(self) -> bool:
         """Say whether it holds one that is suspected of a death, and has not lived for long."""
@@ -328,19 +354,13 @@ class Visit:
         for lane in self.said:
             for beat in self.held(lane):
                 job, intent = beat.job, self._intent(beat.job.key)
-                timeout_s = self._timeout_s(job)
                 record = self.running.get(job.key)
-                ran_ms = self.now_ms(lane) - record.since_ms if record is not None else 0.0
                 if intent.startswith("s"):
                     self.stop.append(ToStop(job, "stop", intent[1:]))
-                elif timeout_s is not None and ran_ms >= 1000 * timeout_s:
+                elif KnownRun(record, self.now_ms(lane)).has_had_its_time(self.claim, job):
                     self.stop.append(ToStop(job, "timeout"))
                 elif job in moves or (is_draining and job.kind == "service"):
                     self.stop.append(ToStop(job, "release"))
-
-    def _timeout_s(self, job: JobClaim) -> float | None:
-        options = self.claim.handlers.get(job.handler)
-        return options.timeout_s if options is not None else None
 
     async def read_messages(self) -> None:
         """Read what was said to jobs that the worker holds.

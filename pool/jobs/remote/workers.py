@@ -25,8 +25,8 @@ Gateway, client or server dies after ...
     it was opened        it stays open until its next request, or its lease's end.  What it is
                          granted the next poll hands out, at any gateway, or a beat gives back
     it was closed        what was granted before that likewise
-    the acknowledgement  it is the worker's by its record, and the next poll does not name it:
-                         handed out again, under the same claim
+    the acknowledgement  it is the worker's by its record, and the next poll or beat does not name
+                         it: handed out again, under the same claim
     the answer was sent  its client runs it, and beats; or its lease ends, and it is reaped as of
                          any worker that died
     an end               the repeated request is told its own outcome
@@ -36,6 +36,12 @@ Gateway, client or server dies after ...
 
 A late or repeated request: a poll looks at what stands there, so twice the same is the same answer;
 a beat renews once more; an end is refused, or told its own outcome; `leave` again finds nothing.
+What a request does not name it does not give away, whatever room its client has: it may be older
+than the answer that its client runs by.  That one is told what it has, and gives it back.
+
+Time limits: whoever gives a run up that has had its time (fail, release, leave) has used an attempt
+up, by one rule (`KnownRun.has_had_its_time`).  The gateway that told its client so had a pool time
+from before that answer; the one that judges asks for it after the request: it is no earlier.
 Two gateways at once, with clocks that differ: neither decides by its own (G-08).  The later of two
 numbers counts; a copy of before opens and closes nothing.  Two polls of one worker: at one gateway
 the later takes over, and the former is answered at once; at two both may bring the same claim, and
@@ -61,7 +67,7 @@ from pool.core.digits import number_or
 from pool.core.ids import SEED_BYTES, Ids
 from pool.core.options import Options
 from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
-from pool.core.record import Record, Start
+from pool.core.record import Start
 from pool.core.timing import Timing
 from pool.errors import (
     ConfigError,
@@ -130,7 +136,7 @@ class RemoteWorkers:
             is_closed=lambda claim: any(self._standing(claim)),
             look_at=self._look_at,
         )
-        self._endings = Endings(context, self.tell_waiters, self.waiting.leases.number)
+        self._endings = Endings(context, self.tell_waiters, self.waiting.leases)
         self._handing = Handing(context, self._endings, self.tell_waiters)
         self._moving = Moving(context)
 
@@ -208,7 +214,7 @@ class RemoteWorkers:
         timing = Timing(min(each.ttl.ms for each in joined.values()) / 1000)
         left_s = asked_s + timing.ttl_s - timing.margin_s - self.context.io.clock()
         return Registration(
-            claim=claim, heartbeat_s=self._heartbeat_s, expires_in_s=max(0.0, left_s)
+            claim=claim, heartbeat_s=self.heartbeat_s, expires_in_s=max(0.0, left_s)
         )
 
     async def _join(self, worker_id: str, options: dict[str, Options]) -> dict[int, Registered]:
@@ -273,13 +279,14 @@ class RemoteWorkers:
         for _ in range(LEAVES_MAX):
             visit = self._visit(claim, (), only=lane)
             try:
-                await visit.renew(0, finds_all=True)
+                await visit.renew(0)
             except (WorkerGone, StoreLost):
                 return released
-            mine = [(claim_of(claim, lane, each), "") for each in visit.starts[lane].values()]
-            for key, record in visit.forgotten[lane]:
-                mine.append((claim_of(claim, lane, start_of(key, record)), "f"))
-            items = [(job, self._endings.given_back(job, mark)) for job, mark in mine]
+            jobs = [claim_of(claim, lane, each) for each in visit.starts[lane].values()]
+            items = [(job, self._endings.given_back(job)) for job in jobs]
+            jobs = [claim_of(claim, lane, start_of(*each)) for each in visit.forgotten[lane]]
+            ended = await self.release(claim, [(job, None) for job in jobs])
+            released += sum(each.outcome is not None for each in ended)
             released += await self._endings.give_back(claim, lane, items)
             told_left: list[Left] = await self.context.pipeline.call(
                 state.lane.leave([claim.target]), repeatable=True
@@ -300,13 +307,15 @@ class RemoteWorkers:
     ) -> Polled:
         """Renew a worker, and hand it jobs, as soon as there are some; or the time is up.
 
-        What is told of what it holds, and what of it is lost, ends the waiting, too.  Cancelled it
-        hands out nothing, or what the next poll hands out again.
+        What is told of what it holds, and what of it is lost, ends the waiting, too; but what was
+        told by the poll before does not.  Cancelled it hands out nothing, or what the next poll
+        hands out again.
 
         Args:
             claim: Who polls.
             held: All jobs that were handed out to it and of which no end was answered yet.
-            jobs_max: How many it takes, 0 to 10,000; never more than its capacity allows.
+            jobs_max: How many more it takes, 0 to 10,000; never more than its capacity allows.
+                What it has and does not name comes in any case.
             wait_s: 0 to 30 s; if it holds anything it is answered within `heartbeat_s`.
 
         Raises:
@@ -323,16 +332,18 @@ class RemoteWorkers:
             if any(self._standing(claim))
             else max(0, min(jobs_max, claim.capacity - len(visit.beats)))
         )
-        until_s = visit.arrived_s + (min(wait_s, self._heartbeat_s) if visit.beats else wait_s)
         desk = self.waiting.open(claim, frozenset(visit.beats), wants)
         try:
             desk.takes, desk.said = visit.takes, visit.said
             await visit.renew(wants)
             await visit.note()
-            if wants and not visit.has_news:
+            has_news = visit.has_news(desk.told)
+            if wants:
                 await self._pull(visit, desk)
-            if not visit.has_news:
-                await self.waiting.wait(desk, until_s)
+            if not (has_news or visit.started or (wants and visit.count)):
+                has_any = visit.beats or visit.count
+                wait_s = min(wait_s, self.heartbeat_s) if has_any else wait_s
+                await self.waiting.wait(desk, visit.arrived_s + wait_s)
                 await self._waited(visit, desk)
             jobs = await self._take(visit, desk)
         finally:
@@ -353,7 +364,7 @@ class RemoteWorkers:
     async def _waited(self, visit: Visit, desk: Desk) -> None:
         for lane in desk.gone:
             visit.lose(lane, "expired")
-        if visit.beats:
+        if visit.beats or visit.count:
             await visit.compare()
             await visit.time_out()
 
@@ -369,16 +380,16 @@ class RemoteWorkers:
             desk.is_closing = True
             await self._close(visit)
         room = Room()
-        jobs = await self._hand_again(visit, desk.wants, room)
+        jobs = await self._hand_again(visit, room)
         jobs += await self._hand_out(visit, desk.wants - len(jobs), room)
         await visit.give_back()
         return jobs
 
-    async def _hand_again(self, visit: Visit, wants: int, room: Room) -> list[HandedOut]:
+    async def _hand_again(self, visit: Visit, room: Room) -> list[HandedOut]:
+        """Hand out what it has, and does not name: whoever takes no more gives it back."""
         jobs = list[HandedOut]()
         for lane in list(visit.said):
-            some = visit.forgotten[lane][: max(0, wants - len(jobs))]
-            jobs += await self._handing.again(visit.claim, lane, some, room)
+            jobs += await self._handing.again(visit.claim, lane, visit.forgotten[lane], room)
         return jobs
 
     async def _hand_out(self, visit: Visit, wants: int, room: Room) -> list[HandedOut]:
@@ -450,9 +461,10 @@ class RemoteWorkers:
         visit = self._visit(claim, held)
         await visit.renew(0)
         await visit.note()
+        jobs = await self._hand_again(visit, Room())
         if not any(visit.takes.values()):
             await visit.give_back()
-        return await self._answer(visit, [])
+        return await self._answer(visit, jobs)
 
     async def _answer(self, visit: Visit, jobs: Sequence[HandedOut]) -> Polled:
         claim = visit.claim
@@ -474,7 +486,7 @@ class RemoteWorkers:
             is_draining=is_draining,
             is_cordoned=is_cordoned,
             register_again=bool(visit.gone) or self._is_lacking(claim),
-            heartbeat_s=self._heartbeat_s,
+            heartbeat_s=self.heartbeat_s,
             expires_in_s=visit.expires_in_s(),
         )
 
@@ -506,26 +518,10 @@ class RemoteWorkers:
         self._check(claim, [each.job for each in items])
         for each in items:
             checks.seconds("delay_s", each.delay_s, or_none=True)
-        records = dict[str, Record]()
-        for lane in {each.job.lane for each in items}:
-            keys = [each.job.key for each in items if each.job.lane == lane]
-            try:
-                records |= await self._endings.records(claim, lane, keys)
-            except PoolError:
-                continue  # what is said next is told why
-        now_s, failed = self.context.io.clock(), self._endings.failed
+        runs = await self._endings.runs(claim, [each.job for each in items])
         made = (
-            (
-                each.job,
-                partial(
-                    failed,
-                    claim,
-                    each,
-                    records.get(each.job.key),
-                    self.context.lanes[each.job.lane].now_ms(now_s),
-                ),
-            )
-            for each in items
+            (each.job, partial(self._endings.failed, claim, each, run))
+            for each, run in zip(items, runs, strict=True)
         )
         return await self._endings.made(made, claim)
 
@@ -534,13 +530,18 @@ class RemoteWorkers:
     ) -> list[EndedJob]:
         """Give jobs to other workers, with a state or None: their attempts are not counted.
 
-        One that was asked to stop ends by it: "cancelled".
+        One that was asked to stop ends by it: "cancelled".  One that has had its time has used an
+        attempt up, whatever its client calls that: "retried", or "parked".
 
         Raises:
             WrongClaim, StoreUnavailable, NotRunning: As `complete`.
         """
         self._check(claim, [job for job, _ in items])
-        made = ((job, partial(self._endings.released, job, state)) for job, state in items)
+        runs = await self._endings.runs(claim, [job for job, _ in items], limited=True)
+        made = (
+            (job, partial(self._endings.given_up, claim, job, state, run))
+            for (job, state), run in zip(items, runs, strict=True)
+        )
         return await self._endings.made(made, claim)
 
     async def save(
@@ -598,7 +599,8 @@ class RemoteWorkers:
     # --- what the fleet is told -----------------------------------------------------------------
 
     @property
-    def _heartbeat_s(self) -> float:
+    def heartbeat_s(self) -> float:
+        """How often a worker that has jobs is to be heard."""
         return self.context.timing.renew_s
 
     def _standing(self, claim: WorkerClaim) -> tuple[bool, bool]:

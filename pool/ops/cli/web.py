@@ -198,6 +198,7 @@ def bound(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(place)
+            listener.listen()  # of two that are bound only one can: known before a node joins
         except BaseException:
             listener.close()
             raise

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 import anyio
@@ -404,7 +404,8 @@ class WebApp:
             if kind != "application/json":
                 detail = f"Content-Type is {shown(kind)!r}: send application/json"
                 raise WebRefusal("WEBMEDIA", detail, facts={"content_type": shown(kind)})
-            value = _parsed(raw)
+            # A failure can always be told: what is no text in it is replaced.
+            value = _parsed(raw, "replace" if bodies.FailBody in route.body else "strict")
         kinds = route.body
         is_many = len(kinds) > 1 and isinstance(value, dict) and "jobs" in value
         try:
@@ -551,14 +552,15 @@ def _names(given: Mapping[str, str]) -> str:
     return ", ".join(shown(each) for each in list(given)[:3])
 
 
-def _parsed(raw: bytes) -> Any:
+def _parsed(raw: bytes, errors: Literal["strict", "replace"] = "strict") -> Any:
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is no JSON")
 
     try:
-        value = json.loads(raw.decode(), parse_constant=refuse)
+        value = json.loads(raw.decode(errors=errors), parse_constant=refuse)
         if _SURROGATE.search(raw):
-            json.dumps(value, ensure_ascii=False).encode()
+            text = json.dumps(value, ensure_ascii=False).encode(errors=errors)
+            value = json.loads(text) if errors == "replace" else value
     except UnicodeEncodeError:
         detail = "the body has half of a pair of surrogates"
         raise WebRefusal("WEBREQUEST", detail, facts={"in": "body"}) from None

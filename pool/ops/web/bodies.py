@@ -407,11 +407,14 @@ class CompleteBody(OfWorker):
 
 
 class ErrorBody(Sent):
-    """What an attempt failed by."""
+    """What an attempt failed by; of a text that is too long a part is kept, of none it is refused.
 
-    type: Annotated[str, Meta(max_length=256)] = "Error"
-    message: Annotated[str, Meta(max_length=16 * 1024)] = ""
-    traceback: Annotated[str, Meta(max_length=256 * 1024)] = ""
+    Type and message are cut to 500 characters, a traceback to 4,000, in its middle.
+    """
+
+    type: str = "Error"
+    message: str = ""
+    traceback: str = ""
 
 
 class FailureBody(Sent):

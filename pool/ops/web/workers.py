@@ -82,7 +82,12 @@ class JobHanded:
 
 @attrs.frozen(kw_only=True)
 class StopTold:
-    """A job that the worker shall end, and why."""
+    """A job that the worker shall end, and why.
+
+    `stop`: somebody asked for it, `detail` says why; complete it, or give it back: it is cancelled.
+    `release`: give it back, it goes on elsewhere.  `timeout`: it had its time; fail it or give
+    it back, either uses an attempt up.
+    """
 
     token: str
     reason: Literal["stop", "release", "timeout"]
@@ -100,7 +105,7 @@ class MessageTold:
 
 @attrs.frozen(kw_only=True)
 class LostTold:
-    """A job that is not this worker's any more: it must end at once."""
+    """A job that is not this worker's any more: end it at once, and name it no more."""
 
     token: str
     reason: str
@@ -108,7 +113,11 @@ class LostTold:
 
 @attrs.frozen(kw_only=True)
 class PollTold:
-    """What a poll or a heartbeat answers; `expires_in_s` counts from when it was sent."""
+    """What a poll or a heartbeat answers; `expires_in_s` counts from when it was sent.
+
+    Of `jobs` those that the worker has and did not name come in any case: who takes no more gives
+    them back.  `drain`: end what runs, and leave.  `register_again`: what is lost is lost.
+    """
 
     jobs: tuple[JobHanded, ...]
     stop: tuple[StopTold, ...]
@@ -123,7 +132,7 @@ class PollTold:
 
 @attrs.frozen(kw_only=True)
 class EndTold:
-    """What became of one job: an outcome, or why there is none."""
+    """What became of one job: an outcome, or why there is none; `in_s`: when it is tried again."""
 
     token: str
     outcome: (
@@ -190,6 +199,8 @@ async def poll(asked: WebRequest) -> PollTold:
     claim, remote = _claim(asked), await _remote(asked)
     held, lost = _held(asked, claim, body.held)
     wait_s = 0.0 if asked.gateway.waits.is_closed else body.wait_s
+    if lost:  # it should hear of that soon, and not ask for it without end
+        wait_s = min(wait_s, remote.heartbeat_s)
     polled = list[Polled]()
     with asked.waits.within():
         polled.append(await remote.poll(claim, held, jobs_max=body.jobs_max, wait_s=wait_s))

@@ -27,9 +27,10 @@ const handlers = {
     const end = (type, err) => write(LEDGER, type, 'end', job, call, { err, extra: { run } })
     write(EFFECTS, 'info', 'effect', job, call)
     try {
+      if ('progress' in spec) job.progress(spec.progress)
       await sleep(spec.ms, undefined, { signal: job.signal })
     } catch (error) {
-      end('fail', 'cancelled')
+      end('fail', job.signal.aborted ? 'cancelled' : 'error')
       throw error
     }
     if (job.attempt <= spec.fails) {

@@ -1,0 +1,213 @@
+"""Workers that poll: what had its time, what an answer that was lost brought, what is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from pool.errors import JobCancelled, JobParked
+from pool.jobs.remote.claims import Failure, HandlerOffer, Polled, ToStop
+from pool.jobs.remote.polls import OpenPolls
+from tests.jobs.test_remote import WAIT_S, Client, client, door, opened
+
+if TYPE_CHECKING:
+    from pool import Node
+    from tests.nodes import Fleet
+
+pytestmark = pytest.mark.anyio
+
+LONG_TTL_S = 60.0  # so that nobody else ends what has had its time, or what a test is slow with
+LIMITED = HandlerOffer.of("limited", timeout_s=0.2, park_on=("timeout",))
+
+
+async def limited(*nodes: Node) -> Client:
+    doors = [await door(node) for node in nodes]
+    return Client((await doors[0].register([LIMITED], capacity=2)).claim, doors)
+
+
+async def until_told(mine: Client) -> ToStop:
+    with anyio.fail_after(WAIT_S):
+        while not (told := await mine.beat()).stop:
+            assert not told.lost
+    return told.stop[0]
+
+
+# --- what had its time ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["release", "fail", "leave"])
+async def test_what_had_its_time_has_used_an_attempt_up_however_it_is_given_up(
+    fleet: Fleet, lanes: int, way: str
+) -> None:
+    """Or a client that gives such a job back would repeat it for ever."""
+    first = await fleet.node(lanes=lanes, lease_ttl_s=LONG_TTL_S)
+    other = await fleet.node(lanes=lanes, lease_ttl_s=LONG_TTL_S)
+    mine = await limited(first, other)
+    ref = await first.dispatch("limited", "k")
+    await mine.until(1)
+    assert (await until_told(mine)).reason == "timeout"
+    job = mine.held["k"]
+    if way == "leave":
+        await mine.door.leave(mine.claim)
+    elif way == "release":
+        [ended] = await mine.door.release(mine.claim, [(job, {"at": 1})])
+        assert ended.outcome == "parked"
+    else:
+        [ended] = await mine.door.fail(mine.claim, [Failure(job=job, message="aborted")])
+        assert ended.outcome == "parked"
+    with pytest.raises(JobParked, match="ran longer"):
+        await ref.result(timeout_s=WAIT_S)
+    history = (await first.parked.show("k", ref.job_id)).history
+    said = "aborted" if way == "fail" else "ran longer than timeout_s"
+    assert [each.message for each in history] == [said]
+
+
+async def test_what_has_time_left_is_given_back_as_the_attempt_that_it_was(fleet: Fleet) -> None:
+    node = await fleet.node()
+    remote = await door(node)
+    offer = HandlerOffer.of("limited", timeout_s=600.0)
+    mine = Client((await remote.register([offer], capacity=1)).claim, [remote])
+    await node.dispatch("limited", "k")
+    await mine.until(1)
+    [ended] = await remote.release(mine.claim, [(mine.held.pop("k"), None)])
+    assert ended.outcome == "released"
+    await mine.until(1)
+    assert mine.held["k"].attempt == 1
+    await mine.complete(0)
+
+
+async def test_what_was_asked_to_stop_is_cancelled_whatever_time_it_had(fleet: Fleet) -> None:
+    node = await fleet.node(lease_ttl_s=LONG_TTL_S)
+    mine = await limited(node)
+    ref = await node.dispatch("limited", "k")
+    await mine.until(1)
+    await until_told(mine)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(node.stop, "k", "enough")
+        await fleet.until(lambda: (r := fleet.record("k")) is not None and r.intent)
+        [ended] = await mine.door.release(mine.claim, [(mine.held.pop("k"), None)])
+        assert ended.outcome == "cancelled"
+    with pytest.raises(JobCancelled, match="enough"):
+        await ref.result(timeout_s=WAIT_S)
+
+
+# --- what an answer that was lost brought ---------------------------------------------------------
+
+
+async def forgotten(fleet: Fleet, node: Node, mine: Client, handler: str = "add") -> Any:
+    """Have it hold `a`, and not know of `b`; return what it was told of that."""
+    await node.dispatch("add", "a", 1)
+    await mine.until(1)
+    await node.dispatch(handler, "b")
+    await mine.until(2)
+    return mine.held.pop("b")
+
+
+@pytest.mark.parametrize("way", ["beat", "poll"])
+async def test_who_takes_no_more_is_told_again_what_it_has_and_gives_it_back(
+    fleet: Fleet, lanes: int, way: str
+) -> None:
+    """At once, and under the same claim: it is not given away, as its client may yet hear of it."""
+    node = await fleet.node(lanes=lanes)
+    mine, other = await client(node), await client(node)
+    job = await forgotten(fleet, node, mine)
+    told = await mine.beat() if way == "beat" else await mine.poll(0)
+    assert [out.job for out in told.jobs] == [job]
+    [ended] = await mine.door.release(mine.claim, [(mine.held.pop("b"), None)])
+    assert ended.outcome == "released"
+    with anyio.fail_after(WAIT_S):
+        while "b" not in other.held | mine.held:
+            await other.poll(wait_s=0.2)
+            await mine.poll(wait_s=0.2)
+    assert (other.held | mine.held)["b"].attempt == 1
+    for each in (mine, other):
+        if each.held:
+            await each.complete(0)
+
+
+async def test_what_is_not_named_is_told_at_once_only_once_to_who_has_no_room(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node()
+    mine, waits, wait = await client(node), list[str](), OpenPolls.wait
+    await forgotten(fleet, node, mine)
+
+    async def counted(self: OpenPolls, desk: Any, until_s: float) -> None:
+        waits.append(desk.claim.id)
+        await wait(self, desk, until_s)
+
+    monkeypatch.setattr(OpenPolls, "wait", counted)
+    held = list(mine.held.values())
+    for count in (0, 1, 2):
+        told = await mine.door.poll(mine.claim, held, jobs_max=0, wait_s=0.01)
+        assert len(told.jobs) == 1
+        assert len(waits) == count
+    await mine.poll(0)
+    await mine.complete(0)
+
+
+async def test_a_limit_counts_for_what_is_not_named(fleet: Fleet) -> None:
+    node = await fleet.node(lease_ttl_s=1.0)
+    mine = await client(node)
+    await forgotten(fleet, node, mine, "short")
+    a, ref = mine.held["a"], await node.job("b")
+    with anyio.fail_after(WAIT_S):
+        while fleet.record("b") is not None:
+            await mine.door.heartbeat(mine.claim, [a])
+            await anyio.sleep(0.05)
+    with pytest.raises(JobParked, match="ran longer"):
+        await ref.result(timeout_s=WAIT_S)
+    await mine.complete(0)
+
+
+# --- what is lost ---------------------------------------------------------------------------------
+
+
+async def test_what_is_lost_is_told_at_once_and_takes_no_other_job_away(fleet: Fleet) -> None:
+    """A client that goes on naming it gets what there is, and waits like any other."""
+    node = await fleet.node(lease_ttl_s=LONG_TTL_S)
+    mine = await client(node)
+    await node.dispatch("add", "a", 1)
+    await mine.until(1)
+    lost = mine.held["a"]
+    assert (await mine.door.complete(mine.claim, [(lost, 1)]))[0].outcome == "done"
+    await node.dispatch("add", "b", 1)
+    told = await mine.door.poll(mine.claim, [lost], jobs_max=4, wait_s=WAIT_S)
+    assert [each.job for each in told.lost] == [lost]
+    assert [out.job.key for out in told.jobs] == ["b"]
+    held, answers = [lost, told.jobs[0].job], list[Polled]()
+
+    async def poll() -> None:
+        answers.append(await mine.door.poll(mine.claim, held, jobs_max=4, wait_s=WAIT_S))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(poll)
+        await opened(fleet, mine, 1)
+        await node.dispatch("add", "c", 1)
+    assert [out.job.key for out in answers[0].jobs] == ["c"]  # it had waited for that
+    assert [each.job for each in answers[0].lost] == [lost]
+    jobs = [told.jobs[0].job, answers[0].jobs[0].job]
+    ended = await mine.door.complete(mine.claim, [(job, 0) for job in jobs])
+    assert {each.outcome for each in ended} == {"done"}
+
+
+async def test_what_came_to_be_lost_after_it_was_told_is_told_at_once(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node()
+    mine = await client(node)
+    for key in ("a", "b"):
+        await node.dispatch("add", key, 1)
+    await mine.until(2)
+    held = list(mine.held.values())
+
+    async def never(*_: object) -> None:
+        pytest.fail("it waits")
+
+    monkeypatch.setattr(OpenPolls, "wait", never)
+    for job in held:
+        assert (await mine.door.complete(mine.claim, [(job, 1)]))[0].outcome == "done"
+        told = await mine.door.poll(mine.claim, held, jobs_max=0, wait_s=WAIT_S)
+        assert job in [each.job for each in told.lost]
