@@ -1140,6 +1140,7 @@ def _accepted_writes(view: View, truth: Mapping[str, str], found: Finding) -> No
             found.say(f"{key!r} is {truth.get(key)!r}, not {event.extra['value']!r}", event)
 
 
+_JUST_S: Final = 0.01
 OVERRAN: Final = 70  # how a process ends whose handler outlived its lease, if it is told to
 
 
@@ -1164,8 +1165,13 @@ def no_silence(view: View, bounds: Bounds, found: Finding) -> None:
             if fault.kind == "interrupt" and fault.began >= since
         ]
         overran = view.excuses({"pause", "stubborn"}, began - bounds.ttl_s, event.t, event.node)
+        # Who stood still until just before its lease ended told its handlers only then; one whose
+        # lease ended meanwhile gives them time.
         by_rule = event.result == OVERRAN and any(
-            fault.does == "stubborn" or fault.kind in HANGS for fault in overran
+            fault.does == "stubborn"
+            or fault.kind in HANGS
+            or _JUST_S < event.t - fault.ended <= bounds.margin_s
+            for fault in overran
         )
         if event.p not in left and not by_rule and all(f.kind == "exit" for f in killed):
             found.say(f"{event.p} ended with {event.result}, and nobody had killed it", event)

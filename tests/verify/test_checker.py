@@ -1778,6 +1778,14 @@ def it_ended_as_it_stood_still(s: Story) -> None:
     s.say("exit", p="a/1", result=70)
 
 
+@good("I25")
+def it_ended_just_after_it_stood_still(s: Story) -> None:
+    """Its lease ended then, and its handlers had been told no sooner."""
+    s.fault("pause", "a", lasts=2.0)
+    s.at += 0.05
+    s.say("exit", p="a/1", result=70)
+
+
 def interrupted(node: str = "a", kind: str = "interrupt", *, boots: bool = False) -> Tell:
     """Return the story of a process that is interrupted, stands still, and ends."""
 
