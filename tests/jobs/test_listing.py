@@ -225,11 +225,11 @@ async def test_what_did_not_stop_is_told_with_what_it_does(fleet: Fleet) -> None
     ref = await node.dispatch(stubborn, "k")
     await ref.started(timeout_s=5)
     with pytest.raises(NotStopped) as raised:
-        await ref.stop("enough", timeout_s=0.05)
+        await ref.stop("enough", timeout_s=1.0)
     owner = (await ref.status()).owner
-    assert (raised.value.owner, raised.value.waited_s) == (owner, 0.05)
+    assert (raised.value.owner, raised.value.waited_s) == (owner, 1.0)
     assert raised.value.why == "its handler has been told, and has not returned"
-    report = await node.stop_all(timeout_s=0.05)
+    report = await node.stop_all(timeout_s=1.0)
     assert (report.found, report.stopped, report.is_complete) == (1, 0, False)
     assert isinstance(report.problems[0], NotStopped)
     gate[0].set()
