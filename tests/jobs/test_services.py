@@ -576,7 +576,7 @@ async def test_a_service_told_to_stop_while_it_is_handed_over_ends(
         tasks.start_soon(fleet.leave, first)
         await diary.has("ending", first.id)
         tasks.start_soon(partial(ref.stop, timeout_s=60))
-        while not (await ref.status()).is_stopping:
+        while not (await ref.status()).is_stopping:  # noqa: ASYNC110
             await anyio.sleep(0.01)
         release.set()
         with pytest.raises(JobCancelled):
