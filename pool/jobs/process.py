@@ -209,7 +209,9 @@ async def _end(started: subprocess.Popen[bytes]) -> None:
 
 
 def _kill(started: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # on macOS, if there are none but zombies
+    # Its group: whatever else there is, where the kernel lists no sessions.  No permission: on
+    # macOS, if there are none but zombies.
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(started.pid, signal.SIGKILL)
 
 

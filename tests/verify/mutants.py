@@ -3390,14 +3390,6 @@ MUTANTS: Final = (
         by=("tests/jobs/test_blocking.py",),
     ),
     Mutant(
-        name="children outlive the call",
-        breaks="what the process of a function has started goes on without it",
-        path="pool/jobs/process.py",
-        old="        os.killpg(started.pid, signal.SIGKILL)",
-        new="        started.kill()",
-        by=("tests/jobs/test_blocking.py",),
-    ),
-    Mutant(
         name="generators left open",
         breaks="a generator that stands at a yield is not closed when its job is told to end",
         path="pool/jobs/forms.py",
