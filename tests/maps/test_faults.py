@@ -70,6 +70,8 @@ class Bench:
         """
         await until(lambda: self.far.snapshot() == self.truth())
         await until(lambda: not self.heard or self.heard[-1].revision == self.far.revision)
+        # After a fork the revision heard of last may be the other history's.
+        await anyio.wait_all_tasks_blocked()
 
     async def add_up(self) -> None:
         """G-10: revisions never fall without a word, and changes add up to the map."""
