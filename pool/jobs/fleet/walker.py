@@ -46,7 +46,7 @@ from pool.redis.commands.upkeep import Expired, IndexLooks, Recounted, Requeued,
 
 _ENDS: Final = ("", "0")  # cursors between two passes
 ACT_MAX: Final = 64  # keys put right by one call: a few milliseconds of the server's time
-EXPIRED: Final = 16  # ends of up to 32 answers each, by one call
+EXPIRED: Final = 8  # ends of up to 32 answers each, by one call: a millisecond or two
 BATCHES: Final = 500  # of a lane, whose deadlines are asked for by one call
 IDENTITIES_MAX: Final = 500  # looked at with each slice
 SUSPECTS_MAX: Final = 500  # told to the reaper with each slice

@@ -39,6 +39,7 @@ from pool.names import pair
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.change import Advanced, Changed, EdgeStatus
 from pool.redis.commands.edges import (
+    WORK_MAX,
     CancelEdge,
     DoneEdge,
     Edge,
@@ -50,7 +51,8 @@ from pool.redis.commands.edges import (
 from pool.redis.commands.upkeep import Owned
 from pool.redis.pipeline import BATCH_BYTES_MAX
 
-BATCH_MAX: Final = 256  # edges in one call
+
+BATCH_MAX: Final = WORK_MAX // ParkEdge.work  # edges in one call, whatever they are
 
 Item = tuple[JobClaim, Edge]
 
@@ -484,13 +486,13 @@ def _has_limit(claim: WorkerClaim, job: JobClaim) -> bool:
 
 
 def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Yield them in batches that are neither too many nor too large; one alone may be."""
-    some, size_bytes = list[Item](), 0
+    """Yield them in batches that are neither too much work nor too large; one alone may be."""
+    some, work, size_bytes = list[Item](), 0, 0
     for item in items:
-        size_bytes += item[1].size_bytes
-        if some and (len(some) >= BATCH_MAX or size_bytes > BATCH_BYTES_MAX):
+        work, size_bytes = work + item[1].work, size_bytes + item[1].size_bytes
+        if some and (work > WORK_MAX or size_bytes > BATCH_BYTES_MAX):
             yield some
-            some, size_bytes = [], item[1].size_bytes
+            some, work, size_bytes = [], item[1].work, item[1].size_bytes
         some.append(item)
     if some:
         yield some

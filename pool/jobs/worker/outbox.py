@@ -34,6 +34,7 @@ from pool.redis.commands.calls import Target
 from pool.redis.commands.change import Advanced, Changed
 from pool.redis.commands.edges import (
     EDGES,
+    WORK_MAX,
     AcknowledgeEdge,
     Edge,
     GrantEdge,
@@ -42,7 +43,7 @@ from pool.redis.commands.edges import (
 )
 from pool.redis.io.system import Reply
 
-BATCH_MAX: Final = 256  # edges in one call: some 4 ms of the server's time
+BATCH_MAX: Final = WORK_MAX // AcknowledgeEdge.work  # edges in one call, if none is more work
 BATCH_BYTES_MAX: Final = pipeline.BATCH_BYTES_MAX  # of results and states in one call
 ACK_DELAY_S: Final = 0.005  # from a start to its acknowledgement
 MEMORY_MAX: Final = 10_000  # settlements remembered, for reconciliation
@@ -245,12 +246,13 @@ class Outbox:
             del self._acks[run]
             self._acked_s, start = now_s, run.start
             batch.append((AcknowledgeEdge(run.key, start.epoch, start.id), run))
-        size_bytes = 0
-        while self._edges and len(batch) < BATCH_MAX:
+        size_bytes, left = 0, WORK_MAX - len(batch) * AcknowledgeEdge.work
+        while self._edges and self._edges[0][0].work <= left:
             size_bytes += self._edges[0][0].size_bytes
             if size_bytes > BATCH_BYTES_MAX and batch:
                 break  # one alone may be larger
             edge, owner = self._edges.popleft()
+            left -= edge.work
             if self._seen.get(edge.key) is edge:
                 del self._seen[edge.key]
             elif self._saves and self._saves.get(edge.key) is edge:

@@ -17,6 +17,8 @@ from pool.redis.scripts import Word
 
 Words: TypeAlias = tuple[Word, Word, Word]
 
+WORK_MAX: Final = 512  # of the edges of one call: up to some 4 ms of the server's time
+
 
 @attrs.define(eq=False)
 class Edge:
@@ -24,6 +26,7 @@ class Edge:
 
     letter: ClassVar[str] = ""
     takes: ClassVar[int] = 0  # so many keys: 1 its inbox; 2 its result, too; 3 its unassigned:H
+    work: ClassVar[int] = 2  # what it is to the server, in some 7 us
 
     key: str
     epoch: int
@@ -154,6 +157,7 @@ class CancelEdge(Edge):
 
     letter = lifecycle.CANCEL
     takes = 3
+    work = 3
 
     cause: str = ""
     has_begun: bool = False
@@ -168,6 +172,7 @@ class ParkEdge(Edge):
 
     letter = lifecycle.PARK
     takes = 3
+    work = 4
 
     cause: str = ""
     error: str = ""
@@ -184,6 +189,7 @@ class WaitEdge(Edge):
 
     letter = lifecycle.WAIT
     takes = 3
+    work = 3
 
     delay_ms: int = 0
     attempt: int = 1
@@ -202,6 +208,7 @@ class GrantEdge(Edge):
 
     letter = lifecycle.GRANT
     takes = 3
+    work = 4
 
     ranked: str = ""
     mark: str = ""
