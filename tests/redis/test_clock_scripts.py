@@ -10,6 +10,7 @@ import pytest
 from pool.core.followers import Follows
 from pool.core.pooltime import Told
 from pool.core.record import pack_more
+from pool.jobs.fleet.walker import EXPIRED
 from pool.names import pair
 from pool.redis.commands.calls import Target
 from pool.redis.commands.channel import outgoing_of
@@ -554,6 +555,31 @@ def test_an_answer_is_remembered_in_pool_time(clock: Clock, step_ms: int) -> Non
     assert expire(kept(0, 1), kept(2)) == []  # of the last one it is not time yet
     assert [bench.client.exists(result) for result in results] == [0, 0, 1]
     assert bench.client.zcard(bench.names.kept) == 1
+
+
+def test_answers_of_many_are_ended_by_bounded_calls(clock: Clock) -> None:
+    """However many are over: a call ends 256 at most, and takes them away by one command."""
+    bench, count, per_call = clock.bench, 640, 64
+    for first in range(0, count, per_call):
+        keys = [f"k{n}" for n in range(first, first + per_call)]
+        changes: dict[str, Any] = {"ranked": (), "unassigned": True}
+        bench.dispatch(*(bench.admission(key, **changes) for key in keys))
+        for some in (keys[:32], keys[32:]):
+            bench.advance("free", "", *(bench.edge("c", key, ttl_ms=30_000) for key in some))
+    clock.renew(later_ms=31_000)
+    items, sizes, before = list[str](), list[int](), bench.client.info("commandstats")
+    while True:
+        items = expired(bench.run(bench.lane.expire(items, items_max=EXPIRED))).items
+        if not items:
+            break
+        sizes.append(sum(len(item.split("\n")) for item in items))
+    after: Any = bench.client.info("commandstats")
+    assert sizes == [256, 256, 128]
+    assert not [*bench.client.scan_iter(match=f"{bench.names.prefix}result:*", count=10_000)]
+    assert bench.client.exists(bench.names.kept) == bench.counter("results") == 0
+    for name in ("unlink", "zrem"):
+        had: Any = before.get(f"cmdstat_{name}", {"calls": 0})
+        assert after[f"cmdstat_{name}"]["calls"] - had["calls"] <= len(sizes)
 
 
 def test_nobody_is_fenced_later_than_its_caller_thinks_it_is(clock: Clock) -> None:
