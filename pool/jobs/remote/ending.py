@@ -51,7 +51,6 @@ from pool.redis.commands.edges import (
 from pool.redis.commands.upkeep import Owned
 from pool.redis.pipeline import BATCH_BYTES_MAX
 
-
 BATCH_MAX: Final = WORK_MAX // ParkEdge.work  # edges in one call, whatever they are
 
 Item = tuple[JobClaim, Edge]
