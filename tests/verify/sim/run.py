@@ -165,8 +165,8 @@ class Simulation:
     def _may_be_mended(self, last: dict[str, Any]) -> bool:
         """Whether something is not as it should be, and the walk still has time to find it.
 
-        Where an index was lost only the walk comes to what has no deadline, as services.  Faults may
-        have kept it from that until they were over.
+        Where an index was lost only the walk comes to what has no deadline, as services.  Faults
+        may have kept it from that until they were over.
         """
         if self.world.now_s >= self.config.chaos_s + FOUND_TTLS * self.config.ttl_s:
             return False
