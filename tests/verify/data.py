@@ -50,11 +50,15 @@ def _is_undone(
     """Say whether what happened at a time, asked for before, may have been undone by another.
 
     What came back may be older than another loss: then that one has not been, nor what it took.
-    Of what happened in the very moment as of which the data came back, nobody knows.
+    Of what happened in the very moment as of which the data came back, nobody knows.  Another hand
+    takes what it finds when it begins, and when it ends what has come back meanwhile.
     """
     began, present = min(at, asked), by
-    for fault in sorted(_losses(view, name), key=lambda fault: fault.began, reverse=True):
-        if fault.began <= present:
+    losses = _losses(view, name)
+    moments = [(fault.began, fault) for fault in losses]
+    moments += [(fault.ended, fault) for fault in losses if fault.does == DATA]
+    for moment, fault in sorted(moments, key=lambda each: each[0], reverse=True):
+        if moment <= present:
             if fault.ended < began:
                 return False
             if fault.since < at or (fault.since == at and not surely):

@@ -3902,6 +3902,72 @@ def an_event_is_lost_with_data(s: Story) -> None:
     s.final()
 
 
+def _hand(s: Story, *, back_s: float = -1.0, name: str = "e0", token: str = "") -> None:
+    """Tell of another hand at a stream, in whose time a server went back, and what came then."""
+    extra = {"id": 90, "does": "data", "kind": "foreign-data", "target": "", "of": name}
+    s.say("fault", "invoke", extra=extra)
+    if back_s >= 0.0:
+        s.at += 0.5
+        s.fault("loss", since=s.at - back_s)
+    if token:
+        _event(s, token, "added")
+    s.at += 0.5
+    s.say("fault", "ok", extra=extra)
+
+
+@good("I46")
+def what_a_loss_brought_back_is_taken_by_another_hand_as_it_ends(s: Story) -> None:
+    _sink(s)
+    _event(s, "t1", "added")
+    s.at += 0.5
+    _hand(s, back_s=0.8)
+    s.at += 1.0
+    s.fault("loss", since=s.at - 0.1)
+    _event(s, "t2", "added")
+    _give(s, "t2")
+    _event(s, "t2", "acked")
+    s.final()
+
+
+@good("I46")
+def what_came_behind_a_loss_is_taken_by_another_hand_as_it_ends(s: Story) -> None:
+    _sink(s)
+    s.at += 1.0
+    _hand(s, back_s=0.8, token="t1")
+    _event(s, "t2", "added")
+    _give(s, "t2")
+    _event(s, "t2", "acked")
+    s.final()
+
+
+@bad("I46")
+def what_a_loss_brought_back_is_not_of_the_stream_where_another_hand_is(s: Story) -> None:
+    _sink(s)
+    _event(s, "t1", "added")
+    s.at += 0.5
+    _hand(s, back_s=0.8, name="e1")
+    s.final()
+
+
+@bad("I46")
+def what_comes_when_another_hand_has_ended_stays(s: Story) -> None:
+    _sink(s)
+    s.at += 1.0
+    _hand(s, back_s=0.8)
+    _event(s, "t1", "added")
+    s.final()
+
+
+@bad("I46")
+def a_loss_brings_back_what_another_hand_took_at_both_ends(s: Story) -> None:
+    _sink(s)
+    _event(s, "t1", "added")
+    s.at += 0.5
+    _hand(s)
+    s.fault("loss", since=s.at - 0.8)
+    s.final()
+
+
 @good("I46")
 def a_cap_takes_an_event_which_is_told(s: Story) -> None:
     _sink(s)

@@ -61,7 +61,7 @@ _INDEXES: Final = (
 _DATA: Final = re.compile(
     rb"pool:\{%s\}:(?:map-\w+|stream|stream-\w+|sink(?:-\w+)?:\d+):([a-z0-9]+)" % POOL.encode()
 )
-_FOUND_TTLS: Final = 6.0  # two passes of the walk and a lease; by then what was lost is found
+FOUND_TTLS: Final = 6.0  # two passes of the walk and a lease; by then what was lost is found
 
 
 class Fleet(Protocol):
@@ -485,7 +485,7 @@ class Faults:
         key = dice.choice(sorted(named))
         if kind == "signal":
             self._server.keyspace.run(b"DEL", key)
-            self._begin("lost-index", "", _FOUND_TTLS * self._config.ttl_s, _nothing)
+            self._begin("lost-index", "", FOUND_TTLS * self._config.ttl_s, _nothing)
             return
         value = keys[key]
         members = sorted(value.scores if isinstance(value, SortedSet) else value)
@@ -499,7 +499,7 @@ class Faults:
             remove = b"ZREM" if isinstance(value, SortedSet) else b"HDEL"
             remove = b"SREM" if kind == "owned" else remove
             self._server.keyspace.run(remove, key, dice.choice(members))
-        self._begin("lost-index", "", _FOUND_TTLS * self._config.ttl_s, _nothing)
+        self._begin("lost-index", "", FOUND_TTLS * self._config.ttl_s, _nothing)
 
     def _data_key(self, dice: random.Random) -> tuple[bytes, str]:
         """Return a key of a map or of a stream of users', and the name of that."""

@@ -17,13 +17,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from pool import Node
+from pool.jobs.fleet.walker import Walker
 from tests.verify.sim.campaign import regressions, told
 from tests.verify.sim.config import FAULTS, OF_DATA, PROGRAMS, Config, Loops
+from tests.verify.sim.faults import FOUND_TTLS
 from tests.verify.sim.run import Outcome, Simulation, play
 from tests.verify.sim.world import LoopKind, Process, World, sweep
 
 ROOT = Path(__file__).parents[3]
 SEEDS = 10  # on each event loop
+OF_A_SERVICE = 200  # of what was found: a service that only the walk finds
 NEWEST = 8  # of what was found, in `make test`; `make test-long` plays the others
 _DIGESTS = """
 import sys
@@ -180,6 +183,23 @@ def test_the_order_of_sets_decides_nothing(loops: Loops) -> None:
 def test_what_was_found_stays_found(config: Config) -> None:
     """Every configuration that once found something (tests/verify/regressions.txt)."""
     _clean(play(config))
+
+
+def test_what_nothing_finds_is_judged_when_the_time_for_that_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A service whose entry was deleted, and whose worker is dead: only the walk comes to it."""
+    config = next(each for each in regressions() if each.seed == OF_A_SERVICE)
+    assert "lost-index" in config.faults
+    monkeypatch.setattr(Walker, "run", _rest)
+    outcome = play(config)
+    assert outcome.broken == ("I23", "I38"), told(outcome)
+    by_s = config.chaos_s + FOUND_TTLS * config.ttl_s
+    assert by_s <= outcome.virtual_s < by_s + 2.0  # not before, nor much later
+
+
+async def _rest(_walker: Walker, _lane: int) -> None:
+    await anyio.sleep_forever()
 
 
 def test_a_key_comes_back_to_its_process_before_its_former_handler_has_ended() -> None:
