@@ -317,8 +317,8 @@ class Reader(BufferedReader):
             for cursor, facts in zip(holed, reply, strict=True):
                 cursor.looked = facts
                 if self._tailer.follows(cursor) and cursor.is_of_another(facts):
-                    # What comes before this was taken by a cap, or has ids that lie behind us; and
-                    # the life of which this was read may have ended since.
+                    # What comes before this was taken by a cap, or has ids that lie behind us; or
+                    # the life of which it was read has ended since.
                     cursors[cursor.stream] = self._restarted(cursor, facts)
             if any(not self._tailer.follows(cursor) for cursor in cursors.values()):
                 self._tailer.follow(list(cursors.values()), at_once=False)

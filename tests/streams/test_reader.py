@@ -738,15 +738,9 @@ async def test_a_life_that_ended_while_its_first_event_was_under_way_is_not_the_
 
 async def test_a_reader_that_waits_for_a_time_to_come_is_not_sent_back(bench: Bench) -> None:
     """What a stream that was not there yet is given before that time is nothing it has read."""
-    async with (
-        fault_proxy(bench.url) as proxy,
-        bench.stream(url=proxy.url, settings=SELDOM) as stream,
-        bench.stream() as writer,
-        stream.reader(99999999999999) as reader,
-    ):
-        await bench.add(writer, 0)
-        await proxy.cut()  # so that it probes
-        await bench.until(lambda: reader._tailer.readings[bench.key].added == 1)
+    async with bench.stream() as stream, stream.reader(99999999999999) as reader:
+        await bench.add(stream, 0)
+        await bench.until(lambda: reader._tailer.readings[bench.key].added == 1)  # as of a probe
         bench.put(1, "99999999999999-0")
         [event] = await bench.take(reader, 1)
     assert (event.payload, event.after) == (b"1", "")
