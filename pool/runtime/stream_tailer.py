@@ -172,10 +172,11 @@ class StreamTailer(Generic[R]):
         if self._running_body is not None:
             self._running_body.wake()
 
-    def probe_first(self) -> None:
-        """Forget what is under way: it is read again, after a probe."""
-        self._is_asked = True
-        self.read_on()
+    def probe_first(self, batch: Brought[R]) -> None:
+        """Forget this batch, if it is under way: it is read again, after a probe."""
+        if batch is self._under_way:
+            self._is_asked = True
+            self.read_on()
 
     def _tell(self, callback: Callable[..., object], *what: object) -> None:
         """Call whoever is to hear; what he raises ends the body, and it is read again."""

@@ -297,7 +297,7 @@ class Reader(BufferedReader):
 
     def _on_batch(self, batch: Brought[_Cursor]) -> None:
         if any(cursor.born is None for cursor, _ in batch.told):
-            self._tailer.probe_first()
+            self._tailer.probe_first(batch)
             return
         holed = [cursor for cursor, entries in batch.told if _has_hole(cursor, entries)]
         if not holed:
