@@ -13,8 +13,9 @@ more than `READ_BYTES_MAX`, and for half as many after a read that failed: its r
 over a line that breaks now and then only what is small enough comes through.  A read that moves on
 is only slow.
 
-Who writes what: the loop writes the readings and their positions, and says what is taken; the body
-only reads them, and says what is under way.  A position moves in `taken()`, so whatever ends
+Who writes what: the loop writes the readings and their positions, says what is taken, and may ask
+for a probe before what it was brought is read again; the body only reads that, and says what is
+under way and that it has probed.  A position moves in `taken()`, so whatever ends
 before that (the connection, the body, the loop, its actor) leads to reading the same again, never
 to reading on behind it.  A late `taken()`, of a batch that was given up, moves nothing.
 """
@@ -99,6 +100,7 @@ class StreamTailer(Generic[R]):
     )  # of a group's entries; the body's
     _under_way: Brought[R] | None = attrs.field(init=False, default=None)
     _is_taken: bool = attrs.field(init=False, default=True)
+    _is_asked: bool = attrs.field(init=False, default=False)  # to probe before it reads on
     _failed: Exception | None = attrs.field(init=False, default=None)  # by a callback of ours
 
     # --- on the loop --------------------------------------------------------------------------
@@ -170,6 +172,12 @@ class StreamTailer(Generic[R]):
         if self._running_body is not None:
             self._running_body.wake()
 
+    def probe_first(self, batch: Brought[R]) -> None:
+        """Forget this batch, if it is under way: it is read again, after a probe."""
+        if batch is self._under_way:
+            self._is_asked = True
+            self.read_on()
+
     def _tell(self, callback: Callable[..., object], *what: object) -> None:
         """Call whoever is to hear; what he raises ends the body, and it is read again."""
         try:
@@ -194,8 +202,9 @@ class StreamTailer(Generic[R]):
             left_s = probe_s - self.io.clock() if self.probe is not None else math.inf
             answer, batch = None, None
             try:
-                if self.probe is not None and (failures or left_s <= 0):
+                if self.probe is not None and (self._is_asked or failures or left_s <= 0):
                     answer = await self.probe(body_io, readings, failures > 0)
+                    self._is_asked = False
                     probe_s = self.io.clock() + self.timing().renew_s
                 else:
                     batch = await self._read(body_io, readings, left_s)

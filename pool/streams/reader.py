@@ -10,8 +10,8 @@ What can be lost without a reader noticing by itself, and how it notices:
 
     trimmed by a cap   events are numbered; a hole that a cap made is told, and the next event says
                        so; what was removed by hand is no loss
-    ... of a new life  whose numbers go on behind ours: each life has a mark of its own, asked
-                       for at each hole and now and then
+    ... of a new life  whose numbers go on behind ours: each life has a name of its own (`born`),
+                       asked for at each hole and now and then
     foreign value      under one stream's key: that one is set aside, and told, until its place is
                        free; the others are read on
     stream went back   destroyed, FLUSHALL, restart without data, failover to an older copy: the id
@@ -21,6 +21,18 @@ What can be lost without a reader noticing by itself, and how it notices:
                        position, which may be for ever; the next event says so.  One that went back
                        and has come as far again has another event where ours was, or as many
                        before: events are marked, and a probe comes before what is read next.
+
+In which life a cursor is, it learns before it takes anything of it, and once:
+
+    born   None  there was no stream when it was asked; nothing of any life was taken
+           b""   nobody can say: not one of our scripts has made it, or it may not be asked
+           X     what was asked for before the first event was read, or when it began anew
+
+While it is None, what a read brings is left there: a probe comes first, and then it is read again.
+An answer that comes later than what was read may be of a later life.  So it never takes the place
+of X: as long as the answer is X, all that was read in between is of X, and with any other one the
+cursor begins anew, at the worst with events of the new life that it has given already.  `born` is
+written on the loop alone, by `_on_probed` where it was None, and by whoever makes a cursor.
 """
 
 from __future__ import annotations
@@ -79,12 +91,12 @@ class _Cursor(Reading):
     last_id: str = FIRST  # as of the last probe
     added: int = 0
     after: After = ""  # what the next event has to say
-    born: bytes | None = None  # in which life of the stream it is; None: nobody has said yet
+    born: bytes | None = None  # in which life of the stream it is; see above
     looked: Facts | None = None  # where the stream is, if a hole made us ask
 
     def is_of_another(self, facts: Facts) -> bool:
         """Say whether the stream was made anew since we read of it."""
-        return bool(self.born and facts.born and self.born != facts.born)
+        return self.born is not None and facts.born not in (b"", self.born)
 
     def is_ahead_of(self, facts: Facts) -> bool:
         """Say whether we have seen more of the stream than there ever was in it."""
@@ -96,7 +108,7 @@ class _Cursor(Reading):
 
         Ours may have been removed by hand: then there are fewer before it.
         """
-        if self.number is None or facts.number is None or self.number_at != self.position:
+        if not self.number or facts.number is None or self.number_at != self.position:
             return False
         if facts.found == self.position:
             return (facts.number, facts.mark) != (self.number, self.mark)
@@ -284,6 +296,9 @@ class Reader(BufferedReader):
     # --- what the tailer brings -----------------------------------------------------------------
 
     def _on_batch(self, batch: Brought[_Cursor]) -> None:
+        if any(cursor.born is None for cursor, _ in batch.told):
+            self._tailer.probe_first(batch)
+            return
         holed = [cursor for cursor, entries in batch.told if _has_hole(cursor, entries)]
         if not holed:
             self._push(batch)
@@ -298,12 +313,12 @@ class Reader(BufferedReader):
 
     def _on_looked(self, batch: Brought[_Cursor], holed: Sequence[_Cursor], reply: Reply) -> None:
         if not isinstance(reply, PoolError):
-            cursors, first = dict(self._tailer.readings), dict(batch.told)
+            cursors = dict(self._tailer.readings)
             for cursor, facts in zip(holed, reply, strict=True):
                 cursor.looked = facts
-                is_first = number_of(first[cursor][0][1]) == 1
-                if self._tailer.follows(cursor) and cursor.is_of_another(facts) and not is_first:
-                    # What comes before this was taken by a cap, or has ids that lie behind us.
+                if self._tailer.follows(cursor) and cursor.is_of_another(facts):
+                    # What comes before this was taken by a cap, or has ids that lie behind us; or
+                    # the life of which it was read has ended since.
                     cursors[cursor.stream] = self._restarted(cursor, facts)
             if any(not self._tailer.follows(cursor) for cursor in cursors.values()):
                 self._tailer.follow(list(cursors.values()), at_once=False)
@@ -336,11 +351,10 @@ class Reader(BufferedReader):
         if number is None or before is None or number == before + 1:
             return
         if number == 1:
-            # Another stream by now, which is read from its beginning.
+            # Another stream by now, which is read from its beginning; of its life nobody has said.
             has_ended = facts is not None and facts.has_ended
             self._tell_restart(cursor, entry_id, has_ended=has_ended)
             cursor.after, cursor.last_id, cursor.added = "restarted", FIRST, 0
-            cursor.born = facts.born if facts is not None and facts.exists else None
         elif number > before + 1:
             # Unless somebody says so it was not removed by hand.
             if facts is None or order(facts.trimmed or FIRST) > order(cursor.read_to):
@@ -359,6 +373,8 @@ class Reader(BufferedReader):
         restarted = False
         cursors = dict(self._tailer.readings)
         for cursor, facts in answers:
+            if cursor.born is None and facts.exists is not False:
+                cursor.born = facts.born
             if facts.exists is None:
                 self._look_for_foreign()
             if facts.exists is None or not self._tailer.follows(cursor):
@@ -369,7 +385,6 @@ class Reader(BufferedReader):
                 cursors[cursor.stream] = self._restarted(cursor, facts)
                 restarted = True
             cursor.last_id, cursor.added = facts.last_id, facts.added
-            cursor.born = cursor.born or facts.born
         if restarted:
             self._tailer.follow(list(cursors.values()), at_once=False)
         self._tailer.taken()

@@ -111,7 +111,7 @@ class Snapshot:
         was = self._newest
         if order(facts.last_id) < order(self.position) or facts.added < was.added:
             return True
-        if was.born and facts.born and facts.born != was.born:
+        if facts.born not in (b"", was.born):
             return True
         # Its numbers have come to that of the snapshot's newest event in their order, or anew.
         asked = ("XRANGE", self._of.events, f"({self.position}", "+", "COUNT", 1)

@@ -147,6 +147,26 @@ async def test_what_was_given_up_is_read_again_and_taken_only_once(
         assert heard.numbers() == [[*range(10)], [*range(10)], [*range(10, 15)]]
 
 
+async def test_who_asks_for_a_probe_first_is_brought_the_same_again_behind_it(
+    redis_url: str, pool_name: str, client: Any
+) -> None:
+    """Once; a late word, about a batch that is not under way any more, asks for nothing."""
+    stream = f"pool:{{{pool_name}}}:s"
+    add(client, stream, *range(15))
+    async with tailing(redis_url, stream, probe=ask, timing=SELDOM) as (tailer, heard):
+        await heard.until(lambda: len(heard.batches) == 1)
+        tailer.probe_first(heard.batches[0])
+        await heard.until(lambda: heard.probes)
+        assert len(heard.batches) == 1
+        tailer.taken()
+        await heard.until(lambda: len(heard.batches) == 2)
+        tailer.probe_first(heard.batches[0])
+        tailer.taken(heard.batches[1])
+        await heard.until(lambda: len(heard.batches) == 3)
+        assert heard.numbers() == [[*range(10)], [*range(10)], [*range(10, 15)]]
+        assert heard.probes == [False]
+
+
 async def test_a_read_that_the_server_refuses_is_repeated_slowly(
     redis_url: str, pool_name: str, client: Any
 ) -> None:

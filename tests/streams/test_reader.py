@@ -12,6 +12,7 @@ import attrs
 import pytest
 import redis
 
+from pool import Settings
 from pool.core.ids import order
 from pool.errors import InvalidOption, NotRunning
 from pool.events import (
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from tests.streams.conftest import Bench
 
 pytestmark = pytest.mark.anyio
+
+SELDOM = Settings(lease_ttl_s=600.0, op_timeout_s=1.0)  # probes no more often than every 10 s
 
 
 # --- its ends -----------------------------------------------------------------------------------
@@ -679,6 +682,85 @@ async def test_what_a_cap_took_of_a_streams_new_life_is_told(
     assert [event.after for event in events[again + 1 :]] == [""] * 4
     assert [each.events for each in bench.all_seen(StreamMissed)] == [then - 5]
     assert len(bench.all_seen(StreamRestarted)) == 1
+
+
+@pytest.mark.parametrize("then", [8, 12])
+async def test_a_reader_that_was_there_before_its_stream_knows_the_streams_life(
+    bench: Bench, then: int
+) -> None:
+    """What it has read is of the life that ended, not of the one that its next probe finds."""
+    async with (
+        fault_proxy(bench.url) as proxy,
+        bench.stream(url=proxy.url, settings=SELDOM) as stream,
+        bench.stream(length_max=5) as capped,
+        stream.reader(buffer_max=1) as reader,
+    ):
+        await bench.add(capped, *range(5))
+        assert await bench.take_numbers(reader, 2) == [0, 1]
+        await bench.until(lambda: len(reader._buffer))  # and reads no further
+        bench.client.delete(bench.key)
+        await bench.add(capped, *range(200, 200 + then))
+        await proxy.cut()  # a probe comes before what is read next
+        assert await bench.take_numbers(reader, 1) == [2]
+        events = await bench.take(reader, 5)
+    assert bench.numbers(events) == [*range(195 + then, 200 + then)]
+    assert [event.after for event in events] == ["restarted", *[""] * 4]
+    assert [each.events for each in bench.all_seen(StreamMissed)] == [then - 5]
+    assert len(bench.all_seen(StreamRestarted)) == 1
+
+
+async def test_a_life_that_ended_while_its_first_event_was_under_way_is_not_the_next_one(
+    bench: Bench,
+) -> None:
+    """A first event says that the life is a new one, and not which: who asks then, asks late."""
+    async with bench.stream(settings=SELDOM) as stream, bench.stream(length_max=5) as capped:
+        await bench.add(stream, 0, 1)
+        async with stream.reader(buffer_max=1) as reader:
+            await bench.until(lambda: len(reader._buffer))
+            on_batch, held = reader._tailer.on_batch, list[Any]()
+            assert await bench.take_numbers(reader, 1) == [0]
+            await bench.until(lambda: len(reader._buffer))  # and reads no further
+            reader._tailer.on_batch = held.append
+            bench.client.delete(bench.key)
+            await bench.add(stream, 100)
+            assert await bench.take_numbers(reader, 1) == [1]
+            await bench.until(lambda: held)
+            bench.client.delete(bench.key)
+            await bench.add(capped, *range(200, 206))
+            reader._tailer.on_batch = on_batch
+            on_batch(held[0])
+            events = await bench.take(reader, 5)
+    assert bench.numbers(events) == [*range(201, 206)]
+    assert [event.after for event in events] == ["restarted", *[""] * 4]
+    assert [each.events for each in bench.all_seen(StreamMissed)] == [1]
+    assert len(bench.all_seen(StreamRestarted)) == 1
+
+
+async def test_a_reader_that_waits_for_a_time_to_come_is_not_sent_back(bench: Bench) -> None:
+    """What a stream that was not there yet is given before that time is nothing it has read."""
+    async with bench.stream() as stream, stream.reader(99999999999999) as reader:
+        await bench.add(stream, 0)
+        await bench.until(lambda: reader._tailer.readings[bench.key].added == 1)  # as of a probe
+        bench.put(1, "99999999999999-0")
+        [event] = await bench.take(reader, 1)
+    assert (event.payload, event.after) == (b"1", "")
+    assert not bench.all_seen(StreamRestarted)
+
+
+@pytest.mark.parametrize("why", ["made by hand", "not allowed"])
+async def test_a_reader_that_is_told_nothing_of_a_streams_life_reads_it(
+    bench: Bench, own_server: EmbeddedServer, why: str
+) -> None:
+    """Nobody has made it by our scripts, or we may not ask: that keeps nobody from reading it."""
+    url = own_server.url
+    with redis.Redis.from_url(url) as client:
+        async with bench.stream(url=url) as stream, stream.reader() as reader:
+            if why == "not allowed":
+                client.execute_command("ACL", "SETUSER", "default", "-xinfo")
+            for n in range(3):
+                client.xadd(bench.key, {"n": n + 1, "e": "counted", "p": n})
+            assert await bench.take_numbers(reader, 3) == [0, 1, 2]
+    assert not bench.all_seen(StreamRestarted)
 
 
 async def test_a_reader_is_closed_by_who_is_cancelled_too(bench: Bench) -> None:

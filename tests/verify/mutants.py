@@ -2087,9 +2087,61 @@ MUTANTS: Final = (
         name="a stream's new life is taken for its last one",
         breaks="what a cap took of it is told to no reader",
         path="pool/streams/reader.py",
-        old="        return bool(self.born and facts.born and self.born != facts.born)",
+        old='        return self.born is not None and facts.born not in (b"", self.born)',
         new="        return False",
         by=("tests/streams/test_reader.py::test_what_a_cap_took_of_a_streams_new_life_is_told",),
+    ),
+    Mutant(
+        name="a reader takes events before it knows their life",
+        breaks="their life is the one that the next probe finds: what a cap took of it is not told",
+        path="pool/streams/reader.py",
+        old="        if any(cursor.born is None for cursor, _ in batch.told):",
+        new="        if False:",
+        by=(
+            "tests/streams/test_reader.py::test_a_reader_that_was_there_before_its_stream_knows_the_streams_life",
+        ),
+    ),
+    Mutant(
+        name="a life of which nobody can say anything is not known",
+        breaks="a reader that may not ask about a stream asks for ever, and reads nothing of it",
+        path="pool/streams/reader.py",
+        old="            if cursor.born is None and facts.exists is not False:",
+        new="            if cursor.born is None and facts.exists:",
+        by=(
+            "tests/streams/test_reader.py::test_a_reader_that_is_told_nothing_of_a_streams_life_reads_it",
+        ),
+    ),
+    Mutant(
+        name="the first event of a life is of the one that is there now",
+        breaks="it has ended while that was on its way: the next one goes on behind it, untold",
+        path="pool/streams/reader.py",
+        old="                if self._tailer.follows(cursor) and cursor.is_of_another(facts):",
+        new="                if number_of(dict(batch.told)[cursor][0][1]) == 1:\n"
+        "                    cursor.born = facts.born\n"
+        "                elif self._tailer.follows(cursor) and cursor.is_of_another(facts):",
+        by=(
+            "tests/streams/test_reader.py::test_a_life_that_ended_while_its_first_event_was_under_way_is_not_the_next_one",
+        ),
+    ),
+    Mutant(
+        name="who has read nothing is apart from whatever there is",
+        breaks="a reader that waits for a time to come is sent back to the stream's beginning",
+        path="pool/streams/reader.py",
+        old="        if not self.number or facts.number is None",
+        new="        if self.number is None or facts.number is None",
+        by=(
+            "tests/streams/test_reader.py::test_a_reader_that_waits_for_a_time_to_come_is_not_sent_back",
+        ),
+    ),
+    Mutant(
+        name="a stream that was made by hand has no life",
+        breaks="a snapshot of it ends as if it were whole, though it was made anew meanwhile",
+        path="pool/streams/snapshot.py",
+        old='        if facts.born not in (b"", was.born):',
+        new="        if was.born and facts.born and facts.born != was.born:",
+        by=(
+            "tests/streams/test_stream.py::test_a_snapshot_of_a_stream_that_was_made_by_hand_says_so_too",
+        ),
     ),
     Mutant(
         name="a snapshot has no end",
