@@ -93,10 +93,10 @@ class Shields:
         off --raise_over()--> on --lower()--> off       it was closed: nearly always
                                |--the timer--> off      the stop budget is over
 
-    A timer for each would cost more than most closings.  So it is set for the first that ends, is
-    not taken back when that is closed before, and is set again if then others are on.  It is set
-    anew for what ends earlier than it (the budget has shrunk), and where it should have come but
-    has not: its loop was held up, or is gone.
+    A timer for each would cost more than most closings.  So it is set for the first that ends, and
+    not taken back when that is closed before.  It is set anew when it has come, for what ends
+    earlier (the budget has shrunk), and where it has not come in time: its loop was held up, or is
+    gone.
     """
 
     timing: Callable[[], Timing]
@@ -112,21 +112,20 @@ class Shields:
         now_s = self.clock()
         self._ends_s[scope] = ends_s = now_s + self.timing().stop_budget_s
         if not now_s < self._looks_s <= ends_s:
-            self._look_at(ends_s, now_s, self.loop())
+            self._look(self.loop())
 
     def lower(self, scope: anyio.CancelScope) -> None:
         """Forget a scope, which is about to be left."""
         self._ends_s.pop(scope, None)
 
-    def _look_at(self, looks_s: float, now_s: float, loop: Loop) -> None:
-        self._take_back()
-        self._looks_s = looks_s
-        self._take_back = loop.later(looks_s - now_s, partial(self._look, loop))
-
     def _look(self, loop: Loop) -> None:
+        """Take off what is over, and set the timer for the first of the others."""
+        self._take_back()
         now_s, self._looks_s = self.clock(), -math.inf
         for scope in [each for each, ends_s in self._ends_s.items() if ends_s <= now_s]:
             del self._ends_s[scope]
             scope.shield = False
         if self._ends_s:
-            self._look_at(min(self._ends_s.values()), now_s, loop)
+            looks_s = min(self._ends_s.values())
+            self._take_back = loop.later(looks_s - now_s, partial(self._look, loop))
+            self._looks_s = looks_s
