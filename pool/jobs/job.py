@@ -24,6 +24,7 @@ from pool.jobs.keeper import Keeper, Step
 from pool.redis.commands.talk import InboxPage, Message
 
 if TYPE_CHECKING:  # they make what makes jobs
+    from pool.jobs.closing import Shields
     from pool.jobs.followers import Follower
     from pool.jobs.node import Node
 
@@ -157,6 +158,7 @@ class Host:
     node_id: str
     state_bytes_max: int
     timing: Callable[[], Timing]
+    shields: Shields
     inbox: Callable[[Any], Inbox]
     read_inbox: Callable[[Any, int], Awaitable[InboxPage]]
     on_handled: Callable[[Any, int], object]

@@ -6,6 +6,7 @@ assert await thumbnail(make_job("img-17"), "17.png", size=64) == "17.png@64"
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from pool.core.codec import encode_value
 from pool.core.record import Kind
 from pool.core.timing import Timing
 from pool.jobs.blocking import Blocking
+from pool.jobs.closing import Shields
 from pool.jobs.handlers import Handler
 from pool.jobs.job import Host, Inbox, Job
 from pool.jobs.keeper import Keeper
@@ -22,6 +24,7 @@ from pool.names import check_key
 from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import Edge, SaveEdge, StepEdge
 from pool.redis.commands.talk import InboxPage
+from pool.redis.io.loops import current_loop
 from pool.settings import Settings
 
 
@@ -81,12 +84,14 @@ def make_job(
         send=store,
         results={name: encode_value(result) for name, result in (steps or {}).items()},
     )
+    timing = Timing()
     blocking, inbox = Blocking(anyio.CapacityLimiter(1)), Inbox(is_behind=bool(messages))
     host = Host(
         node=node or Node("test", "embedded://", observers=()),
         node_id="test",
         state_bytes_max=65_536,
-        timing=Timing,
+        timing=lambda: timing,
+        shields=Shields(lambda: timing, monotonic, current_loop),
         inbox=lambda _: inbox,
         read_inbox=lambda *_: read_inbox(),
         on_handled=lambda *_: None,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
 from pool import Depends, Handlers, Job, Node
+from pool.core.timing import Timing
 from pool.errors import JobCancelled, JobExists, JobParked
 from pool.events import ActorCrashed
+from pool.jobs.closing import Shields
+from pool.redis.io.loops import current_loop
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -101,6 +105,51 @@ async def test_a_stop_finds_it_shielded(fleet: Fleet, diary: Diary) -> None:
     await ref.stop()
     assert await ref.result(timeout_s=30) == "stored"
     assert diary.entries == ["commits", "committed"]
+
+
+async def cut_after_s(shields: Shields) -> float:
+    """Return how long something was shielded that was to end all the time."""
+    began_s = monotonic()
+    with anyio.CancelScope() as handler, anyio.CancelScope() as scope:
+        handler.cancel()
+        shields.raise_over(scope)
+        with anyio.move_on_after(30):
+            await anyio.sleep_forever()
+        pytest.fail("nothing has cut it")
+    return monotonic() - began_s
+
+
+async def test_one_timer_takes_off_all_shields() -> None:
+    """Each at its own time: also where that which it was set for has been closed before."""
+    timing = Timing(1.0)
+    budget_s = timing.stop_budget_s
+    shields = Shields(lambda: timing, monotonic, current_loop)
+    took: list[float] = []
+
+    async def later(in_s: float) -> None:
+        await anyio.sleep(in_s)
+        took.append(await cut_after_s(shields))
+
+    closed = anyio.CancelScope()
+    shields.raise_over(closed)
+    shields.lower(closed)
+    async with anyio.create_task_group() as tasks:
+        for part in (0.3, 0.6, 0.9):
+            tasks.start_soon(later, budget_s * part)
+    took.append(await cut_after_s(shields))
+    assert len(took) == 4
+    assert min(took) >= budget_s * 0.99
+
+
+async def test_a_shield_that_ends_before_the_others() -> None:
+    """The lease TTL has become shorter, and the stop budget with it."""
+    timing = Timing(3600.0)
+    shields = Shields(lambda: timing, monotonic, current_loop)
+    first = anyio.CancelScope()
+    shields.raise_over(first)
+    timing = Timing(1.0)
+    assert await cut_after_s(shields) >= timing.stop_budget_s * 0.99
+    assert first.shield
 
 
 async def test_the_end_of_a_lifespan_that_is_cut_is_told(fleet: Fleet) -> None:

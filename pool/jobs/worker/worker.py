@@ -40,6 +40,7 @@ from pool.events import (
 )
 from pool.jobs.around import HOOKS_MAX, Happened, Happening, Hook, failed, tell_hooks
 from pool.jobs.blocking import Blocking
+from pool.jobs.closing import Shields
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Host, Inbox, Job
@@ -247,6 +248,9 @@ class Worker(Actor[Told]):
             node_id=self.context.node_id,
             state_bytes_max=self.context.settings.state_bytes_max,
             timing=self.context.timing_now,
+            shields=Shields(
+                self.context.timing_now, self.context.io.clock, lambda: self.context.loop
+            ),
             inbox=self._inbox_of,
             read_inbox=lambda run, after: self._read_inbox(run, after),  # noqa: PLW0108 - as it is then
             on_handled=self._on_handled,
