@@ -92,7 +92,7 @@ class World:
 
     async def started(self, name: str = "gated", key: str = "k", **options: Any) -> JobRef[Any]:
         ref = await self.client.options(**options).dispatch(name, key)
-        await ref.started(timeout_s=5)
+        await ref.started(timeout_s=30)
         return ref
 
 

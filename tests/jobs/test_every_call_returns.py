@@ -198,7 +198,7 @@ async def test_a_dispatcher_that_crashes_too_often_answers_whoever_waits(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made, "result", lambda _: ref.result(), node, told)
-        await ref.started(timeout_s=5)
+        await ref.started(timeout_s=30)
         monkeypatch.setattr(dispatcher, "Accepted", failing)
         tasks.start_soon(made, "dispatch", lambda n: n.dispatch("quick", "q"), node, told)
         assert isinstance(await fleet.ended(node), KeyError)

@@ -90,7 +90,7 @@ async def test_one_that_was_stopped_is_left_behind_and_its_stop_confirmed(
     await ref.stop(timeout_s=20)
     assert (await fleet.seen(HandlerLeaked)).why == "stop"
     with pytest.raises(JobCancelled):
-        await ref.result(timeout_s=10)
+        await ref.result(timeout_s=30)
     gate.set()
     (worker,) = fleet.workers(node)
     await fleet.until(lambda: worker.takes(0) == worker.capacity)

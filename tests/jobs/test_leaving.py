@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
-LONG_S = 30.0  # far longer than anything here is waited for
-SOON_S = 4.0  # what takes a moment, on a busy machine; far less than LONG_S
+LONG_S = 300.0  # far longer than anything here is waited for
+SOON_S = 30.0  # what takes a moment, on a busy machine; far less than LONG_S
 
 
 def handlers_of(diary: Diary) -> Handlers:

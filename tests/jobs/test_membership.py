@@ -140,12 +140,12 @@ async def test_who_has_joined_anew_hears_at_once_of_what_it_is_given(fleet: Flee
     """Its blocked read knows none of its streams, and what joining writes cannot wake it."""
     node = await fleet.node(handlers, lease_ttl_s=60.0)  # a read blocks for 15 s
     ref = await node.dispatch(echo, "before", 1)
-    assert await ref.result(timeout_s=5) == 1  # it reads
+    assert await ref.result(timeout_s=30) == 1  # it reads
     worker, membership = fleet.workers(node)[0], fleet.wiring(node).membership
     for name in (f"{node.id}.1", f"{worker.id}.1"):
         membership.tell(IdentityGone(0, name))
     await fleet.until(lambda: [w.numbers for w in fleet.entries(node)] == [(2,)])
-    assert await (await node.dispatch(echo, "k", 5)).result(timeout_s=5) == 5
+    assert await (await node.dispatch(echo, "k", 5)).result(timeout_s=30) == 5
     # What it was is still registered, and nobody is left who could reap it.
     fleet.is_audited = False
 
@@ -168,7 +168,7 @@ async def test_who_was_stopped_with_the_lease_before_goes_on_with_the_next(
         await anyio.sleep_forever()
 
     node = await fleet.node(both, lease_ttl_s=60.0)  # no renewal comes by itself meanwhile
-    await (await node.dispatch("stay", "s")).started(timeout_s=5)
+    await (await node.dispatch("stay", "s")).started(timeout_s=30)
     wiring = fleet.wiring(node)
     state = wiring.context.lanes[0]
     wiring._keepalive._step(state, Tick(state.lease.hard_s))
@@ -214,7 +214,7 @@ async def test_a_join_that_was_answered_late_leaves_who_runs_on_the_end_of_its_l
 
     async with fault_proxy(fleet.url) as proxy:
         node = await fleet.node(service, url=proxy.url, lease_ttl_s=1.0, op_timeout_s=2.0)
-        await (await node.dispatch("stay", "s")).started(timeout_s=5)
+        await (await node.dispatch("stay", "s")).started(timeout_s=30)
         context = fleet.wiring(node).context
 
         async def late(_: Membership, state: LaneState) -> None:

@@ -187,10 +187,10 @@ async def test_what_a_server_that_went_back_has_lost_ends_without_traffic(
     """Its handlers would run on beside whoever dispatches the keys again: no stamp is as new."""
     node = await fleet.node(made(diary), lease_ttl_s=TTL_S)
     n = fleet.names
-    await (await node.dispatch("quick", "before")).result(timeout_s=8)
+    await (await node.dispatch("quick", "before")).result(timeout_s=30)
     stamp: Any = fleet.client.hget(n.lane, "stamp")
     for key in ("a", "b"):
-        await (await node.dispatch("serve", key)).started(timeout_s=8)
+        await (await node.dispatch("serve", key)).started(timeout_s=30)
     with fleet.client.pipeline() as pipe:
         pipe.delete(n.jobs, n.payloads, *fleet.client.keys(n.owned("*")))
         pipe.hset(n.lane, "stamp", stamp)

@@ -32,7 +32,7 @@ async def main() -> dict:
         settings = Settings(op_timeout_s=%s, lease_ttl_s=2.0)
         async with Node(pool, url, handlers=handlers, settings=settings, observers=()) as node:
             opened = time.monotonic() - began
-            result = await (await node.dispatch(job, f"k{free}")).result(timeout_s=10)
+            result = await (await node.dispatch(job, f"k{free}")).result(timeout_s=30)
             await anyio.sleep(2.5)  # longer than a lease lasts that nobody renews
             return {"opened": opened, "result": result, "state": node.state}
     except PoolError as error:

@@ -77,7 +77,7 @@ async def test_whatever_a_part_raises_restarts_it_and_the_node_goes_on(
     membership = fleet.wiring(node).membership
     membership.spawn(work)
     await fleet.seen(ActorCrashed, actor="membership")
-    assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
+    assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=30) == 1
     await fleet.until(lambda: membership.state == "running")
     assert diary.entries == ["serving"]
 
@@ -102,7 +102,7 @@ async def test_while_a_part_is_down_the_node_does_not_say_open(
             await a_fleet.seen(ActorCrashed, times)
             await a_fleet.until(lambda: node.state == "open")
         assert states == [("troubled", ("membership",))] * 2
-        assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
+        assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=30) == 1
 
 
 async def crashing() -> None:
@@ -211,7 +211,7 @@ async def test_a_stranger_may_cancel_any_task_of_ours_and_all_goes_on(
     await fleet.until(lambda: wiring._keepalive.state == "running")
     await fleet.until(lambda: node.state == "open")
     assert diary.entries == ["serving"]
-    assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
+    assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=30) == 1
 
 
 async def test_who_starts_a_part_that_never_gets_ready_is_told_so(fleet: Fleet) -> None:
