@@ -231,11 +231,11 @@ async def test_a_follower_waits_behind_the_live_job_of_its_key_and_for_its_delay
     live = await node.dispatch("for-ever", "busy")
     await live.started(timeout_s=30)
     late = Follower("note", "later", "late").options(delay_s=0.2)
+    began_s = anyio.current_time()
     ref = await node.options(then=[Follower("note", "busy", "behind"), late]).dispatch(
         "charge", "k", 1
     )
     await ref.result(timeout_s=30)
-    began_s = anyio.current_time()
     await diary.has("note", "later", "late")
     assert anyio.current_time() - began_s > 0.1
     stages = await ref.stages()

@@ -53,7 +53,7 @@ def announce_fails_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def serves(node: Node) -> bool:
     try:
-        return bool(await (await node.dispatch(echo, "k", 5)).result(timeout_s=1) == 5)
+        return bool(await (await node.dispatch(echo, "k", 5)).result(timeout_s=5) == 5)
     except (PoolError, TimeoutError):
         return False
 
@@ -62,7 +62,7 @@ async def test_a_failure_between_joining_and_announcing_is_made_good(
     fleet: Fleet, announce_fails_once: list[str]
 ) -> None:
     """G-05: else it would have a lease that nobody renews, and would start nothing for ever."""
-    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    node = await fleet.node(handlers, lease_ttl_s=5.0)
     worker = fleet.workers(node)[0]
     announce_fails_once.clear()
     fleet.wiring(node).membership.tell(IdentityGone(0, worker.target(0).name))
@@ -78,7 +78,7 @@ async def test_a_failure_while_joining_anew_is_made_good(
     fleet: Fleet, announce_fails_once: list[str], lanes: int
 ) -> None:
     """After a loss of data the node joins once, however often a step of that is repeated."""
-    node = await fleet.node(handlers, lease_ttl_s=1.0, lanes=lanes)
+    node = await fleet.node(handlers, lease_ttl_s=5.0, lanes=lanes)
     announce_fails_once.clear()
     keys = list(fleet.client.scan_iter(match=f"pool:{{{fleet.pool}*", count=1000))
     fleet.client.delete(*keys)  # at once, as FLUSHALL does

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
+
+SOON_S = 30.0  # what takes a moment, on a busy machine
 
 
 def holding(diary: Diary, release: anyio.Event) -> Handlers:
@@ -469,9 +472,9 @@ async def test_a_drained_node_stays_a_client(fleet: Fleet, diary: Diary) -> None
     await node.drain()
     await diary.counts(2)
     assert node.state == "drained"
-    with anyio.fail_after(1):
+    with anyio.fail_after(SOON_S):
         await node.wait_drained()
-    assert [info.node for info in node.workers] == [other.id]
+    await fleet.until(lambda: [info.node for info in node.workers] == [other.id])
     with pytest.raises(JobExists):
         await node.dispatch("serve", "k")
     await node.notify("k", 1)
@@ -520,7 +523,7 @@ async def test_shutdown_drains_every_node_and_keeps_what_is_open_for_the_next_st
     for key in keys:
         await nodes[0].dispatch("serve", key)
     await diary.counts(6)
-    with anyio.fail_after(5):
+    with anyio.fail_after(SOON_S):
         await nodes[0].shutdown_pool()
         for node in nodes:
             await node.wait_drained()
@@ -601,7 +604,7 @@ def begun(diary: Diary) -> Handlers:
 
     @handlers.service("serve")
     async def serve(job: Job) -> None:
-        diary.note(job.key, anyio.current_time())
+        diary.note(job.key, time.monotonic())
         await anyio.sleep_forever()
 
     return handlers
@@ -698,32 +701,34 @@ async def test_all_suspects_have_begun_in_time_however_many_they_are(
     for key in keys:
         await client.options(allow_unknown=True).dispatch("serve", key)
     suspect(fleet, keys)
-    await fleet.node(begun)
-    await diary.counts(80)
+    with stopwatch() as watch:
+        await fleet.node(begun)
+        await diary.counts(80)
     times = sorted(at_s for _, at_s in diary.entries)
-    assert 0.5 < times[-1] - times[0] < 80 * TRIAL_S * 0.75
+    assert times[-1] - times[0] > 0.5
+    assert watch.took_s(times[0], times[-1]) < 80 * TRIAL_S * 0.75
 
 
 async def test_suspects_that_wait_for_a_slot_go_where_one_is_free(
     fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that stays took the only slot: the others do not wait there for half of a TTL."""
+    ttl_s = 4 * SOON_S
     monkeypatch.setattr(
         Executor, "ahead", lambda self: 2 if self.capacity == 1 else 0
     )  # as lanes do
-    client = await fleet.node()
+    client = await fleet.node(lease_ttl_s=ttl_s)
     keys = [f"k{n}" for n in range(3)]
     for key in keys:
         await client.options(allow_unknown=True).dispatch("serve", key)
     suspect(fleet, keys)
-    full = await fleet.node(begun, capacity=1)
+    full = await fleet.node(begun, capacity=1, lease_ttl_s=ttl_s)
     await diary.counts(1)
     (worker,) = fleet.workers(full)
-    assert len(worker.runs) == 3
-    with stopwatch() as watch:
-        await fleet.node(begun)
+    await fleet.until(lambda: len(worker.runs) == 3)
+    with anyio.fail_after(SOON_S):
+        await fleet.node(begun, lease_ttl_s=ttl_s)
         await diary.counts(3)
-        assert watch.took_s() < 1.0
 
 
 async def test_a_slot_that_was_to_be_prepared_for_a_job_that_is_lost_is_free_at_once(
@@ -745,7 +750,7 @@ async def test_a_slot_that_was_to_be_prepared_for_a_job_that_is_lost_is_free_at_
 
     monkeypatch.setattr(Executor, "_fetch", fetch)
     await node.dispatch("size", "large", b"p" * 200_000)
-    with anyio.fail_after(5):
+    with anyio.fail_after(SOON_S):
         await asked.wait()
     monkeypatch.undo()
     assert worker._executor.left() == 0
@@ -851,7 +856,7 @@ async def test_who_is_ended_for_its_leases_sake_may_be_ended_for_good_as_well(
         try:
             await anyio.sleep_forever()
         finally:
-            with anyio.move_on_after(5, shield=True):
+            with anyio.move_on_after(SOON_S, shield=True):
                 await may_end.wait()
 
     node = await fleet.node(mine)
