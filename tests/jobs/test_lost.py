@@ -26,7 +26,7 @@ HOUR_S = 3600.0
 async def asked(call: Callable[[], Awaitable[object]]) -> str:
     """Return the name of the error that this call raises."""
     try:
-        with anyio.fail_after(8):
+        with anyio.fail_after(30):
             await call()
     except (JobLost, OutcomeExpired, NoSuchJob) as error:
         return type(error).__name__
