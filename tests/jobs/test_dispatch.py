@@ -224,11 +224,11 @@ async def test_a_delayed_job_starts_when_its_time_has_come_and_not_before(
 
     node = await fleet.node(mine)
     with stopwatch() as watch:
-        ref = await node.options(delay_s=0.3).dispatch(now, "k")
+        ref = await node.options(delay_s=2.0).dispatch(now, "k")
         assert (await ref.status()).state == "waiting"
         await ref.result(timeout_s=30)
-        assert diary.entries[0] - watch.began_s >= 0.29
-        assert watch.took_s() < 1.0
+        assert diary.entries[0] - watch.began_s >= 1.99
+        assert watch.took_s() < 3.0
 
 
 async def test_a_delayed_job_needs_nobody_who_dispatched_it(fleet: Fleet) -> None:
@@ -498,7 +498,7 @@ async def test_a_batch_that_could_not_even_be_sent_is_sent_again(
 
     node = await fleet.node(handlers)
     monkeypatch.setattr(Pipeline, "send", send)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         ref = await node.dispatch(echo, "k", 7)
         assert await ref.result() == 7
     assert refused

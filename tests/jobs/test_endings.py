@@ -10,6 +10,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import attrs
 import anyio.lowlevel
 import anyio.to_thread
 import pytest

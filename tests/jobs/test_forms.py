@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
-PATIENCE_S = 20
+PATIENCE_S = 50
 
 
 async def client(job: Job) -> AsyncIterator[str]:

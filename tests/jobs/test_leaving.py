@@ -234,7 +234,7 @@ async def test_a_join_that_does_not_end_keeps_no_other_from_being_called_off(
         await diary.has("joins")
         tasks.start_soon(add)
         await diary.has("joins", times=2)
-        with anyio.fail_after(SETTINGS.op_timeout_s):
+        with anyio.fail_after(SOON_S):
             await fleet.leave(node)
             await diary.has("called off", times=2)
 

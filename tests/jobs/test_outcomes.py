@@ -383,7 +383,7 @@ async def test_a_plain_function_over_its_limit_has_its_result_refused(
     @handlers.job("slow", timeout_s=0.1, attempts_max=1)
     def slow(job: Job) -> str:
         anyio.from_thread.run_sync(diary.note, "started")
-        release.wait(5)
+        release.wait(60)
         return "too late"
 
     @handlers.job("next")
@@ -425,6 +425,7 @@ async def test_a_handler_that_swallows_cancellation_keeps_its_slot_and_loses_its
     node = await fleet.node(handlers, capacity=1)
     ref = await node.dispatch(deaf, "k")
     other = await node.dispatch(following, "other")
+    await diary.has("started")
     with pytest.raises(TimeoutError):
         await ref.result(timeout_s=0.3)
     assert diary.entries == ["started"]

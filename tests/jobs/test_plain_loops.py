@@ -78,7 +78,7 @@ def test_a_whole_program_runs_without_anyio_run(loop: str, pool_url: str, pool_n
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=180,
         check=False,
     )
     assert ran.stdout == "done\n", ran.stderr

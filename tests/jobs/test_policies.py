@@ -108,8 +108,8 @@ async def test_a_waiter_that_came_while_it_was_queued_is_told(fleet: Fleet) -> N
     node, client = await fleet.node(handlers), await fleet.node()
     first, second = await line(client, "a", "b")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(second.started, 10)
-        tasks.start_soon(second.result, 10)
+        tasks.start_soon(second.started, 30)
+        tasks.start_soon(second.result, 30)
         await first.started(timeout_s=30)
         await anyio.wait_all_tasks_blocked()
         let(first, second)

@@ -165,7 +165,7 @@ async def test_of_late_times_only_the_newest_is_fired_where_the_others_would_be_
 async def test_what_waits_for_no_time_begins_before_anybody_has_vouched_for_pool_time(
     fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
 ) -> None:
-    """G-01: all were away.  Who comes first vouches for it after a third of a TTL; nothing waits."""
+    """G-01: all were away.  Who comes first vouches for it a third of a TTL later."""
     node = await fleet.node(handlers, lanes=lanes, lease_ttl_s=600.0)
     late = Every(1000, misfire="once", window_s=5000)
     await node.schedule("late", late, "note", "key")
