@@ -10,9 +10,9 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import attrs
 import anyio.lowlevel
 import anyio.to_thread
+import attrs
 import pytest
 
 from pool import Cancel, Handlers, Job, Node, Park, Retry
