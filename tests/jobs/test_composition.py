@@ -224,6 +224,7 @@ async def test_hooks_hear_of_a_job_that_is_lost_and_of_who_recovers_it(
         )
         await proxy.heal()
         await diary.until(lambda entries: any(entry[0] == "lost" for entry in entries))
+        await diary.counts(4)
         told = [entry[:2] for entry in diary.entries]
         assert told[0] == ("started", first.id)
         assert sorted(told[1:]) == sorted(
@@ -269,6 +270,7 @@ async def test_each_job_has_a_line_where_that_is_asked_for(
         await ref.result(timeout_s=30)
         with pytest.raises(JobParked):
             await (await node.dispatch(bad, "k")).result(timeout_s=30)
+        await fleet.until(lambda: [line["event"] for line in lines].count("job.ended") >= 2)
     told = [line for line in lines if line["event"] == "job.ended"]
     assert [(line["handler"], line["outcome"]) for line in told] == [
         ("ok", "done"),

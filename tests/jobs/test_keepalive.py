@@ -719,7 +719,8 @@ async def test_while_its_loop_hangs_a_worker_takes_nothing(fleet: Fleet) -> None
 
     def look() -> None:
         while not is_over.wait(0.05):
-            told = Opening.parse(fleet.client.hget(fleet.names.open, worker.id) or b"")
+            text: Any = fleet.client.hget(fleet.names.open, worker.id)
+            told = Opening.parse(text or b"")
             seen.append(told is not None and told.takes)
             if seen[-1] is None:
                 is_over.set()

@@ -130,8 +130,11 @@ async def test_one_that_asks_for_a_step_too_late_ends_and_its_slot_is_free(
 async def test_one_that_ends_within_its_stop_budget_is_no_leak(
     fleet: Fleet, diary: Diary, gate: threading.Event
 ) -> None:
-    node = await fleet.node(made(diary, gate, timeout_s=0.05), lease_ttl_s=3.0)
-    threading.Timer(0.1, gate.set).start()
+    node = await fleet.node(made(diary, gate, timeout_s=0.05), lease_ttl_s=60.0)
     ref = await node.dispatch("held", "k")
+    await fleet.until(lambda: diary.entries == [node.id])
+    (worker,) = fleet.workers(node)
+    await fleet.until(lambda: any(run.why for run in worker.runs.values()))
+    gate.set()
     assert await ref.result(timeout_s=20) == f"{node.id} at attempt 2"
     assert fleet.all_seen(HandlerLeaked) == []
