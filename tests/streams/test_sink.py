@@ -781,10 +781,11 @@ async def test_a_lone_consumer_that_is_started_again_and_again_gets_what_is_pend
     async with bench.stream() as stream:
         await bench.add(stream, 0)
         got: list[StreamEvent] = []
+        quick = attrs.evolve(bench.settings, lease_ttl_s=1.0)
         for _ in range(60):
             life = Life(10**6)
             async with (
-                bench.stream(_io=MortalIO(life)) as mortal,
+                bench.stream(_io=MortalIO(life), settings=quick) as mortal,
                 mortal.sink("billing") as sink,
             ):
                 with anyio.move_on_after(0.15):
@@ -795,8 +796,10 @@ async def test_a_lone_consumer_that_is_started_again_and_again_gets_what_is_pend
                 sink._loop.close()
             if len(got) > 1:
                 break
-        # Whether it was noted that the first life had it in hand, before it ended?
-        assert [event.deliveries for event in got] in ([1, 1], [1, 2])
+        # A life may end when it is noted that it has it in hand, or before, or before it has.
+        assert len({event.id for event in got}) == 1
+        assert len(got) == 2
+        assert 1 <= got[0].deliveries <= got[1].deliveries
 
 
 async def test_one_that_was_cleaned_while_it_lived_joins_again(bench: Bench) -> None:
