@@ -22,7 +22,7 @@ from pool.testing.audit import audit
 from tests.servers import connect
 from tests.stopwatch import Stopwatch, stopwatch
 
-PATIENCE_S = 30.0  # for what is bound to happen; nothing here takes that long
+PATIENCE_S = 50.0  # for what is bound to happen; less than what tests put off by 60 s
 LOOK_AGAIN_S = 0.01
 LANES = 4
 SETTINGS = Settings(lease_ttl_s=3.0, op_timeout_s=5.0, grace_s=2.0, settle_delay_s=0.05)
@@ -75,6 +75,7 @@ class Fleet:
     events: Diary = attrs.field(factory=Diary)
     is_audited: bool = True
     _members: list[_Member] = attrs.field(factory=list)
+    _gone: set[str] = attrs.field(factory=set)  # nodes that have left in peace
     _tasks: TaskGroup | None = None
 
     # --- nodes ---
@@ -103,6 +104,7 @@ class Fleet:
         self._members.remove(member)
         if member.error is not None:
             raise member.error
+        self._gone.add(node.id)
 
     async def ended(self, node: Node) -> BaseException | None:
         """Wait until a node has ended by itself; return why."""
@@ -184,8 +186,13 @@ class Fleet:
         return node._wiring.context.roster.workers
 
     async def knows(self, node: Node, workers: int) -> None:
-        """Wait until a node's copy of the map has so many workers."""
-        await self.until(lambda: len(node.workers) == workers)
+        """Wait until a node's copy of the map has so many workers, and none that has left."""
+
+        def has_heard() -> bool:
+            found = node.workers
+            return len(found) == workers and self._gone.isdisjoint(info.node for info in found)
+
+        await self.until(has_heard)
 
     @property
     def names(self) -> Names:

@@ -30,7 +30,7 @@ from tests.nodes import Fleet
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 50.0
 GONE = (StoreLost, JobLost)  # what a job that was waited for is, then
 Call: TypeAlias = Callable[[], Awaitable[Any]]
 
@@ -92,7 +92,7 @@ class World:
 
     async def started(self, name: str = "gated", key: str = "k", **options: Any) -> JobRef[Any]:
         ref = await self.client.options(**options).dispatch(name, key)
-        await ref.started(timeout_s=5)
+        await ref.started(timeout_s=30)
         return ref
 
 
@@ -187,7 +187,7 @@ async def a_line_behind_a_key(world: World) -> None:
 
 
 async def a_job_that_must_begin_in_time(world: World) -> None:
-    options = world.client.options(expires_s=2.0, allow_unknown=True)
+    options = world.client.options(expires_s=10.0, allow_unknown=True)
     ref = await options.dispatch("nobody", "k")
     async with world.telling(ref.result, *GONE):
         await world.lose()

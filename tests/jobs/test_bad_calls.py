@@ -38,7 +38,7 @@ async def test_a_handler_that_waits_for_its_own_job_is_told_so(fleet: Fleet) -> 
     nodes.append(await fleet.node(mine))
     ref = await nodes[0].dispatch(own, "k", "k")
     with pytest.raises(JobParked) as parked:
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
     assert DeadlockRisk.code in parked.value.last_error
     assert (await ref.status()).state == "parked"
 
@@ -58,7 +58,7 @@ async def test_a_job_for_a_handler_that_is_not_there_waits_visibly(fleet: Fleet)
     ref = await node.options(allow_unknown=True).dispatch("late", "k")
     assert (await ref.status()).state == "unassigned"
     await fleet.node(late)
-    assert await ref.result(timeout_s=5) == 1
+    assert await ref.result(timeout_s=30) == 1
 
 
 async def test_a_server_that_is_still_loading_is_not_ready_yet(a_fleet: Fleet) -> None:

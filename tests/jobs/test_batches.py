@@ -223,7 +223,7 @@ async def test_an_outage_is_waited_out(
         await batch.add("stand", ["k"])
     await diary.has("stands", "k")
     async with fault_proxy(fleet.url) as proxy, anyio.create_task_group() as tasks:
-        client = await fleet.node(url=proxy.url, op_timeout_s=0.5)
+        client = await fleet.node(url=proxy.url, op_timeout_s=1.5)
         ref = client.batches.get("b")
         tasks.start_soon(wait_in_both_ways, ref, diary)
         await waiting(fleet, client)
@@ -288,7 +288,7 @@ async def test_one_that_its_maker_has_left_settles_with_true_counts(
 ) -> None:
     """Two were noted, and never dispatched: they are missing, and never run."""
     node = await fleet.node(handlers, lanes=lanes)
-    batch = node.batch("b", open_s=1.0)
+    batch = node.batch("b", open_s=3.0)
     await batch.__aenter__()
     await batch.add("report", [Call(f"k{n}", 0) for n in range(5)])
     await batch._note(["never1", "never2"])
@@ -458,7 +458,7 @@ async def test_one_within_another_that_was_forgotten_counts_in_the_next_of_that_
     """A nested program runs again after `keep_s` of the outer one."""
     node = await fleet.node(handlers, lanes=lanes)
     for turn in range(2):
-        outer = node.batch("outer", keep_s=1.0)
+        outer = node.batch("outer", keep_s=2.0)
         async with outer, node.batch("kid", within=outer) as kid:
             await kid.add("report", [Call("k", 0)])
         assert counts(await outer.ref.result(PATIENCE_S)) == (1, 0, 0, 1, 0, 0, 0), turn

@@ -185,7 +185,7 @@ async def test_one_that_asks_whether_its_handler_was_told_to_end_hears_it(fleet:
     await began.wait()
     await ref.stop(timeout_s=20)
     with pytest.raises(JobCancelled):
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
     assert fleet.all_seen(HandlerLeaked) == []
 
 
@@ -277,7 +277,7 @@ async def test_a_run_that_is_over_calls_nothing(
         kept.append(job)
 
     node = await fleet.node(handlers)
-    await (await node.dispatch(keeps, "k")).result(timeout_s=10)
+    await (await node.dispatch(keeps, "k")).result(timeout_s=30)
     with pytest.raises(NotOwner):
         await kept[0].run_blocking(work.pid)
     with pytest.raises(NotOwner):

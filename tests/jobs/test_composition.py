@@ -65,9 +65,9 @@ async def test_included_handlers_run_under_their_prefix_with_all_that_is_around_
 
     node = await fleet.node(outer)
     assert sorted(outer) == ["in.early", "in.late"]
-    assert await (await node.dispatch(early, "k")).result(timeout_s=10) == "a(b(c(in.early)))"
+    assert await (await node.dispatch(early, "k")).result(timeout_s=30) == "a(b(c(in.early)))"
     assert diary.entries == ["a>", "b>", "c>", "handler", "<c", "<b", "<a"]
-    assert await (await node.dispatch("in.late", "k")).result(timeout_s=10) == "a(b(c(in.late)))"
+    assert await (await node.dispatch("in.late", "k")).result(timeout_s=30) == "a(b(c(in.late)))"
     with pytest.raises(ConfigError, match="included already"):
         Handlers().include(inner)
     other = Handlers()
@@ -96,10 +96,10 @@ async def test_middleware_around_a_run_may_answer_and_raise(fleet: Fleet, diary:
         raise ValueError("of the handler")
 
     node = await fleet.node(handlers)
-    assert await (await node.dispatch(fails, "cached")).result(timeout_s=10) == "from the cache"
+    assert await (await node.dispatch(fails, "cached")).result(timeout_s=30) == "from the cache"
     for key, said in [("refused", "not you"), ("other", "of the handler")]:
         with pytest.raises(JobParked) as parked:
-            await (await node.dispatch(fails, key)).result(timeout_s=10)
+            await (await node.dispatch(fails, key)).result(timeout_s=30)
         assert said in parked.value.last_error
     assert diary.entries == [("saw", "of the handler")]
     with pytest.raises(ConfigError, match="async def"):
@@ -129,18 +129,18 @@ async def test_middleware_around_a_dispatch_sees_changes_and_refuses(fleet: Flee
 
     node, client = await fleet.node(handlers), await fleet.node()
     ref = await client.options(delay_s=0.01).dispatch(tells, "k", 1)
-    assert await ref.result(timeout_s=10) == [1, "t"]
+    assert await ref.result(timeout_s=30) == [1, "t"]
     assert seen == [("tells", "k", (1,), {"delay_s": 0.01})]
     with pytest.raises(InvalidKey):
         await node.dispatch("tells", "refused", 1)
 
     told = await node.dispatch_many(tells, [Call("a", 2), Call("refused", 3), Call("b", 4)])
     assert isinstance(told[1], InvalidKey)
-    results = [await each.result(timeout_s=10) for each in told if isinstance(each, JobRef)]
+    results = [await each.result(timeout_s=30) for each in told if isinstance(each, JobRef)]
     assert results == [[2, "t"], [4, "t"]]
 
     told = await node.dispatch_many(tells, [Call("c", 5), Call("failed", 6), Call("d", 7)])
-    results = [await each.result(timeout_s=10) for each in told if isinstance(each, JobRef)]
+    results = [await each.result(timeout_s=30) for each in told if isinstance(each, JobRef)]
     assert results == [[5, "t"], [7, "t"]]
     assert isinstance(told[1], MiddlewareFailed)
     assert (told[1].key, told[1].problem) == ("failed", "PermissionError: no quota")
@@ -174,7 +174,7 @@ async def test_hooks_hear_and_harm_nothing(
 
     first = await fleet.node(handlers)
     with pytest.raises(JobParked):
-        await (await first.dispatch(twice, "k")).result(timeout_s=10)
+        await (await first.dispatch(twice, "k")).result(timeout_s=30)
     await diary.counts(4)
     assert sorted(diary.entries) == [
         ("parked", "k", 2),
@@ -192,7 +192,7 @@ async def test_hooks_hear_and_harm_nothing(
     await fleet.node(handlers)
     await first.drain(grace_s=0.0)
     await diary.has("moved", "l", 1)
-    await ref.result(timeout_s=10)
+    await ref.result(timeout_s=30)
     with pytest.raises(InvalidOption):
         handlers.on("ended")  # type: ignore[arg-type]
     assert around.HOOKS_MAX == 1000
@@ -215,7 +215,7 @@ async def test_hooks_hear_of_a_job_that_is_lost_and_of_who_recovers_it(
     async with fault_proxy(fleet.url) as proxy:
         first = await fleet.node(handlers, url=proxy.url, lease_ttl_s=TTL_S)
         ref = await first.dispatch(serve, "k")
-        await ref.started(timeout_s=10)
+        await ref.started(timeout_s=30)
         await diary.counts(1)
         proxy.go_silent()
         second = await fleet.node(handlers, lease_ttl_s=TTL_S)
@@ -224,12 +224,13 @@ async def test_hooks_hear_of_a_job_that_is_lost_and_of_who_recovers_it(
         )
         await proxy.heal()
         await diary.until(lambda entries: any(entry[0] == "lost" for entry in entries))
+        await diary.counts(4)
         told = [entry[:2] for entry in diary.entries]
         assert told[0] == ("started", first.id)
         assert sorted(told[1:]) == sorted(
             [("lost", first.id), ("recovered", second.id), ("started", second.id)]
         )
-        await second.stop("k", timeout_s=10)
+        await second.stop("k", timeout_s=30)
         await fleet.leave(first)
 
 
@@ -266,9 +267,10 @@ async def test_each_job_has_a_line_where_that_is_asked_for(
     node = await fleet.node(handlers)
     with capture_logs() as lines:
         ref = await node.dispatch(ok, "k")
-        await ref.result(timeout_s=10)
+        await ref.result(timeout_s=30)
         with pytest.raises(JobParked):
-            await (await node.dispatch(bad, "k")).result(timeout_s=10)
+            await (await node.dispatch(bad, "k")).result(timeout_s=30)
+        await fleet.until(lambda: [line["event"] for line in lines].count("job.ended") >= 2)
     told = [line for line in lines if line["event"] == "job.ended"]
     assert [(line["handler"], line["outcome"]) for line in told] == [
         ("ok", "done"),

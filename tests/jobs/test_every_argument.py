@@ -1016,7 +1016,7 @@ async def test_what_an_argument_cannot_be_is_refused_unsent(
                             found.append(f"{name}({each.name}={odd}): {problem} {len(sent)} sent")
                         sent.clear()
         assert not found, "\n".join(["", *found[:60]])
-        assert await (await o.node.dispatch(echo, "b", 1)).result(timeout_s=5) == 1
+        assert await (await o.node.dispatch(echo, "b", 1)).result(timeout_s=30) == 1
         await o.flags.set_and_wait("k", "w")
         assert await o.stream.add("e", "p")
         assert o.node.state == "open"
@@ -1099,14 +1099,14 @@ async def test_every_call_on_another_loop_is_refused_and_does_nothing(
         assert {name: said[name] for name in refused} == refused
         assert await o.stream.fetch_length() == 0
         assert (o.node.state, o.flags["k"], o.watch.is_closed) == ("open", "v", False)
-        assert await o.ref.result(timeout_s=5) == "x"
+        assert await o.ref.result(timeout_s=30) == "x"
     assert not fleet.all_seen(ActorCrashed)
 
 
 @pytest.mark.anyio
 async def test_every_call_after_the_end_is_refused(fleet: Fleet) -> None:
     async with things(fleet) as o:
-        await o.ref.result(timeout_s=5)
+        await o.ref.result(timeout_s=30)
     await fleet.leave(o.node)
     said = kinds(asked(o))
     refused = dict.fromkeys(said.keys() - ANYWHERE - TWICE, "NotRunning")
@@ -1136,4 +1136,4 @@ async def test_every_call_in_a_forked_child_is_refused(fleet: Fleet) -> None:
         said = dict(line.split(" ", 1) for line in text.splitlines())
         refused = dict.fromkeys(calls_of_a_loop().keys() - ANYWHERE, "forked")
         assert {name: said[name] for name in refused} == refused
-        assert await o.ref.result(timeout_s=5) == "x"
+        assert await o.ref.result(timeout_s=30) == "x"

@@ -126,7 +126,7 @@ async def test_whatever_is_under_way_when_a_node_ends_is_answered(
         else:
             fleet.wiring(node).membership.spawn(crashing)
             await fleet.ended(node)
-        with anyio.move_on_after(OP_S + 1.0) as late:
+        with anyio.move_on_after(OP_S + 20.0) as late:
             await fleet.until(lambda: len(told) == len(names))
         missing = set(names) - set(told)
         tasks.cancel_scope.cancel()
@@ -158,7 +158,7 @@ async def test_what_is_asked_while_the_node_leaves_a_silent_server_is_answered(
                 tasks.start_soon(made, "result", lambda _: ref.result(), node, told)
 
             tasks.start_soon(late)
-        with anyio.move_on_after(1.0):
+        with anyio.move_on_after(20.0):
             while len(told) < 21:  # noqa: ASYNC110 - each call tells when it returns
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
@@ -179,7 +179,7 @@ async def test_a_dispatcher_that_crashes_in_flight_sends_again_what_it_had(
         return Accepted(*args)
 
     monkeypatch.setattr(dispatcher, "Accepted", failing)  # every admission's answer
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         refs = await node.dispatch_many("quick", [f"k{i}" for i in range(100)])
     assert not any(isinstance(ref, PoolError) for ref in refs)
     assert len(fleet.all_seen(ActorCrashed, actor="dispatcher")) == 2
@@ -198,11 +198,11 @@ async def test_a_dispatcher_that_crashes_too_often_answers_whoever_waits(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made, "result", lambda _: ref.result(), node, told)
-        await ref.started(timeout_s=5)
+        await ref.started(timeout_s=30)
         monkeypatch.setattr(dispatcher, "Accepted", failing)
         tasks.start_soon(made, "dispatch", lambda n: n.dispatch("quick", "q"), node, told)
         assert isinstance(await fleet.ended(node), KeyError)
-        with anyio.fail_after(OP_S + 1.0):
+        with anyio.fail_after(OP_S + 20.0):
             await fleet.until(lambda: len(told) == 2)
     assert isinstance(told["result"], NotRunning)
     assert isinstance(told["dispatch"], StoreUnavailable)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
-PATIENCE_S = 20
+PATIENCE_S = 50
 
 
 async def client(job: Job) -> AsyncIterator[str]:
@@ -495,7 +495,7 @@ async def test_a_generator_that_fails_is_a_failed_attempt(fleet: Fleet, is_async
 async def test_a_generator_that_yields_what_counts_as_progress_has_time_anew(fleet: Fleet) -> None:
     handlers = Handlers()
 
-    @handlers.job("rows", progress_timeout_s=1.5, attempts_max=1)
+    @handlers.job("rows", progress_timeout_s=2.0, attempts_max=1)
     async def rows(job: Job) -> AsyncIterator[int | Result[str]]:
         for n in range(5):
             yield n

@@ -70,13 +70,13 @@ async def test_handlers_log_in_the_context_of_whoever_opened_the_node(
         with bound(request="opener"):
             node = await a_fleet.node(mine)
         with bound(request="dispatcher"):
-            await (await node.dispatch(context, "a")).result(timeout_s=5)
-            await (await node.dispatch(thread, "b")).result(timeout_s=5)
+            await (await node.dispatch(context, "a")).result(timeout_s=30)
+            await (await node.dispatch(thread, "b")).result(timeout_s=30)
         [worker] = a_fleet.workers(node)
         await node._remove_worker(worker.id, None)
         with bound(request="adder"):
             await node.add_worker(mine)
-        await (await node.dispatch(context, "c")).result(timeout_s=5)
+        await (await node.dispatch(context, "c")).result(timeout_s=30)
     assert diary.entries == [("async", "opener"), ("sync", "opener"), ("async", "opener")]
 
 
@@ -93,14 +93,14 @@ async def test_a_handler_cannot_change_the_context_of_the_next_one(
 
     node = await fleet.node(mine, capacity=1)
     for key in ("a", "b", "c"):
-        await (await node.dispatch(bind, key)).result(timeout_s=5)
+        await (await node.dispatch(bind, key)).result(timeout_s=30)
     assert diary.entries == ["nobody", "nobody", "nobody"]
 
 
 async def test_the_openers_own_context_is_left_as_it_was(fleet: Fleet) -> None:
     with bound(request="mine"):
         node = await fleet.node(handlers)
-        await (await node.dispatch(echo, "k")).result(timeout_s=5)
+        await (await node.dispatch(echo, "k")).result(timeout_s=30)
         assert structlog.contextvars.get_contextvars() == {"request": "mine"}
 
 
@@ -156,11 +156,11 @@ async def test_a_pool_at_rest_keeps_only_what_it_must_remember(
         refs = await nodes[0].dispatch_many("echo", [f"k{n}" for n in range(50)])
         for ref in refs:
             assert not isinstance(ref, PoolError)
-            await ref.result(timeout_s=5)
+            await ref.result(timeout_s=30)
         service = await nodes[0].dispatch(serve, "s")
         await diary.counts(1)
         await nodes[1].notify("s", "x" * 5000)
-        await service.stop(timeout_s=5)
+        await service.stop(timeout_s=30)
     kinds = {key.partition(":")[0] for key in a_fleet.key_names()}
     remembered = {"config", "lane", "handlers", "result", "kept", "cleanup", "keepalive", "journal"}
     of_the_map = {"map-data", "map-log", "map-meta", "maps"}  # the last, once it was probed
@@ -194,8 +194,8 @@ async def test_nodes_may_be_nested_in_one_task(fleet: Fleet, url_of: Callable[[s
         Node(fleet.pool, fleet.url, settings=settings, observers=()) as inner,
         Node(second, url_of(second), handlers=handlers, settings=settings, observers=()) as o,
     ):
-        assert await (await inner.dispatch(echo, "k", 1)).result(timeout_s=5) == 1
-        assert await (await o.dispatch(echo, "k", 2)).result(timeout_s=5) == 2
+        assert await (await inner.dispatch(echo, "k", 1)).result(timeout_s=30) == 1
+        assert await (await o.dispatch(echo, "k", 2)).result(timeout_s=30) == 2
         assert len(outer.workers) == len(o.workers) == 1
         assert outer.id != o.id
 
@@ -251,7 +251,7 @@ async def test_an_observer_that_raises_is_logged_and_ends_nothing(fleet: Fleet) 
 
     with capture_logs() as logs:
         node = await fleet.node(handlers, observers=(bad, fleet.events.note))
-        assert await (await node.dispatch(echo, "k", 1)).result(timeout_s=5) == 1
+        assert await (await node.dispatch(echo, "k", 1)).result(timeout_s=30) == 1
     assert {"of": "node.joined", "event": "observer.failed"}.items() <= logs[0].items()
     assert fleet.all_seen(NodeJoined) != []
 
@@ -303,7 +303,7 @@ async def test_an_actor_that_crashes_is_restarted_and_the_node_goes_on(
     crashed = await fleet.seen(ActorCrashed)
     assert (crashed.actor, crashed.error, crashed.restarts) == (actor.name, "Bug: of ours", 1)
     ref = await node.options(delay_s=0.1).dispatch(echo, "k", 1)
-    assert await ref.result(timeout_s=8) == 1
+    assert await ref.result(timeout_s=30) == 1
     assert node.state == "open"
 
 
@@ -326,7 +326,7 @@ async def test_a_worker_that_crashes_starts_what_it_ran_again_under_the_same_epo
     worker.tell(Foreign())  # type: ignore[arg-type]
     await diary.counts(2)
     assert diary.entries[0] == diary.entries[1]
-    assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
+    assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=30) == 1
 
 
 async def test_an_actor_that_crashes_while_its_node_opens_is_the_plain_cause(
@@ -387,7 +387,7 @@ async def test_an_observer_may_raise_whatever_there_is(fleet: Fleet) -> None:
 
     with capture_logs() as logs:
         node = await fleet.node(handlers, observers=(exits, fleet.events.note))
-        assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
+        assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=30) == 1
     assert {"of": "node.joined", "event": "observer.failed"}.items() <= logs[0].items()
 
 
@@ -409,7 +409,7 @@ async def test_a_full_pipe_behind_the_log_holds_up_no_node(fleet: Fleet) -> None
         try:
             node = await fleet.node(handlers, observers=(log_observer, fleet.events.note))
             for i in range(20):
-                assert await (await node.dispatch("echo", f"e{i}", 1)).result(timeout_s=5) == 1
+                assert await (await node.dispatch("echo", f"e{i}", 1)).result(timeout_s=30) == 1
                 fleet.wiring(node).context.emit(
                     StoreTroubled(during="test", lane=0, problem="x" * 5000)
                 )

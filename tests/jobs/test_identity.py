@@ -68,9 +68,9 @@ async def test_a_repeat_answers_the_same_job_while_it_lives_and_after_its_end(
     await fleet.until(lambda: charges.done)
     assert (await _charged(other)).job_id == first.job_id
     charges.gate.set()
-    assert await first.result(timeout_s=5) == "charged 5"
+    assert await first.result(timeout_s=30) == "charged 5"
     again = await _charged(other)
-    assert await again.result(timeout_s=5) == "charged 5"
+    assert await again.result(timeout_s=30) == "charged 5"
     assert (again.job_id, charges.done) == (first.job_id, [5])
 
 
@@ -86,7 +86,7 @@ async def test_two_at_once_are_one_job(fleet: Fleet, charges: Charges) -> None:
             tasks.start_soon(dispatch, by)
     assert {ref.job_id for ref in refs} == {"o-17"}
     charges.gate.set()
-    assert [await ref.result(timeout_s=5) for ref in refs] == ["charged 5"] * 4
+    assert [await ref.result(timeout_s=30) for ref in refs] == ["charged 5"] * 4
     assert charges.done == [5]
 
 
@@ -107,7 +107,7 @@ async def test_another_handler_or_other_arguments_are_a_conflict_that_names_both
             await named.dispatch("refund", "customer", 5)
         assert (conflict.value.handler, conflict.value.known_handler) == ("refund", "charge")
         assert conflict.value.differs == "handler"
-        await first.result(timeout_s=5)
+        await first.result(timeout_s=30)
     assert charges.done == [5]
 
 
@@ -117,12 +117,12 @@ async def test_an_id_is_its_keys_own(fleet: Fleet, charges: Charges) -> None:
     named = node.options(job_id="o-17")
     one = await named.dispatch("charge", "a", 1)
     two = await named.dispatch("refund", "b", 2)
-    assert await two.result(timeout_s=5) == "refunded 2"
+    assert await two.result(timeout_s=30) == "refunded 2"
     with pytest.raises(TimeoutError) as late:
         await one.result(timeout_s=0.2)
     assert "o-17 of 'a'" in str(late.value)
     charges.gate.set()
-    assert await one.result(timeout_s=5) == "charged 1"
+    assert await one.result(timeout_s=30) == "charged 1"
 
 
 async def test_a_key_with_another_live_job_refuses_a_named_one_too(
@@ -134,8 +134,8 @@ async def test_a_key_with_another_live_job_refuses_a_named_one_too(
         await _charged(node, job_id="o-18")
     assert exists.value.job_id == first.job_id
     charges.gate.set()
-    await first.result(timeout_s=5)
-    assert await (await _charged(node, job_id="o-18")).result(timeout_s=5) == "charged 5"
+    await first.result(timeout_s=30)
+    assert await (await _charged(node, job_id="o-18")).result(timeout_s=30) == "charged 5"
 
 
 async def test_a_parked_job_answers_until_its_letter_goes_and_then_as_what_it_became(
@@ -147,12 +147,12 @@ async def test_a_parked_job_answers_until_its_letter_goes_and_then_as_what_it_be
     charges.gate.set()
     first = await _charged(node)
     with pytest.raises(JobParked) as parked:
-        await first.result(timeout_s=5)
+        await first.result(timeout_s=30)
     assert "no money" in parked.value.__notes__[0]
     fleet.client.delete(fleet.names.result(first.key, first.job_id))  # as if its time were up
     again = await _charged(node)
     with pytest.raises(JobParked):
-        await again.result(timeout_s=5)
+        await again.result(timeout_s=30)
     with pytest.raises(IdempotencyConflict):
         await _charged(node, 6, idempotency_key="order 17")
     charges.fails = False
@@ -161,9 +161,9 @@ async def test_a_parked_job_answers_until_its_letter_goes_and_then_as_what_it_be
     assert (await node.parked.replay(first.key, first.job_id)).job_id == anew.job_id
     answer = await _charged(node)
     assert answer.job_id == anew.job_id
-    assert await answer.result(timeout_s=5) == "charged 5"
+    assert await answer.result(timeout_s=30) == "charged 5"
     with pytest.raises(JobParked) as replayed:
-        await first.result(timeout_s=5)
+        await first.result(timeout_s=30)
     assert replayed.value.replayed_as == anew.job_id
     assert (await anew.status()).replay_of == first.job_id
     assert (await _charged(node)).job_id == anew.job_id
@@ -177,7 +177,7 @@ async def test_many_at_once_have_ids_of_their_own(fleet: Fleet, charges: Charges
     refs: list[Any] = await node.dispatch_many("refund", [*calls, *calls])
     assert [ref.job_id for ref in refs[:4]] == [ref.job_id for ref in refs[4:]]
     assert len({(ref.key, ref.job_id) for ref in refs}) == 4
-    assert [await ref.result(timeout_s=5) for ref in refs[:4]] == [
+    assert [await ref.result(timeout_s=30) for ref in refs[:4]] == [
         f"refunded {i}" for i in range(4)
     ]
 
@@ -187,15 +187,15 @@ async def test_the_window_ends(fleet: Fleet, charges: Charges) -> None:
     node = await fleet.node(charges.handlers(), op_timeout_s=1.0, retry_window_s=3.0)
     charges.gate.set()
     first = await _charged(node, job_id="o", window_s=7200.0, retention_s=0.0)
-    await first.result(timeout_s=5)
+    await first.result(timeout_s=30)
     now_s = fleet.client.time()[0]
     kept: Any = fleet.client.zrange(fleet.names.kept, 0, -1, withscores=True)
     assert [round(until_ms / 1000 - now_s, -2) for _, until_ms in kept] == [7200]
     fleet.client.delete(fleet.names.result(first.key, first.job_id))
     with pytest.raises(OutcomeExpired):
-        await first.result(timeout_s=5)
+        await first.result(timeout_s=30)
     again = await _charged(node, job_id="o")
-    await again.result(timeout_s=5)
+    await again.result(timeout_s=30)
     assert charges.done == [5, 5]
 
 
@@ -206,7 +206,7 @@ async def test_a_loss_of_data_forgets_ids_and_says_so(fleet: Fleet, charges: Cha
     await fleet.until(lambda: charges.done)
     fleet.client.flushall()
     with pytest.raises(StoreLost) as lost:
-        await first.result(timeout_s=10)
+        await first.result(timeout_s=30)
     assert lost.value.maybe_done  # a handler has seen it
 
     async def dispatched() -> bool:
@@ -218,7 +218,7 @@ async def test_a_loss_of_data_forgets_ids_and_says_so(fleet: Fleet, charges: Cha
 
     await fleet.until(dispatched)
     charges.gate.set()
-    await (await _charged(node)).result(timeout_s=10)
+    await (await _charged(node)).result(timeout_s=30)
     assert charges.done == [5, 5]
 
 
@@ -234,11 +234,11 @@ async def test_a_job_is_found_from_any_node_by_key_id_or_idempotency_key(
     ):
         assert ref.job_id == first.job_id
     charges.gate.set()
-    assert await (await other.job("customer", first.job_id)).result(timeout_s=5) == "charged 5"
+    assert await (await other.job("customer", first.job_id)).result(timeout_s=30) == "charged 5"
     with pytest.raises(NoSuchJob):
         await other.job("customer")
     with pytest.raises(OutcomeExpired):
-        await (await other.job("customer", "never")).result(timeout_s=5)
+        await (await other.job("customer", "never")).result(timeout_s=30)
 
 
 async def test_what_cannot_be_an_id_is_refused(fleet: Fleet, charges: Charges) -> None:
@@ -264,11 +264,11 @@ async def test_whoever_asks_again_gets_the_newest_replay(fleet: Fleet, charges: 
     ref = await _charged(node)
     for n in range(3):
         with pytest.raises(JobParked):
-            await ref.result(timeout_s=5)
+            await ref.result(timeout_s=30)
         charges.fails = n < 2
         ref = await node.parked.replay("customer", ref.job_id)
         assert (await _charged(node)).job_id == ref.job_id
-    assert await (await _charged(node)).result(timeout_s=5) == "charged 5"
+    assert await (await _charged(node)).result(timeout_s=30) == "charged 5"
     assert len(charges.done) == 4
 
 
@@ -282,7 +282,7 @@ async def test_an_id_that_was_not_given_is_nobodys_to_ask_for(
         with pytest.raises(IdempotencyConflict):
             await _charged(node, 5, job_id=ref.job_id)
         charges.gate.set()
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
     assert charges.done == [5]
 
 

@@ -41,8 +41,8 @@ async def test_a_handler_dispatches_waits_and_notifies_with_its_node(fleet: Flee
         return anyio.from_thread.run(work)
 
     node = await fleet.node(handlers)
-    assert await (await node.dispatch(total, "t", 1, 2, 3)).result(timeout_s=10) == [True, 12]
-    assert await (await node.dispatch(plain, "p")).result(timeout_s=10) == 8
+    assert await (await node.dispatch(total, "t", 1, 2, 3)).result(timeout_s=30) == [True, 12]
+    assert await (await node.dispatch(plain, "p")).result(timeout_s=30) == 8
 
 
 def circle(diary: Diary, gates: dict[str, anyio.Event]) -> Handlers:
@@ -136,7 +136,7 @@ async def test_a_handler_that_waits_for_what_is_queued_behind_it_is_told(fleet: 
     node = await fleet.node(handlers)
     for number, for_start in enumerate((False, True)):
         with pytest.raises(JobParked) as parked:
-            await (await node.dispatch(own, f"k-{number}", for_start)).result(timeout_s=10)
+            await (await node.dispatch(own, f"k-{number}", for_start)).result(timeout_s=30)
         assert DeadlockRisk.code in parked.value.last_error
 
 
@@ -153,7 +153,7 @@ async def test_a_plain_handler_that_waits_for_its_own_job_is_told_so(fleet: Flee
 
     node = await fleet.node(handlers)
     with pytest.raises(JobParked) as parked:
-        await (await node.dispatch(own, "k")).result(timeout_s=10)
+        await (await node.dispatch(own, "k")).result(timeout_s=30)
     assert DeadlockRisk.code in parked.value.last_error
 
 
@@ -218,7 +218,7 @@ async def test_log_lines_of_a_handler_say_whose_they_are(fleet: Fleet) -> None:
     ids = list[str]()
     for name, key in [("async", "a-1"), ("plain", "p-1"), ("async", "a-2"), ("plain", "p-2")]:
         ref = await node.dispatch(name, key)
-        await ref.result(timeout_s=10)
+        await ref.result(timeout_s=30)
         ids += [ref.job_id] * (2 if name == "async" else 1)
     assert [line["job_id"] for line in lines] == ids
     assert [line.get("tenant") for line in lines] == [None, "a-1", None, None, "a-2", None]

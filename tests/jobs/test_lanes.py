@@ -75,7 +75,7 @@ async def test_what_concerns_one_lane_looks_at_no_other(fleet: Fleet, diary: Dia
     """At 256 lanes each job looked at all of them, and each lane's tick at all runs."""
     node = await fleet.node(made(diary), lanes=LANES)
     for n in range(LANES):
-        await (await node.dispatch("listen", f"k{n}")).started(timeout_s=5)
+        await (await node.dispatch("listen", f"k{n}")).started(timeout_s=30)
     [worker] = fleet.workers(node)
     runs, lanes = Counted(worker.runs), CountedLanes(worker.context.lanes)
     worker.runs, worker.context.lanes = runs, lanes
@@ -97,7 +97,7 @@ async def test_jobs_of_all_lanes_live_their_lives(fleet: Fleet, diary: Diary) ->
     results: list[Any] = []
     for ref in refs:
         assert isinstance(ref, JobRef)
-        results.append(await ref.result(timeout_s=10))
+        results.append(await ref.result(timeout_s=30))
     assert results == [2 * n for n in range(24)]
 
 
@@ -119,7 +119,7 @@ async def test_services_of_all_lanes_are_notified_handed_over_and_stopped(
         await diary.has("start", key, 1)
         await second.notify(key, "two")
         await diary.has("heard", key, "two")
-        await second.stop(key, timeout_s=5)
+        await second.stop(key, timeout_s=30)
 
 
 async def test_the_number_of_lanes_is_fixed_when_the_pool_is_made(fleet: Fleet) -> None:
@@ -139,7 +139,7 @@ async def test_who_names_no_number_joins_a_pool_of_any(fleet: Fleet, diary: Diar
     assert [len(fleet.wiring(node).context.lanes) for node in (first, second, third)] == [3, 3, 3]
     for n, key in enumerate(keys):
         ref = await (first, third)[n % 2].dispatch("double", key, n)
-        assert await ref.result(timeout_s=10) == 2 * n
+        assert await ref.result(timeout_s=30) == 2 * n
     assert second.settings.lanes is None  # as it was given
 
 
@@ -174,7 +174,7 @@ async def test_a_pool_that_lost_its_data_is_joined_anew_in_all_lanes(
     async def serves(key: str) -> bool:
         try:
             ref = await node.dispatch("double", key, 2)
-            return bool(await ref.result(timeout_s=5) == 4)
+            return bool(await ref.result(timeout_s=30) == 4)
         except StoreLost:
             return False
 
@@ -227,7 +227,7 @@ async def test_what_runs_in_one_lane_is_a_slot_less_for_the_others(
 ) -> None:
     """And what a pull has brought before it was answered is not counted as still coming."""
     node = await fleet.node(made(diary), lanes=LANES, lease_ttl_s=60.0)
-    await (await node.dispatch("listen", "k")).started(timeout_s=5)
+    await (await node.dispatch("listen", "k")).started(timeout_s=30)
     [worker], mine = fleet.workers(node), lane_of("k", LANES)
     free = [worker.capacity - (lane != mine) for lane in range(LANES)]
     assert [worker.takes(lane) for lane in range(LANES)] == free
@@ -248,7 +248,7 @@ async def test_how_jobs_of_all_lanes_are_or_ended_is_told_in_their_order(
     refs = [await node.dispatch("double", f"k{n}", 2 * n) for n in range(24)]
     refs.append(await node.dispatch("listen", "service"))
     for ref in refs[:-1]:
-        await ref.result(timeout_s=10)
+        await ref.result(timeout_s=30)
     pipeline = fleet.wiring(node).context.pipeline
     found = await inspect.find(pipeline, fleet.pool)
     assert found is not None

@@ -90,7 +90,7 @@ async def test_one_that_was_stopped_is_left_behind_and_its_stop_confirmed(
     await ref.stop(timeout_s=20)
     assert (await fleet.seen(HandlerLeaked)).why == "stop"
     with pytest.raises(JobCancelled):
-        await ref.result(timeout_s=10)
+        await ref.result(timeout_s=30)
     gate.set()
     (worker,) = fleet.workers(node)
     await fleet.until(lambda: worker.takes(0) == worker.capacity)
@@ -130,8 +130,10 @@ async def test_one_that_asks_for_a_step_too_late_ends_and_its_slot_is_free(
 async def test_one_that_ends_within_its_stop_budget_is_no_leak(
     fleet: Fleet, diary: Diary, gate: threading.Event
 ) -> None:
-    node = await fleet.node(made(diary, gate, timeout_s=0.05), lease_ttl_s=3.0)
-    threading.Timer(0.1, gate.set).start()
+    node = await fleet.node(made(diary, gate, timeout_s=0.05), lease_ttl_s=60.0)
     ref = await node.dispatch("held", "k")
+    await fleet.until(lambda: diary.entries == [node.id])
+    await anyio.sleep(0.1)  # its limit is over, and the stop budget of 15 s is not
+    gate.set()
     assert await ref.result(timeout_s=20) == f"{node.id} at attempt 2"
     assert fleet.all_seen(HandlerLeaked) == []

@@ -131,10 +131,10 @@ async def test_an_attempt_that_has_ended_is_no_cycle(fleet: Fleet, how: str) -> 
     async def one(key: str) -> None:
         ref = await node.dispatch(how, key)
         if how == "held":
-            await ref.started(timeout_s=10)
-            await ref.stop(timeout_s=10)
+            await ref.started(timeout_s=30)
+            await ref.stop(timeout_s=30)
         try:
-            await ref.result(timeout_s=10)
+            await ref.result(timeout_s=30)
         except PoolError:
             return
 
@@ -160,7 +160,7 @@ async def test_a_call_that_failed_is_no_cycle(
     settlement = Settlement()
     node = await fleet.node(settlement.handlers)
     held = await node.dispatch("held", "held")
-    await held.started(timeout_s=10)
+    await held.started(timeout_s=30)
     monkeypatch.setattr(fleet, "url", "")  # nothing of it is needed any more
 
     async def bare(node: Node, key: str) -> object:
@@ -178,7 +178,7 @@ async def test_a_call_that_failed_is_no_cycle(
             case "key":
                 return await node.dispatch("held", "")
             case "parked":
-                return await (await node.dispatch("raises", key)).result(timeout_s=10)
+                return await (await node.dispatch("raises", key)).result(timeout_s=30)
             case "time":
                 return await held.result(timeout_s=0.001)
             case "many":
@@ -209,7 +209,7 @@ async def test_a_call_that_failed_is_no_cycle(
     left = [ref for ref in settlement.refs[2:] if ref() is not None]  # of `held`, and of the first
     assert len(left) <= (1 if call == "parked" else 0)
     assert of_ours() == []
-    await held.stop(timeout_s=10)
+    await held.stop(timeout_s=30)
 
 
 def test_what_a_worker_settled_lately_is_no_work_for_the_collector() -> None:

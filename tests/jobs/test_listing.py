@@ -84,7 +84,7 @@ async def full_house(fleet: Fleet) -> tuple[Node, str]:
     node = await fleet.node(handlers, capacity=2)
     running = [await node.dispatch(until_stopped, f"r{n}", n, word="x") for n in (1, 2)]
     for ref in running:
-        await ref.started(timeout_s=5)
+        await ref.started(timeout_s=30)
     await node.options(if_exists="queue").dispatch(poller, "r1")
     await node.options(delay_s=300).dispatch(until_stopped, "later", "a" * 5000)
     await node.dispatch(until_stopped, "u1", 3)
@@ -180,7 +180,7 @@ async def test_what_cannot_be_looked_for(fleet: Fleet, wanted: Any) -> None:
 async def test_a_handler_sees_why_it_is_stopped_and_may_clean_up(fleet: Fleet) -> None:
     node = await fleet.node(handlers)
     ref = await node.dispatch(until_stopped, "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
     await ref.stop("the user has left")
     assert (causes, cleaned) == (["the user has left"], ["k"])
     await ref.stop("again")
@@ -199,13 +199,13 @@ async def test_a_stop_is_confirmed_in_every_state_and_asked_for_again_does_nothi
         ref = await node.options(allow_unknown=True).dispatch("nobody", "k")
     else:
         ref = await node.dispatch(until_stopped, "k")
-        await ref.started(timeout_s=5)
+        await ref.started(timeout_s=30)
     if state == "queued":
         ref = await node.options(if_exists="queue").dispatch(until_stopped, "k")
     assert (await ref.status()).state == state
     theirs = await other.job("k", ref.job_id)
-    await theirs.stop("first", timeout_s=10)
-    await ref.stop("second", timeout_s=10)
+    await theirs.stop("first", timeout_s=30)
+    await ref.stop("second", timeout_s=30)
     status = await ref.status()
     assert (status.state, status.cause) == ("cancelled", "first")
     assert causes == (["first"] if state == "running" else [])
@@ -214,7 +214,7 @@ async def test_a_stop_is_confirmed_in_every_state_and_asked_for_again_does_nothi
 async def test_a_hand_over_is_no_stop(fleet: Fleet) -> None:
     node = await fleet.node(handlers, grace_s=0.0)
     ref = await node.dispatch(until_stopped, "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
     await fleet.leave(node)
     assert causes == [""]
 
@@ -223,7 +223,7 @@ async def test_what_did_not_stop_is_told_with_what_it_does(fleet: Fleet) -> None
     node = await fleet.node(handlers)
     gate.append(anyio.Event())
     ref = await node.dispatch(stubborn, "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
     with pytest.raises(NotStopped) as raised:
         await ref.stop("enough", timeout_s=1.0)
     owner = (await ref.status()).owner
@@ -233,7 +233,7 @@ async def test_what_did_not_stop_is_told_with_what_it_does(fleet: Fleet) -> None
     assert (report.found, report.stopped, report.is_complete) == (1, 0, False)
     assert isinstance(report.problems[0], NotStopped)
     gate[0].set()
-    assert await ref.result(timeout_s=5) == "enough"
+    assert await ref.result(timeout_s=30) == "enough"
 
 
 async def test_a_dry_run_tells_what_would_be_stopped(fleet: Fleet) -> None:
@@ -275,7 +275,7 @@ async def test_the_whole_line_is_stopped_though_it_moves_on_meanwhile(fleet: Fle
     assert (report.found, report.is_complete) == (30, True)
     for ref in refs:
         with pytest.raises(JobCancelled):
-            await ref.result(timeout_s=5)
+            await ref.result(timeout_s=30)
     names = Names(fleet.pool, 0)
     assert not fleet.client.exists(names.jobs, names.payloads)
     assert queued("k", "id") == "\tid k"
@@ -303,11 +303,11 @@ async def test_what_nobody_takes_is_listed_and_counted(fleet: Fleet, lanes: int)
 async def test_who_stops_what_never_was_is_told(fleet: Fleet) -> None:
     node = await fleet.node(handlers)
     ref = await node.dispatch(until_stopped, "k")
-    await ref.stop(timeout_s=5)
-    await ref.stop(timeout_s=5)  # it has ended: that is as it should be
+    await ref.stop(timeout_s=30)
+    await ref.stop(timeout_s=30)  # it has ended: that is as it should be
     for other in (await node.job("k", "none"), await node.job("nowhere", "none")):
         with pytest.raises(NoSuchJob):
-            await other.stop(timeout_s=5)
+            await other.stop(timeout_s=30)
 
 
 @pytest.mark.parametrize("call", ["stop_all", "shutdown_pool"])

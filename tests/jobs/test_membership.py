@@ -53,7 +53,7 @@ def announce_fails_once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def serves(node: Node) -> bool:
     try:
-        return bool(await (await node.dispatch(echo, "k", 5)).result(timeout_s=1) == 5)
+        return bool(await (await node.dispatch(echo, "k", 5)).result(timeout_s=5) == 5)
     except (PoolError, TimeoutError):
         return False
 
@@ -62,7 +62,7 @@ async def test_a_failure_between_joining_and_announcing_is_made_good(
     fleet: Fleet, announce_fails_once: list[str]
 ) -> None:
     """G-05: else it would have a lease that nobody renews, and would start nothing for ever."""
-    node = await fleet.node(handlers, lease_ttl_s=1.0)
+    node = await fleet.node(handlers, lease_ttl_s=5.0)
     worker = fleet.workers(node)[0]
     announce_fails_once.clear()
     fleet.wiring(node).membership.tell(IdentityGone(0, worker.target(0).name))
@@ -78,7 +78,7 @@ async def test_a_failure_while_joining_anew_is_made_good(
     fleet: Fleet, announce_fails_once: list[str], lanes: int
 ) -> None:
     """After a loss of data the node joins once, however often a step of that is repeated."""
-    node = await fleet.node(handlers, lease_ttl_s=1.0, lanes=lanes)
+    node = await fleet.node(handlers, lease_ttl_s=5.0, lanes=lanes)
     announce_fails_once.clear()
     keys = list(fleet.client.scan_iter(match=f"pool:{{{fleet.pool}*", count=1000))
     fleet.client.delete(*keys)  # at once, as FLUSHALL does
@@ -140,12 +140,12 @@ async def test_who_has_joined_anew_hears_at_once_of_what_it_is_given(fleet: Flee
     """Its blocked read knows none of its streams, and what joining writes cannot wake it."""
     node = await fleet.node(handlers, lease_ttl_s=60.0)  # a read blocks for 15 s
     ref = await node.dispatch(echo, "before", 1)
-    assert await ref.result(timeout_s=5) == 1  # it reads
+    assert await ref.result(timeout_s=30) == 1  # it reads
     worker, membership = fleet.workers(node)[0], fleet.wiring(node).membership
     for name in (f"{node.id}.1", f"{worker.id}.1"):
         membership.tell(IdentityGone(0, name))
     await fleet.until(lambda: [w.numbers for w in fleet.entries(node)] == [(2,)])
-    assert await (await node.dispatch(echo, "k", 5)).result(timeout_s=5) == 5
+    assert await (await node.dispatch(echo, "k", 5)).result(timeout_s=30) == 5
     # What it was is still registered, and nobody is left who could reap it.
     fleet.is_audited = False
 
@@ -168,7 +168,7 @@ async def test_who_was_stopped_with_the_lease_before_goes_on_with_the_next(
         await anyio.sleep_forever()
 
     node = await fleet.node(both, lease_ttl_s=60.0)  # no renewal comes by itself meanwhile
-    await (await node.dispatch("stay", "s")).started(timeout_s=5)
+    await (await node.dispatch("stay", "s")).started(timeout_s=30)
     wiring = fleet.wiring(node)
     state = wiring.context.lanes[0]
     wiring._keepalive._step(state, Tick(state.lease.hard_s))
@@ -214,7 +214,7 @@ async def test_a_join_that_was_answered_late_leaves_who_runs_on_the_end_of_its_l
 
     async with fault_proxy(fleet.url) as proxy:
         node = await fleet.node(service, url=proxy.url, lease_ttl_s=1.0, op_timeout_s=2.0)
-        await (await node.dispatch("stay", "s")).started(timeout_s=5)
+        await (await node.dispatch("stay", "s")).started(timeout_s=30)
         context = fleet.wiring(node).context
 
         async def late(_: Membership, state: LaneState) -> None:

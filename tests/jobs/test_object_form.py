@@ -75,14 +75,14 @@ async def test_a_message_that_nobody_can_receive_is_told_once(fleet: Fleet) -> N
     handlers.runner("deaf", Deaf())
     node = await fleet.node(handlers)
     ref = await node.dispatch("deaf", "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
     for number in range(3):
         await node.notify("k", number)
     told = await fleet.seen(MessageUnheard)
     assert (told.key, told.handler) == ("k", "deaf")
     await fleet.until(lambda: not fleet.client.exists(fleet.names.inbox("k")))
     assert len(fleet.all_seen(MessageUnheard)) == 1
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
 
 
 async def test_a_message_that_a_handler_never_asked_for_is_told_at_its_end(fleet: Fleet) -> None:
@@ -103,14 +103,14 @@ async def test_a_message_that_a_handler_never_asked_for_is_told_at_its_end(fleet
     node = await fleet.node(handlers)
     both = [await node.dispatch(name, name) for name in ("deaf", "hears")]
     for ref in both:
-        await ref.started(timeout_s=5)
+        await ref.started(timeout_s=30)
         await node.notify(ref.key, "hello")
-    assert await both[1].result(timeout_s=5) == "hello"
+    assert await both[1].result(timeout_s=30) == "hello"
     await fleet.until(lambda: fleet.client.exists(fleet.names.inbox("deaf")))
     run = next(run for worker in fleet.workers(node) for run in worker.runs.values())
     await fleet.until(lambda: run.inbox is not None and run.inbox.is_unheard)
     go.set()
-    await both[0].result(timeout_s=5)
+    await both[0].result(timeout_s=30)
     assert [each.key for each in fleet.all_seen(MessageUnheard)] == ["deaf"]
 
 
@@ -123,15 +123,15 @@ async def test_an_object_is_started_notified_and_stopped(
     node = await fleet.node(handlers)
     client = await fleet.node()
     ref = await client.dispatch("thing", "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
     for n in range(3):
         await client.notify("k", n)
     await diary.has("notify", "k", 2)
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
     notified = [("notify", "k", n) for n in range(3)]
     assert diary.entries == [("start", "k"), *notified, ("stop", "k")]
     with pytest.raises(JobCancelled):
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
     assert node.state == "open"
 
 
@@ -174,7 +174,7 @@ async def test_a_start_that_raises_is_tried_again_and_never_stopped(
     node = await fleet.node(handlers)
     ref = await node.dispatch("thing", "k")
     await diary.has("start", "k")
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
     words = [word for word, _ in diary.entries]
     assert words == ["raise", "raise", "start", "stop"]
 
@@ -199,7 +199,7 @@ async def test_a_notify_that_raises_stops_the_thing_and_starts_it_again(
     ref = await node.dispatch("thing", "k")
     await node.notify("k", "bad")
     await diary.has("notify", "k", "bad", times=2)
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
     words = [word for word, *_ in diary.entries]
     assert words == ["start", "notify", "stop", "start", "notify", "stop"]
     assert len(fleet.all_seen(AttemptFailed)) == 1
@@ -217,9 +217,9 @@ async def test_an_async_stop_may_wait_although_the_job_is_cancelled(
     handlers.runner("thing", Slow(diary))
     node = await fleet.node(handlers)
     ref = await node.dispatch("thing", "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
     await diary.counts(1)
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
     assert diary.entries == [("start", "k"), ("stop", "k")]
 
 
@@ -241,7 +241,7 @@ async def test_an_object_without_notify_keeps_running_when_notified(
     for n in range(3):
         await node.notify("k", n)
     await fleet.until(lambda: not fleet.client.exists(fleet.names.inbox("k")))
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
     assert diary.entries == [("start", "k"), ("stop", "k")]
 
 
@@ -371,7 +371,7 @@ async def test_a_stop_that_fails_holds_nothing_up(fleet: Fleet, diary: Diary, ho
     await diary.has("start", second.id)
     await ref.stop(timeout_s=20)
     with pytest.raises(JobCancelled):
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
     assert diary.entries.count(("stop", first.id)) == 1
     assert fleet.all_seen(AttemptFailed) == []
 

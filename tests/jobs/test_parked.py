@@ -47,7 +47,7 @@ async def _parked(fleet: Fleet, keys: list[str]) -> tuple[Node, list[Any], list[
     refs: list[Any] = [await node.dispatch("mail", key, "nobody", size=7) for key in keys]
     for ref in refs:
         with pytest.raises(JobParked):
-            await ref.result(timeout_s=5)
+            await ref.result(timeout_s=30)
     return node, refs, done
 
 
@@ -82,7 +82,7 @@ async def test_a_letter_is_edited_and_replayed_once_however_often_that_is_asked(
     anew = await node.parked.replay("k", ref.job_id)
     again = await node.parked.replay("k", ref.job_id)
     assert anew.job_id == again.job_id != ref.job_id
-    assert await again.result(timeout_s=5) == "somebody"
+    assert await again.result(timeout_s=30) == "somebody"
     assert done == [("k", "somebody", 9)]
     assert await node.parked.count() == 0
     with pytest.raises(NoSuchLetter):
@@ -136,7 +136,7 @@ async def test_many_are_replayed_and_those_refused_stay(fleet: Fleet) -> None:
     await fleet.until(lambda: len(done) == 4)
     with pytest.raises(JobExists):
         await node.parked.replay("k0", refs[0].job_id)
-    await held.stop(timeout_s=5)
+    await held.stop(timeout_s=30)
     assert await node.parked.count() == 1
 
 
@@ -164,7 +164,7 @@ async def test_of_many_that_are_refused_the_first_are_told(
     assert (many.count, many.refused) == (0, 3)
     assert [type(reason) for reason in many.reasons] == [JobExists, JobExists]
     for ref in held:
-        await ref.stop(timeout_s=5)
+        await ref.stop(timeout_s=30)
     assert await node.parked.count() == 3
 
 
@@ -204,7 +204,7 @@ async def test_a_live_job_tells_which_of_its_attempts_failed_and_why(fleet: Flee
     assert status.worker.id == node.workers[0].id
     assert (status.worker.host, status.worker.pid) == (socket.gethostname(), os.getpid())
     await node.notify("k", 1)
-    assert await ref.result(timeout_s=5) == "well"
+    assert await ref.result(timeout_s=30) == "well"
 
     @handlers.job("never", attempts_max=10, backoff_s=0.001, backoff_max_s=0.001)
     async def never(job: Job) -> None:
@@ -212,7 +212,7 @@ async def test_a_live_job_tells_which_of_its_attempts_failed_and_why(fleet: Flee
 
     parked = await (await fleet.node(handlers)).dispatch(never, "k2")
     with pytest.raises(JobParked):
-        await parked.result(timeout_s=10)
+        await parked.result(timeout_s=30)
     assert [each.number for each in (await parked.status()).history] == list(range(3, 11))
     assert not fleet.client.exists(fleet.names.attempts)
 
@@ -235,7 +235,7 @@ async def test_letters_too_old_or_too_many_go_the_oldest_first(fleet: Fleet) -> 
     for i in range(6):
         refs.append(await node.dispatch("mail", f"k{i}", "nobody"))
         with pytest.raises(JobParked):
-            await refs[-1].result(timeout_s=5)
+            await refs[-1].result(timeout_s=30)
     await fleet.until(lambda: fleet.client.zcard(fleet.names.parked) == 3)
     assert {job.key for job in (await node.parked.list()).jobs} == {"k3", "k4", "k5"}
     fleet.client.zadd(fleet.names.parked, {f"{refs[-1].job_id} k5": 1})
@@ -263,11 +263,11 @@ async def test_results_are_kept_for_an_hour_while_there_is_room(fleet: Fleet) ->
         await node.dispatch("give", "failed", {}),
     ]
     for ref in refs[:4]:
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
     with pytest.raises(JobParked):
-        await refs[4].result(timeout_s=5)
+        await refs[4].result(timeout_s=30)
     much = await node.dispatch("give", "much", 3000)
-    await much.result(timeout_s=5)
+    await much.result(timeout_s=30)
     now_s = fleet.client.time()[0]
     found: Any = fleet.client.zrange(fleet.names.kept, 0, -1, withscores=True)
     kept = {

@@ -207,11 +207,23 @@ async def test_nodes_hear_of_a_resume_and_wait_for_no_renewal(
 
 
 async def test_what_runs_goes_on_and_a_retry_waits(fleet: Fleet, diary: Diary) -> None:
-    node = await fleet.node(handlers(diary))
+    goes_on, mine = anyio.Event(), handlers(diary)
+
+    @mine.job("fails-once", attempts_max=2, backoff_s=0.01)
+    async def fails_once(job: Job) -> str:
+        diary.note("note", job.key)
+        await goes_on.wait()
+        if job.attempt == 1:
+            raise RuntimeError
+        return job.key
+
+    node = await fleet.node(mine)
     served = await node.dispatch("serve", "s")
-    ref = await node.dispatch("note", "k", True, s=0.2)
+    await served.started(timeout_s=30.0)
+    ref = await node.dispatch(fails_once, "k")
     await diary.has("note", "k")
     await node.pause()
+    goes_on.set()
     await fleet.until(lambda: (r := fleet.record("k")) and r.state == "unassigned")
     assert diary.entries.count(("note", "k")) == 1
     assert (await served.status()).state == "running"
@@ -559,7 +571,7 @@ async def test_who_is_cordoned_keeps_what_it_has_and_takes_nothing(
     assert taken() == [0] * lanes
     for _ in range(2):
         fleet.wiring(first)._keepalive.renew_now()
-        await fleet.wiring(first)._keepalive.confirm(5.0)
+        await fleet.wiring(first)._keepalive.confirm(30.0)
     assert taken() == [0] * lanes
     for n in range(16):
         ref = await first.dispatch("note", f"k{n}")
@@ -644,7 +656,9 @@ async def test_a_worker_is_drained_and_its_node_stays(fleet: Fleet, diary: Diary
     node = await fleet.node(handlers(diary))
     added = await node.add_worker(handlers(diary))
     assert (await node.cordon(added.id)).is_complete
+    await fleet.seen(MemberCordoned, worker=added.id, drains=False)
     assert (await node.drain_member(added.id)).is_complete
+    await fleet.seen(MemberCordoned, worker=added.id, drains=True)
     await fleet.knows(node, 1)
     told = fleet.all_seen(MemberCordoned, worker=added.id)
     assert [each.drains for each in told] == [False, True]

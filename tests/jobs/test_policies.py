@@ -83,7 +83,7 @@ async def line(node: Node, *names: str, policy: Any = "queue") -> list[JobRef[st
 
 async def ends(ref: JobRef[Any], kind: type[Exception]) -> Any:
     with pytest.raises(kind) as raised:
-        await ref.result(timeout_s=10)
+        await ref.result(timeout_s=30)
     return raised.value
 
 
@@ -94,13 +94,13 @@ async def test_what_is_queued_runs_in_order_and_each_has_its_result(fleet: Fleet
     """G-02: one at a time; each has a reference, a status and a result of its own."""
     node = await fleet.node(handlers)
     refs = await line(node, "a", "b", "c")
-    await refs[0].started(timeout_s=5)
+    await refs[0].started(timeout_s=30)
     states = [(await ref.status()).state for ref in refs]
     assert states == ["running", "queued", "queued"]
     assert (await refs[1].status()).why == "the job before it has not ended"
     assert (await node.status("k")).job_id == refs[0].job_id
     let(*refs)
-    assert [await ref.result(timeout_s=10) for ref in refs] == ["a", "b", "c"]
+    assert [await ref.result(timeout_s=30) for ref in refs] == ["a", "b", "c"]
     assert ran == ["a", "b", "c"]
 
 
@@ -108,9 +108,9 @@ async def test_a_waiter_that_came_while_it_was_queued_is_told(fleet: Fleet) -> N
     node, client = await fleet.node(handlers), await fleet.node()
     first, second = await line(client, "a", "b")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(second.started, 10)
-        tasks.start_soon(second.result, 10)
-        await first.started(timeout_s=5)
+        tasks.start_soon(second.started, 30)
+        tasks.start_soon(second.result, 30)
+        await first.started(timeout_s=30)
         await anyio.wait_all_tasks_blocked()
         let(first, second)
     assert node.state == "open"
@@ -121,7 +121,7 @@ async def test_whatever_ends_the_one_before_the_next_one_runs(fleet: Fleet, hand
     """Parked or stopped: the line goes on."""
     node = await fleet.node(handlers)
     first = await node.dispatch(handler, "k")
-    await first.started(timeout_s=5)
+    await first.started(timeout_s=30)
     [second] = await line(node, "b")
     let(first, second)
     if handler is forever:
@@ -129,7 +129,7 @@ async def test_whatever_ends_the_one_before_the_next_one_runs(fleet: Fleet, hand
         await ends(first, JobCancelled)
     else:
         await ends(first, JobParked)
-    assert await second.result(timeout_s=10) == "b"
+    assert await second.result(timeout_s=30) == "b"
 
 
 async def test_a_queued_job_is_stopped_at_once_and_the_line_goes_on(fleet: Fleet) -> None:
@@ -140,7 +140,7 @@ async def test_a_queued_job_is_stopped_at_once_and_the_line_goes_on(fleet: Fleet
     assert (await ends(refs[1], JobCancelled)).cause == "not wanted"
     assert (await refs[1].status()).state == "cancelled"
     let(*refs)
-    assert await refs[2].result(timeout_s=10) == "c"
+    assert await refs[2].result(timeout_s=30) == "c"
     assert ran == ["a", "c"]
 
 
@@ -149,7 +149,7 @@ async def test_the_line_of_a_key_is_bounded_as_is_the_pool(fleet: Fleet) -> None
     node = await fleet.node(handlers, queued_jobs_max=3)
     options = node.options(if_exists="queue", queue_max=2)
     refs = [await options.dispatch(gated, "k", name) for name in "abc"]
-    await refs[0].started(timeout_s=5)
+    await refs[0].started(timeout_s=30)
     with pytest.raises(QueueFull) as refused:
         await options.dispatch(gated, "k", "d")
     assert (refused.value.key, refused.value.queue_max) == ("k", 2)
@@ -159,7 +159,7 @@ async def test_the_line_of_a_key_is_bounded_as_is_the_pool(fleet: Fleet) -> None
         await longer.dispatch(gated, "k", "e")
     newest = await node.options(if_exists="coalesce").dispatch(gated, "k", "f")  # makes room itself
     let(refs[0], newest)
-    assert await newest.result(timeout_s=10) == "f"
+    assert await newest.result(timeout_s=30) == "f"
 
 
 async def test_a_repeat_is_recognised_in_the_line(
@@ -181,7 +181,7 @@ async def test_a_repeat_is_recognised_in_the_line(
     monkeypatch.undo()
     assert len(copies) == 1
     let(first, second)
-    assert await second.result(timeout_s=10) == "b"
+    assert await second.result(timeout_s=30) == "b"
     assert ran == ["a", "b"]
 
 
@@ -199,8 +199,8 @@ async def test_an_id_that_was_given_is_known_in_the_line(fleet: Fleet) -> None:
             await again.dispatch(gated, "k", "c")
     assert not (await first.status()).is_stopping
     let(first, second)
-    assert await second.result(timeout_s=10) == "b"
-    assert await (await named.dispatch(gated, "k", "b")).result(timeout_s=10) == "b"
+    assert await second.result(timeout_s=30) == "b"
+    assert await (await named.dispatch(gated, "k", "b")).result(timeout_s=30) == "b"
     assert ran == ["a", "b"]
 
 
@@ -210,20 +210,20 @@ async def test_a_delay_counts_from_the_dispatch(fleet: Fleet) -> None:
     later = node.options(if_exists="queue", delay_s=0.3)
     second = await later.dispatch(gated, "k", "b")
     let(first, second)
-    assert await first.result(timeout_s=10) == "a"
+    assert await first.result(timeout_s=30) == "a"
     assert (await second.status()).state in ("waiting", "pending", "running", "done")
-    assert await second.result(timeout_s=10) == "b"
+    assert await second.result(timeout_s=30) == "b"
 
 
 async def test_the_next_one_has_an_empty_inbox_and_it_is_told(fleet: Fleet) -> None:
     """G-07: a message is for the job that it was sent to; what that left unhandled is counted."""
     node = await fleet.node(handlers)
     first, second = await line(node, "a", "b")
-    await first.started(timeout_s=5)
+    await first.started(timeout_s=30)
     await node.notify("k", 1)
     await node.notify("k", 2)
     let(first, second)
-    assert await second.result(timeout_s=10) == "b"
+    assert await second.result(timeout_s=30) == "b"
     told = await fleet.seen(MessagesDropped)
     assert (told.key, told.job_id, told.messages) == ("k", first.job_id, 2)
 
@@ -238,7 +238,7 @@ async def test_a_handler_says_what_its_dispatches_do(fleet: Fleet) -> None:
     with pytest.raises(QueueFull):
         await client.dispatch("lined", "k", "d")
     let(*refs)
-    assert [await ref.result(timeout_s=10) for ref in refs] == ["a", "b", "c"]
+    assert [await ref.result(timeout_s=30) for ref in refs] == ["a", "b", "c"]
 
 
 # --- replace and coalesce -----------------------------------------------------------------------
@@ -248,11 +248,11 @@ async def test_replacing_stops_the_live_one_and_then_runs(fleet: Fleet) -> None:
     """G-02: the new one begins when the old one has really ended."""
     node, client = await fleet.node(handlers), await fleet.node()
     first = await node.dispatch(forever, "k")
-    await first.started(timeout_s=5)
+    await first.started(timeout_s=30)
     [second] = await line(client, "b", policy="replace")
     assert (await ends(first, JobCancelled)).cause == f"replaced by {second.job_id}"
     let(second)
-    assert await second.result(timeout_s=10) == "b"
+    assert await second.result(timeout_s=30) == "b"
 
 
 async def test_replacing_what_nobody_runs_yet(fleet: Fleet) -> None:
@@ -262,21 +262,21 @@ async def test_replacing_what_nobody_runs_yet(fleet: Fleet) -> None:
     [second] = await line(node, "b", policy="replace")
     await ends(first, JobCancelled)
     let(second)
-    assert await second.result(timeout_s=10) == "b"
+    assert await second.result(timeout_s=30) == "b"
 
 
 async def test_while_a_stop_stands_the_new_ones_wait(fleet: Fleet) -> None:
     """What does not stop holds everybody up, and nobody runs beside it."""
     node = await fleet.node(handlers)
     first = await node.dispatch(stubborn, "k")
-    await first.started(timeout_s=5)
+    await first.started(timeout_s=30)
     [second] = await line(node, "b", policy="replace")
     with pytest.raises(JobStopping):
         await node.options(if_exists="attach").dispatch(stubborn, "k")
     [third] = await line(node, "c")
     assert (await second.status()).state == "queued"
     let(first, second, third)
-    assert await third.result(timeout_s=10) == "c"
+    assert await third.result(timeout_s=30) == "c"
     assert ran == ["b", "c"]
 
 
@@ -285,15 +285,15 @@ async def test_the_newest_takes_the_place_of_all_that_wait(fleet: Fleet, policy:
     """Each displaced one ends superseded, and says by whom."""
     node = await fleet.node(handlers)
     first = await node.dispatch(stubborn, "k")
-    await first.started(timeout_s=5)
+    await first.started(timeout_s=30)
     refs = [*await line(node, "a", "b"), *await line(node, "c", "d", policy=policy)]
     for ref, by in zip(refs[:3], (refs[2], refs[2], refs[3]), strict=True):
         error = await ends(ref, JobSuperseded)
         assert (error.job_id, error.by) == (ref.job_id, by.job_id)
     assert (await first.status()).is_stopping == (policy == "replace")
     let(first, refs[3])
-    assert await first.result(timeout_s=10) == "done"
-    assert await refs[3].result(timeout_s=10) == "d"
+    assert await first.result(timeout_s=30) == "done"
+    assert await refs[3].result(timeout_s=30) == "d"
     assert ran == ["d"]
     assert not fleet.all_seen(IndexRestored), "the walk had to end it"
 
@@ -312,7 +312,7 @@ async def test_attaching_with_other_arguments_is_refused_unless_asked(fleet: Fle
         "large": await node.dispatch(gated, "large", "a" * 5000),
         "nowhere": await node.options(allow_unknown=True).dispatch("nobody", "nowhere", "a"),
     }
-    await jobs["running"].started(timeout_s=5)
+    await jobs["running"].started(timeout_s=30)
     for key, ref in jobs.items():
         name = "a" * 5000 if key == "large" else "a"
         same = await attach.dispatch(ref.handler, key, name)

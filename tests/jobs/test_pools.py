@@ -43,7 +43,7 @@ async def test_pools_of_one_server_share_names_and_nothing_else(
         theirs = await second.node(made(diary, "theirs"), label="a")
         for node, pool in ((ours, "ours"), (theirs, "theirs")):
             ref = await node.dispatch("where", "key")
-            assert await ref.result(timeout_s=5) == pool
+            assert await ref.result(timeout_s=30) == pool
             await node.dispatch("listen", "service")
             await node.notify("service", "hello")
             await diary.has(pool, "heard", "hello")

@@ -658,7 +658,7 @@ async def test_messages_are_told_until_they_were_seen(fleet: Fleet, lanes: int) 
 
 
 async def test_pauses_cordons_and_drains_are_heard(fleet: Fleet, lanes: int) -> None:
-    node = await fleet.node(lanes=lanes, lease_ttl_s=1.0)
+    node = await fleet.node(lanes=lanes)
     mine = await client(node)
     await node.pause(handler="add")
     await node.dispatch("add", "k", 1)
@@ -868,10 +868,10 @@ async def stop_all(node: Node, keys: list[str]) -> None:
 async def test_a_service_that_was_well_for_long_enough_fails_anew(fleet: Fleet) -> None:
     node = await fleet.node()
     remote = await door(node)
-    offer = HandlerOffer.of("serve", "service", backoff_s=0.01, healthy_s=0.1)
+    offer = HandlerOffer.of("serve", "service", backoff_s=0.01, healthy_s=2.0)
     mine = Client((await remote.register([offer], capacity=1)).claim, [remote])
     await node.dispatch("serve", "s")
-    for attempt, s in ((1, 0.0), (2, 0.0), (3, 0.2), (2, 0.0)):
+    for attempt, s in ((1, 0.0), (2, 0.0), (3, 2.2), (2, 0.0)):
         await mine.until(1)
         assert mine.held["s"].attempt == attempt
         await anyio.sleep(s)

@@ -46,7 +46,7 @@ async def test_a_lifespan_is_entered_once_per_node_and_closed_behind_its_jobs(
     node = await fleet.node(handlers)
     await node.add_worker(handlers)
     said = f"of {fleet.pool}"
-    assert await (await node.dispatch(sees, "k")).result(timeout_s=10) == [said, said]
+    assert await (await node.dispatch(sees, "k")).result(timeout_s=30) == [said, said]
     await node.dispatch(last, "k")
     await diary.has("begun")
     await fleet.leave(node)
@@ -134,7 +134,7 @@ async def test_dependencies_are_made_once_an_attempt_and_closed_in_the_opposite_
 
     node = await fleet.node(handlers)
     ref = await node.dispatch(uses, "k", "returns")
-    assert await ref.result(timeout_s=10) == ["table of client for k", "for k", 1]
+    assert await ref.result(timeout_s=30) == ["table of client for k", "for k", 1]
     assert diary.entries == ["url", "client", "handler", "client closed"]
     assert closed == ["table closed"]
 
@@ -144,14 +144,14 @@ async def test_dependencies_are_made_once_an_attempt_and_closed_in_the_opposite_
         ref = await node.dispatch(uses, "k", how)
         await diary.has("handler")
         if how == "hangs":
-            await ref.stop(timeout_s=10)
+            await ref.stop(timeout_s=30)
         with pytest.raises((JobParked, JobCancelled)):
-            await ref.result(timeout_s=10)
+            await ref.result(timeout_s=30)
         saw = "ValueError" if how == "fails" else diary.entries[-2][1]
         assert diary.entries == ["url", "client", "handler", ("client saw", saw), "client closed"]
         assert closed == ["table closed"]
     ref = await node.dispatch(plain, "k", 3)
-    assert await ref.result(timeout_s=10) == [3, "table of client for k"]
+    assert await ref.result(timeout_s=30) == [3, "table of client for k"]
 
 
 async def test_a_dependency_that_fails_is_a_failed_attempt(fleet: Fleet) -> None:
@@ -180,7 +180,7 @@ async def test_a_dependency_that_fails_is_a_failed_attempt(fleet: Fleet) -> None
     node = await fleet.node(handlers)
     for name in ("plain", "early", "late"):
         with pytest.raises(JobParked):
-            await (await node.dispatch(name, "k")).result(timeout_s=10)
+            await (await node.dispatch(name, "k")).result(timeout_s=30)
         said = "StopIteration" if name == "plain" else name
         assert said in fleet.all_seen(AttemptFailed, handler=name)[-1].error
 
@@ -283,7 +283,7 @@ async def test_a_dependency_that_yields_more_than_once_or_never_is_a_failed_atte
     node = await fleet.node(handlers)
     for each, problem in ((of_never, "never has not yielded"), (of_twice, "more than once")):
         with pytest.raises(JobParked, match=problem):
-            await (await node.dispatch(each, "k")).result(timeout_s=10)
+            await (await node.dispatch(each, "k")).result(timeout_s=30)
     assert diary.entries == ["closed"]
 
 
@@ -302,7 +302,7 @@ async def test_dependencies_are_found_by_annotation_too(fleet: Fleet) -> None:
         return [number, tenant]
 
     node = await fleet.node(handlers)
-    assert await (await node.dispatch("tells", "t-1/k", 7)).result(timeout_s=10) == [7, "t-1"]
+    assert await (await node.dispatch("tells", "t-1/k", 7)).result(timeout_s=30) == [7, "t-1"]
 
 
 async def test_dependencies_are_overridden_in_tests(fleet: Fleet) -> None:
@@ -323,8 +323,8 @@ async def test_dependencies_are_overridden_in_tests(fleet: Fleet) -> None:
 
     node = await fleet.node(handlers)
     with handlers.override(name, fake):
-        assert await (await node.dispatch(greets, "k")).result(timeout_s=10) == "hello fake k"
-    assert await (await node.dispatch(greets, "k")).result(timeout_s=10) == "hello real"
+        assert await (await node.dispatch(greets, "k")).result(timeout_s=30) == "hello fake k"
+    assert await (await node.dispatch(greets, "k")).result(timeout_s=30) == "hello real"
 
 
 def test_what_cannot_be_made_is_refused_at_registration() -> None:

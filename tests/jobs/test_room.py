@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-LONG_TTL_S = 60.0  # whatever waits for a share of it waits for ever here
-SOON_S = 3.0
+LONG_TTL_S = 600.0  # whatever waits for a share of it waits for ever here
+SOON_S = 30.0
 
 
 def holding(diary: Diary, release: anyio.Event) -> Handlers:

@@ -88,7 +88,7 @@ async def test_each_time_is_one_job_with_its_followers(
     nodes = [await fleet.node(handlers, lanes=lanes) for _ in range(3)]
     then = Follower("note", "behind", "it").options(takes_result=True)
     dispatching = nodes[0].options(then=then, if_exists="queue")
-    await dispatching.schedule("quick", Cron("* * * * * *"), "note", "key", 1)
+    await dispatching.schedule("quick", Cron("* * * * * *", misfire="all"), "note", "key", 1)
     await diary.until(lambda entries: len([e for e in entries if e[0] == "key"]) >= 3)
     await nodes[1].schedules.pause("quick")
     told = await nodes[2].schedules.show("quick")
@@ -246,6 +246,7 @@ async def test_the_policy_of_the_key_decides_what_overlaps(
 
     counts = {"reject": (0, 3), "usual": (0, 3), "queue": (2, 1), "coalesce": (3, 0)}
     await fleet.until(lambda: _are(counted, counts))
+    await fleet.seen(ScheduleOverlapped, times=3, schedule="reject", overlapped=1)
     assert len(fleet.all_seen(ScheduleOverlapped, schedule="reject", overlapped=1)) == 3
     await node.stop_all()
 
@@ -351,7 +352,7 @@ async def test_a_time_to_come_fires_once_and_is_gone(
     fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
 ) -> None:
     node = await fleet.node(handlers, lanes=lanes)
-    when = datetime.now(UTC) + timedelta(seconds=0.5)
+    when = datetime.now(UTC) + timedelta(seconds=2.0)
     await node.schedule("s", At(when), "note", "key")
     await diary.counts(1)
     assert diary.entries[0][2] == moment(round(when.timestamp() * 1000))
@@ -455,8 +456,7 @@ async def test_what_nobody_can_read_is_told_and_keeps_none_of_the_others_waiting
     for n in (0, 2, 3):
         await fleet.seen(ScheduleUnreadable, schedule=f"junk{n}")
     assert [s.name for s in (await node.schedules.list()).schedules] == ["s"]
-    left: Any = fleet.client.zrange(names.scheduled, 0, -1)
-    assert left == [b"s"]
+    await fleet.until(lambda: fleet.client.zrange(names.scheduled, 0, -1) == [b"s"])
 
 
 async def test_without_the_extra_others_fire(
@@ -547,9 +547,10 @@ async def test_counting_what_was_missed_keeps_nobody_waiting(
     pages.zadd(names.due, {"s:": 0})
     pages.execute()
     fleet.wiring(node).context.on_due(0, 0.0)
-    while len(diary.entries) < count:
-        turns.append(judged)
-        await anyio.lowlevel.checkpoint()
+    with anyio.fail_after(60.0):
+        while len(diary.entries) < count:
+            turns.append(judged)
+            await anyio.lowlevel.checkpoint()
     assert judged >= count
     assert max(later - at for at, later in pairwise(turns)) <= 2
 

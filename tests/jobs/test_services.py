@@ -44,13 +44,13 @@ def heard(diary: Diary) -> list[Any]:
 async def test_a_service_runs_until_it_is_stopped(fleet: Fleet, diary: Diary) -> None:
     node = await fleet.node(listening(diary))
     ref = await node.dispatch("listen", "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
     await diary.counts(1)
     assert (await node.status("k")).handler == "listen"
-    await ref.stop(cause="enough", timeout_s=5)
+    await ref.stop(cause="enough", timeout_s=30)
     assert diary.entries == [("started", node.id), ("ended", node.id)]
     with pytest.raises(JobCancelled) as cancelled:
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
     assert cancelled.value.cause == "enough"
 
 
@@ -63,7 +63,7 @@ async def test_a_service_that_returns_is_done(fleet: Fleet) -> None:
 
     node = await fleet.node(handlers)
     ref = await node.dispatch(short, "k")
-    await ref.result(timeout_s=5)
+    await ref.result(timeout_s=30)
     assert (await ref.status()).state == "done"
 
 
@@ -84,24 +84,25 @@ async def test_a_service_that_fails_is_started_again_however_often(
     await node.dispatch(shaky, "k")
     await diary.has(8)
     assert diary.entries == list(range(1, 9))
+    await fleet.seen(AttemptFailed, times=7)
     assert len(fleet.all_seen(AttemptFailed)) == 7
 
 
 async def test_after_a_healthy_run_failures_count_afresh(fleet: Fleet, diary: Diary) -> None:
     handlers = Handlers()
 
-    @handlers.service("shaky", backoff_s=0.001, backoff_max_s=0.002, healthy_s=0.05)
+    @handlers.service("shaky", backoff_s=0.001, backoff_max_s=0.002, healthy_s=1.0)
     async def shaky(job: Job) -> None:
         diary.note(job.attempt)
         if len(diary.entries) == 3:
-            await anyio.sleep(0.06)
+            await anyio.sleep(1.1)
         raise OSError("lost the line")
 
     node = await fleet.node(handlers)
     ref = await node.dispatch(shaky, "k")
     await diary.counts(5)
     assert diary.entries[:5] == [1, 2, 3, 2, 3]
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
 
 
 # --- notifications ------------------------------------------------------------------------------
@@ -156,13 +157,13 @@ async def test_a_service_dispatched_before_anybody_knew_it_is_a_service(
     """Its handler says so, whatever the dispatcher could know: it is handed over at once."""
     client = await fleet.node()
     ref = await client.options(allow_unknown=True).dispatch("listen", "k")
-    first = await fleet.node(listening(diary), grace_s=5.0)
+    first = await fleet.node(listening(diary), grace_s=300.0)
     await diary.has("started", first.id)
     second = await fleet.node(listening(diary), settle_delay_s=60.0)
-    with anyio.fail_after(3):  # well within the grace that a finite job would have
+    with anyio.fail_after(50):  # well within the grace that a finite job would have
         await fleet.leave(first)
     await diary.has("started", second.id)
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
 
 
 async def test_a_loop_over_notifications_may_be_left_and_begun_again(
@@ -182,7 +183,7 @@ async def test_a_loop_over_notifications_may_be_left_and_begun_again(
     ref = await node.dispatch(twice, "k")
     for note in (1, "next", 2, "next"):
         await node.notify("k", note)
-    await ref.result(timeout_s=5)
+    await ref.result(timeout_s=30)
     assert diary.entries == [1, "next", 2, "next"]
 
 
@@ -226,7 +227,7 @@ async def test_a_finite_job_hears_notifications_too(fleet: Fleet) -> None:
     node = await fleet.node(handlers)
     ref = await node.dispatch(first, "k")
     await node.notify("k", {"go": True})
-    assert await ref.result(timeout_s=5) == {"go": True}
+    assert await ref.result(timeout_s=30) == {"go": True}
 
 
 async def test_a_message_counts_as_handled_when_the_next_one_is_asked_for(
@@ -291,7 +292,7 @@ async def test_a_key_without_a_live_job_takes_no_messages(fleet: Fleet, diary: D
     with pytest.raises(NoSuchJob):
         await node.notify("nobody", 1)
     ref = await node.dispatch("listen", "k")
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
     with pytest.raises(NoSuchJob):
         await node.notify("k", 1)
 
@@ -428,7 +429,7 @@ async def test_state_that_cannot_be_stored_is_refused_where_it_is_assigned(
         diary.note(job.state)
 
     node = await fleet.node(handlers)
-    await (await node.dispatch(greedy, "k")).result(timeout_s=5)
+    await (await node.dispatch(greedy, "k")).result(timeout_s=30)
     assert diary.entries == ["PayloadTooLarge", "PayloadEncodingError", None]
 
 
@@ -442,7 +443,7 @@ async def test_a_job_that_waits_or_has_no_owner_is_stopped_at_once(fleet: Fleet)
     unassigned = await client.options(allow_unknown=True).dispatch("any", "unassigned")
     for ref, state in ((waiting, "waiting"), (unassigned, "unassigned")):
         assert (await ref.status()).state == state
-        await ref.stop(cause="changed my mind", timeout_s=5)
+        await ref.stop(cause="changed my mind", timeout_s=30)
         status = await ref.status()
         assert (status.state, status.cause) == ("cancelled", "changed my mind")
 
@@ -462,8 +463,8 @@ async def test_a_job_without_a_slot_is_stopped_without_ever_starting(
     await diary.has("a")
     second = await node.dispatch(note, "b")
     assert (await second.status()).state == "unassigned"
-    await second.stop(timeout_s=5)
-    await first.stop(timeout_s=5)
+    await second.stop(timeout_s=30)
+    await first.stop(timeout_s=30)
     assert diary.entries == ["a"]
 
 
@@ -476,13 +477,13 @@ async def test_stopping_what_has_ended_or_never_was(fleet: Fleet, diary: Diary) 
 
     node = await fleet.node(handlers)
     ref = await node.dispatch(echo, "k")
-    await ref.result(timeout_s=5)
-    await ref.stop(timeout_s=5)  # it has ended, and stays as it is
-    assert await ref.result(timeout_s=5) == "done"
+    await ref.result(timeout_s=30)
+    await ref.stop(timeout_s=30)  # it has ended, and stays as it is
+    assert await ref.result(timeout_s=30) == "done"
     with pytest.raises(NoSuchJob):
-        await node.stop("k", timeout_s=5)
+        await node.stop("k", timeout_s=30)
     with pytest.raises(NoSuchJob):
-        await node.stop("never-was", timeout_s=5)
+        await node.stop("never-was", timeout_s=30)
 
 
 async def test_stopping_an_ended_job_leaves_the_next_job_of_its_key_alone(
@@ -490,9 +491,9 @@ async def test_stopping_an_ended_job_leaves_the_next_job_of_its_key_alone(
 ) -> None:
     node = await fleet.node(listening(diary))
     first = await node.dispatch("listen", "k")
-    await first.stop(timeout_s=5)
+    await first.stop(timeout_s=30)
     second = await node.dispatch("listen", "k")
-    await first.stop(timeout_s=5)
+    await first.stop(timeout_s=30)
     assert (await second.status()).state in ("pending", "running")
 
 
@@ -518,7 +519,7 @@ async def test_a_stop_that_does_not_end_says_so_and_stays_requested(
     assert (await ref.status()).is_stopping
     release.set()
     with pytest.raises(JobCancelled) as cancelled:
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
     assert cancelled.value.cause == "now"
     assert node.state == "open"
 
@@ -542,12 +543,13 @@ async def test_a_stop_survives_the_one_who_asked_for_it(fleet: Fleet, diary: Dia
     client = await fleet.node()
     ref = await client.dispatch(slow, "k")
     await diary.counts(1)
-    with anyio.move_on_after(0.1):
-        await ref.stop()
-    await diary.has("ending")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ref.stop)
+        await diary.has("ending")
+        tasks.cancel_scope.cancel()
     release.set()
     with pytest.raises(JobCancelled):
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
 
 
 async def test_a_service_told_to_stop_while_it_is_handed_over_ends(
@@ -576,8 +578,11 @@ async def test_a_service_told_to_stop_while_it_is_handed_over_ends(
         tasks.start_soon(fleet.leave, first)
         await diary.has("ending", first.id)
         tasks.start_soon(partial(ref.stop, timeout_s=60))
-        while not (await ref.status()).is_stopping:  # noqa: ASYNC110
-            await anyio.sleep(0.01)
+
+        async def is_stopping() -> bool:
+            return (await ref.status()).is_stopping
+
+        await fleet.until(is_stopping)
         release.set()
         with pytest.raises(JobCancelled):
             await ref.result(timeout_s=60)

@@ -44,7 +44,7 @@ async def echo(job: Job, value: Any = None) -> Any:
 async def is_well(fleet: Fleet, node: Node) -> None:
     """Check that a node still does what it is for, and that no actor of it has crashed."""
     ref = await node.dispatch(echo, "afterwards", 1)
-    assert await ref.result(timeout_s=5) == 1
+    assert await ref.result(timeout_s=30) == 1
     assert not fleet.all_seen(ActorCrashed)
 
 
@@ -75,7 +75,7 @@ async def test_junk_signals_crash_no_worker_however_many(fleet: Fleet, diary: Di
             fleet.client.xadd(worker, fields)
     await is_well(fleet, node)
     gate.set()
-    await ref.result(timeout_s=5)
+    await ref.result(timeout_s=30)
 
 
 async def test_a_field_whose_name_is_no_text_ends_no_reader(fleet: Fleet) -> None:
@@ -141,7 +141,7 @@ async def test_an_older_record_that_names_another_handler_goes_to_who_has_that(
     mine.job("echo")(echo.fn)
     node = await fleet.node(mine, capacity=1, lease_ttl_s=1.0)
     [worker] = fleet.wiring(node).membership.workers.values()
-    await (await node.dispatch(hold, "h")).started(timeout_s=5)
+    await (await node.dispatch(hold, "h")).started(timeout_s=30)
     ref = await node.dispatch(echo, "k", "v")
     await fleet.until(lambda: "k" in worker.runs)
     text: Any = fleet.client.hget(fleet.names.jobs, "k")
@@ -156,7 +156,7 @@ async def test_an_older_record_that_names_another_handler_goes_to_who_has_that(
         pipe.srem(fleet.names.owned(f"{lent.id}.1"), "k")
         pipe.zadd(fleet.names.pending, {"k": 1})
         pipe.execute()
-    assert await ref.result(timeout_s=10) == "v by other"
+    assert await ref.result(timeout_s=30) == "v by other"
     assert not fleet.all_seen(ActorCrashed)
     gate.set()
 
@@ -180,7 +180,7 @@ async def test_a_payload_garbled_on_its_way_is_read_again(
     monkeypatch.setattr(Pipeline, "execute_all", answer)
     node = await fleet.node(handlers)
     ref = await node.dispatch(echo, "k", "v" * 5_000)
-    assert await ref.result(timeout_s=5) == "v" * 5_000
+    assert await ref.result(timeout_s=30) == "v" * 5_000
     assert len(garbled) == 1
     await is_well(fleet, node)
 
@@ -230,7 +230,7 @@ async def test_a_start_of_which_one_byte_is_wrong_is_begun_anew_as_its_record_sa
     await is_well(fleet, node)
     monkeypatch.setattr(Start, "parse", classmethod(parse))
     ref = await node.dispatch(echo, "k", "v")
-    assert await ref.result(timeout_s=5) == "v"
+    assert await ref.result(timeout_s=30) == "v"
     assert damaged
     refused = len(fleet.all_seen(CommitRefused))
     assert refused <= 2
@@ -252,7 +252,7 @@ async def test_a_stored_start_of_another_id_than_its_record_is_granted_anew(flee
         pipe.xadd(fleet.names.stream(worker), fields, id=f"{epoch}-0")
         pipe.execute()
     ref = JobRef[Any]("k", "good", "echo", node._client)
-    assert await ref.result(timeout_s=5) == "v"
+    assert await ref.result(timeout_s=30) == "v"
     assert len(fleet.all_seen(CommitRefused)) <= 2
     await is_well(fleet, node)
 
@@ -295,7 +295,7 @@ async def test_what_cannot_even_be_parked_is_not_tried_in_a_circle(
     mine.job("echo")(echo.fn)
     node = await fleet.node(mine)
     ref = await node.dispatch(serve, "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
     await fleet.until(lambda: (r := fleet.record("k")) and r.state == "running")
     fleet.client.hset(fleet.names.jobs, "k", "junk")
     fleet.client.set(fleet.names.parked, "foreign")
@@ -344,7 +344,7 @@ async def test_what_cannot_be_swept_hides_nothing_behind_it(fleet: Fleet) -> Non
         fleet.client.zadd(names.due, {f"k:stuck-{n}": n})
     node = await fleet.node(handlers, sweep_batch=1)
     ref = await node.options(delay_s=0.05).dispatch(echo, "k", 1)
-    assert await ref.result(timeout_s=10) == 1
+    assert await ref.result(timeout_s=30) == 1
     assert not fleet.all_seen(ActorCrashed)
     fleet.is_audited = False  # nobody can mend a key of another type
 
@@ -362,7 +362,7 @@ async def test_a_key_that_cannot_be_moved_is_not_reaped_in_a_circle(
 
     node, other = await fleet.node(mine), await fleet.node()
     ref = await node.dispatch(serve, "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
     await fleet.until(lambda: (r := fleet.record("k")) and r.state == "running")
     name, names = f"{node.workers[0].id}.1", fleet.names
     fleet.client.set(names.unassigned("serve"), "foreign")
@@ -398,7 +398,7 @@ async def test_a_start_from_before_a_loss_is_not_given_another_jobs_payload(
     node = await fleet.node(mine, capacity=1)
     [worker] = fleet.wiring(node).membership.workers.values()
     held = await node.dispatch(hold, "h")
-    await held.started(timeout_s=5)
+    await held.started(timeout_s=30)
     await node.dispatch(size, "k", b"x" * 2000)
     await fleet.until(lambda: "k" in worker.runs)
     stored: Any = fleet.client.hget(fleet.names.payloads, "k")
@@ -415,7 +415,7 @@ async def test_a_start_from_before_a_loss_is_not_given_another_jobs_payload(
         assert (await fleet.seen(CommitRefused)).key == "k"
     assert diary.entries == []
     fleet.client.hdel(fleet.names.payloads, "k")
-    await (await node.dispatch(size, "k", b"z" * 2000)).result(timeout_s=5)
+    await (await node.dispatch(size, "k", b"z" * 2000)).result(timeout_s=30)
     assert diary.entries == [b"z"]
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -592,8 +593,12 @@ async def test_one_that_nobody_holds_leaves(fleet: Fleet) -> None:
         return weakref.ref(client._portals), client._portals.portal()._thread
 
     portals, thread = await aside(use)
-    while portals() is not None:
+
+    def is_gone() -> bool:
         gc.collect()
+        return portals() is None
+
+    await fleet.until(is_gone)
     await aside(thread.join, WAIT_S)
     assert not thread.is_alive()
     assert len(fleet.all_seen(NodeLeft)) == 1
@@ -697,7 +702,8 @@ def test_an_interrupted_call_is_taken_back_and_the_client_goes_on(
         portal = client._portals.portal()
 
         def interrupt() -> None:
-            while not portal._flying:
+            until_s = time.monotonic() + WAIT_S
+            while not portal._flying and time.monotonic() < until_s:
                 pass
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

@@ -128,14 +128,14 @@ async def test_a_message_without_an_answer_is_for_the_job_that_it_found(
 
     node = await fleet.node(mine)
     first = await node.dispatch(listen, "k")
-    await first.started(timeout_s=5)
+    await first.started(timeout_s=30)
     refs = [first]
 
     async def then() -> None:
-        await first.result(timeout_s=5)
+        await first.result(timeout_s=30)
         if follows:
             refs.append(await node.dispatch(listen, "k"))
-            await refs[-1].started(timeout_s=5)
+            await refs[-1].started(timeout_s=30)
 
     told = await _lossy(fleet, monkeypatch, NOTIFY, then)
     with pytest.raises(StoreUnavailable, match="an earlier try had no answer") as unknown:
@@ -146,7 +146,7 @@ async def test_a_message_without_an_answer_is_for_the_job_that_it_found(
     if follows:
         await node.notify("k", "other")
         await diary.has(refs[-1].job_id, "other")
-        await refs[-1].stop(timeout_s=5)
+        await refs[-1].stop(timeout_s=30)
     assert diary.entries[0] == (first.job_id, "end")
     assert (refs[-1].job_id, "end") not in diary.entries[1:]
 
@@ -164,7 +164,7 @@ async def test_a_message_that_was_lost_before_it_came_is_sent_again(
 
     node = await fleet.node(mine, messages_max=1)
     ref = await node.dispatch(deaf, "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
 
     async def nothing() -> None:
         pass
@@ -176,7 +176,7 @@ async def test_a_message_that_was_lost_before_it_came_is_sent_again(
     with pytest.raises(InboxFull):  # surely refused: nothing of this one was ever sent before
         await node.notify("k", "more")
     assert told[3:] == [InboxHas]  # whose job it is was known
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
     with pytest.raises(NoSuchJob):
         await node.notify("k", "late")
 
@@ -193,7 +193,7 @@ async def test_a_server_that_is_full_since_says_nothing_of_an_earlier_try(
         await anyio.sleep_forever()
 
     node = await fleet.node(mine)
-    await (await node.dispatch(deaf, "k")).started(timeout_s=5)
+    await (await node.dispatch(deaf, "k")).started(timeout_s=30)
     real, is_full = Pipeline._once, False
 
     async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
@@ -269,7 +269,7 @@ async def test_a_server_without_its_data_denies_no_earlier_try(
         await anyio.sleep_forever()
 
     node = await fleet.node(mine)
-    await (await node.dispatch(deaf, "k")).started(timeout_s=5)
+    await (await node.dispatch(deaf, "k")).started(timeout_s=30)
     async with node.map("m") as shared:
         calls: dict[str, tuple[object, Callable[[], Awaitable[object]]]] = {
             "notify": (NOTIFY, lambda: node.notify("k", "note")),
@@ -312,7 +312,7 @@ async def test_a_stop_whose_end_nobody_tells_may_be_done(
         await anyio.sleep_forever()
 
     node = await fleet.node(mine)
-    await (await node.dispatch(deaf, "k")).started(timeout_s=5)
+    await (await node.dispatch(deaf, "k")).started(timeout_s=30)
 
     async def wait(self: Waiters, waiting: Waiting, limit_s: float | None) -> None:
         waiting.end(answer)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 TTL_S = 1.0
-FOUND_S = 2 * 2 * TTL_S + TTL_S + 1.0  # two passes, a lease, and what a busy machine adds
+FOUND_S = 30.0  # two passes and a lease, on a busy machine
 FAR_MS = 3_600_000
 
 
@@ -187,10 +187,10 @@ async def test_what_a_server_that_went_back_has_lost_ends_without_traffic(
     """Its handlers would run on beside whoever dispatches the keys again: no stamp is as new."""
     node = await fleet.node(made(diary), lease_ttl_s=TTL_S)
     n = fleet.names
-    await (await node.dispatch("quick", "before")).result(timeout_s=8)
+    await (await node.dispatch("quick", "before")).result(timeout_s=30)
     stamp: Any = fleet.client.hget(n.lane, "stamp")
     for key in ("a", "b"):
-        await (await node.dispatch("serve", key)).started(timeout_s=8)
+        await (await node.dispatch("serve", key)).started(timeout_s=30)
     with fleet.client.pipeline() as pipe:
         pipe.delete(n.jobs, n.payloads, *fleet.client.keys(n.owned("*")))
         pipe.hset(n.lane, "stamp", stamp)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
+
+SOON_S = 30.0  # what takes a moment, on a busy machine
 
 
 def holding(diary: Diary, release: anyio.Event) -> Handlers:
@@ -65,7 +68,7 @@ async def places(node: Node, keys: list[str]) -> dict[str, str]:
     """Return the worker that runs each key."""
     refs = await node.dispatch_many("where", keys)
     return {
-        ref.key: await ref.result(timeout_s=5) for ref in refs if not isinstance(ref, PoolError)
+        ref.key: await ref.result(timeout_s=30) for ref in refs if not isinstance(ref, PoolError)
     }
 
 
@@ -87,7 +90,7 @@ async def test_a_worker_added_in_a_scope_that_is_cancelled_lives_on_with_its_nod
         await anyio.lowlevel.checkpoint()
     assert scope.cancelled_caught
     ref = await node.dispatch(where_run, "k")
-    assert await ref.result(timeout_s=5) == worker.id
+    assert await ref.result(timeout_s=30) == worker.id
     assert [info.id for info in node.workers] == [worker.id]
 
 
@@ -100,13 +103,13 @@ async def test_a_client_becomes_a_worker_and_a_client_again(fleet: Fleet) -> Non
         [info] = node.workers
         assert (info.id, info.node, info.handlers) == (worker.id, node.id, ("where",))
         assert (info.capacity, info.label, info.version) == (3, "left", "1.2")
-        assert await (await node.dispatch(where_run, "k")).result(timeout_s=5) == worker.id
+        assert await (await node.dispatch(where_run, "k")).result(timeout_s=30) == worker.id
         await worker.remove()
         assert node.workers == ()
         await worker.remove()  # twice is fine
     ref = await node.dispatch(where_run, "k")
     assert (await ref.status()).state == "unassigned"
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
 
 
 async def test_removing_a_worker_hands_its_services_over_and_lets_its_jobs_end(
@@ -125,7 +128,7 @@ async def test_removing_a_worker_hands_its_services_over_and_lets_its_jobs_end(
         tasks.start_soon(node._remove_worker, own.id, None)
         await diary.has("service", f"{second.id}.1")
         release.set()
-    assert (await job.result(timeout_s=5)).startswith(first)
+    assert (await job.result(timeout_s=30)).startswith(first)
     status = await service.status()
     assert (status.attempt, status.crashes) == (1, 0)
     assert [info.id for info in node.workers] == [second.id]
@@ -159,7 +162,7 @@ async def test_two_workers_of_one_node_never_run_a_key_at_once(fleet: Fleet, dia
         release.set()
     await diary.counts(2)
     assert [number for _, _, number in diary.entries] == [1, 1]
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
 
 
 async def test_a_key_outlives_its_removed_worker_together_with_a_handler_that_does_not_end(
@@ -193,7 +196,7 @@ async def test_a_key_outlives_its_removed_worker_together_with_a_handler_that_do
     release.set()
     await diary.counts(2)
     assert [number for _, _, number in diary.entries] == [1, 1]
-    await ref.stop(timeout_s=5)
+    await ref.stop(timeout_s=30)
 
 
 async def test_a_key_whose_start_was_being_prepared_outlives_its_removed_worker(
@@ -218,7 +221,7 @@ async def test_a_key_whose_start_was_being_prepared_outlives_its_removed_worker(
         await fleet.until(lambda: "k" in first.runs and first.runs["k"].phase == "preparing")
     second = await node.add_worker(handlers)
     await node._remove_worker(first.id, 0.0)
-    assert await ref.result(timeout_s=10) == [f"{second.id}.1", 2000]
+    assert await ref.result(timeout_s=30) == [f"{second.id}.1", 2000]
 
 
 async def test_a_stop_that_overtakes_the_answer_to_an_acknowledgement_ends_the_job(
@@ -271,7 +274,7 @@ async def test_a_worker_runs_as_many_jobs_at_once_as_its_capacity_and_no_more(
     refs = await node.dispatch_many(count, [f"k{n}" for n in range(50)])
     for ref in refs:
         assert not isinstance(ref, PoolError)
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
     assert (most, len(diary.entries)) == (3, 50)
 
 
@@ -291,7 +294,7 @@ async def test_plain_functions_are_bounded_by_the_capacity_too(fleet: Fleet) -> 
     refs = await node.dispatch_many(count, [f"k{n}" for n in range(20)])
     for ref in refs:
         assert not isinstance(ref, PoolError)
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
     assert max(most) == 2
 
 
@@ -307,7 +310,7 @@ async def test_a_worker_that_joins_pulls_what_waits_for_a_slot(fleet: Fleet, dia
     release.set()
     for ref in refs:
         assert not isinstance(ref, PoolError)
-        await ref.result(timeout_s=5)
+        await ref.result(timeout_s=30)
 
 
 async def test_a_worker_that_joins_does_not_wait_for_the_next_renewal(fleet: Fleet) -> None:
@@ -317,7 +320,7 @@ async def test_a_worker_that_joins_does_not_wait_for_the_next_renewal(fleet: Fle
     node = await fleet.node(lease_ttl_s=600.0)
     ref = await node.options(allow_unknown=True).dispatch("where", "k")
     worker = await node.add_worker(handlers)
-    assert await ref.result(timeout_s=5) == worker.id
+    assert await ref.result(timeout_s=30) == worker.id
 
 
 async def test_a_backlog_larger_than_all_slots_drains(fleet: Fleet) -> None:
@@ -336,7 +339,7 @@ async def test_a_backlog_larger_than_all_slots_drains(fleet: Fleet) -> None:
     await fleet.node(handlers, capacity=2)
     for ref in refs:
         assert not isinstance(ref, PoolError)
-        await ref.result(timeout_s=10)
+        await ref.result(timeout_s=30)
 
 
 # --- placement ----------------------------------------------------------------------------------
@@ -423,7 +426,7 @@ async def test_a_full_worker_is_passed_over_for_one_with_room(fleet: Fleet, diar
     release.set()
     for ref in answers:
         assert not isinstance(ref, PoolError)
-        await ref.result(timeout_s=10)
+        await ref.result(timeout_s=30)
 
 
 # --- leaving ------------------------------------------------------------------------------------
@@ -439,7 +442,7 @@ async def test_leaving_lets_finite_jobs_end_within_the_grace(fleet: Fleet, diary
         tasks.start_soon(fleet.leave, node)
         await fleet.until(lambda: node.workers and node.workers[0].is_draining)
         release.set()
-    assert (await ref.result(timeout_s=5)) == diary.entries[0][1]
+    assert (await ref.result(timeout_s=30)) == diary.entries[0][1]
 
 
 async def test_after_the_grace_jobs_go_elsewhere_without_burning_an_attempt(
@@ -457,7 +460,7 @@ async def test_after_the_grace_jobs_go_elsewhere_without_burning_an_attempt(
     status = await ref.status()
     assert (status.attempt, status.crashes) == (1, 0)
     release.set()
-    await ref.result(timeout_s=5)
+    await ref.result(timeout_s=30)
 
 
 async def test_a_drained_node_stays_a_client(fleet: Fleet, diary: Diary) -> None:
@@ -469,13 +472,13 @@ async def test_a_drained_node_stays_a_client(fleet: Fleet, diary: Diary) -> None
     await node.drain()
     await diary.counts(2)
     assert node.state == "drained"
-    with anyio.fail_after(1):
+    with anyio.fail_after(SOON_S):
         await node.wait_drained()
-    assert [info.node for info in node.workers] == [other.id]
+    await fleet.until(lambda: [info.node for info in node.workers] == [other.id])
     with pytest.raises(JobExists):
         await node.dispatch("serve", "k")
     await node.notify("k", 1)
-    await node.stop("k", timeout_s=5)
+    await node.stop("k", timeout_s=30)
     await node.drain()  # twice is fine
     with pytest.raises(NotRunning, match="drained"):
         await node.add_worker(holding(diary, release))
@@ -520,7 +523,7 @@ async def test_shutdown_drains_every_node_and_keeps_what_is_open_for_the_next_st
     for key in keys:
         await nodes[0].dispatch("serve", key)
     await diary.counts(6)
-    with anyio.fail_after(5):
+    with anyio.fail_after(SOON_S):
         await nodes[0].shutdown_pool()
         for node in nodes:
             await node.wait_drained()
@@ -601,7 +604,7 @@ def begun(diary: Diary) -> Handlers:
 
     @handlers.service("serve")
     async def serve(job: Job) -> None:
-        diary.note(job.key, anyio.current_time())
+        diary.note(job.key, time.monotonic())
         await anyio.sleep_forever()
 
     return handlers
@@ -698,32 +701,34 @@ async def test_all_suspects_have_begun_in_time_however_many_they_are(
     for key in keys:
         await client.options(allow_unknown=True).dispatch("serve", key)
     suspect(fleet, keys)
-    await fleet.node(begun)
-    await diary.counts(80)
+    with stopwatch() as watch:
+        await fleet.node(begun)
+        await diary.counts(80)
     times = sorted(at_s for _, at_s in diary.entries)
-    assert 0.5 < times[-1] - times[0] < 80 * TRIAL_S * 0.75
+    assert times[-1] - times[0] > 0.5
+    assert watch.took_s(times[0], times[-1]) < 80 * TRIAL_S * 0.75
 
 
 async def test_suspects_that_wait_for_a_slot_go_where_one_is_free(
     fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that stays took the only slot: the others do not wait there for half of a TTL."""
+    ttl_s = 4 * SOON_S
     monkeypatch.setattr(
         Executor, "ahead", lambda self: 2 if self.capacity == 1 else 0
     )  # as lanes do
-    client = await fleet.node()
+    client = await fleet.node(lease_ttl_s=ttl_s)
     keys = [f"k{n}" for n in range(3)]
     for key in keys:
         await client.options(allow_unknown=True).dispatch("serve", key)
     suspect(fleet, keys)
-    full = await fleet.node(begun, capacity=1)
+    full = await fleet.node(begun, capacity=1, lease_ttl_s=ttl_s)
     await diary.counts(1)
     (worker,) = fleet.workers(full)
-    assert len(worker.runs) == 3
-    with stopwatch() as watch:
-        await fleet.node(begun)
+    await fleet.until(lambda: len(worker.runs) == 3)
+    with anyio.fail_after(SOON_S):
+        await fleet.node(begun, lease_ttl_s=ttl_s)
         await diary.counts(3)
-        assert watch.took_s() < 1.0
 
 
 async def test_a_slot_that_was_to_be_prepared_for_a_job_that_is_lost_is_free_at_once(
@@ -745,7 +750,7 @@ async def test_a_slot_that_was_to_be_prepared_for_a_job_that_is_lost_is_free_at_
 
     monkeypatch.setattr(Executor, "_fetch", fetch)
     await node.dispatch("size", "large", b"p" * 200_000)
-    with anyio.fail_after(5):
+    with anyio.fail_after(SOON_S):
         await asked.wait()
     monkeypatch.undo()
     assert worker._executor.left() == 0
@@ -787,7 +792,7 @@ async def test_a_worker_that_a_script_calls_gone_joins_again_without_being_told_
 
     worker.on_gone = on_gone
     ref = await node.dispatch(waits, "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
     fleet.client.zrem(fleet.names.keepalive, name)
     may_end.set()
     await fleet.until(lambda: told)
@@ -825,7 +830,7 @@ async def test_what_is_handed_over_because_its_worker_drains_is_not_moved_as_wel
     node = await fleet.node(begun)
     keys = [f"k{n}" for n in range(8)]
     for key in keys:
-        await (await node.dispatch("serve", key)).started(timeout_s=5)
+        await (await node.dispatch("serve", key)).started(timeout_s=30)
     [worker] = fleet.workers(node)
     await fleet.node(begun)
     await fleet.until(lambda: asked)
@@ -851,12 +856,12 @@ async def test_who_is_ended_for_its_leases_sake_may_be_ended_for_good_as_well(
         try:
             await anyio.sleep_forever()
         finally:
-            with anyio.move_on_after(5, shield=True):
+            with anyio.move_on_after(SOON_S, shield=True):
                 await may_end.wait()
 
     node = await fleet.node(mine)
     ref = await node.dispatch(stubborn, "k")
-    await ref.started(timeout_s=5)
+    await ref.started(timeout_s=30)
     [worker] = fleet.workers(node)
     run = worker.runs["k"]
     worker._cancel(run, "lease")
@@ -916,7 +921,7 @@ async def test_an_acknowledgement_that_was_refused_is_not_sent_again_for_what_ha
     fleet: Fleet, begun: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await fleet.node(begun, lease_ttl_s=60.0)
-    await (await node.dispatch("serve", "k")).started(timeout_s=5)
+    await (await node.dispatch("serve", "k")).started(timeout_s=30)
     [worker] = fleet.workers(node)
     run, box = worker.runs["k"], worker._lanes[0].box
     edge = AcknowledgeEdge(run.key, run.start.epoch, run.start.id)
@@ -947,7 +952,7 @@ async def test_when_a_key_is_free_who_waits_for_it_is_called_once(
 ) -> None:
     """And when a trial is over what waits for a slot is looked at."""
     node = await fleet.node(begun, lease_ttl_s=60.0)
-    await (await node.dispatch("serve", "k")).started(timeout_s=5)
+    await (await node.dispatch("serve", "k")).started(timeout_s=30)
     [worker], called = fleet.workers(node), list[str]()
     run = worker.runs["k"]
     run.then = (lambda: called.append("then"), lambda: called.append("then"))

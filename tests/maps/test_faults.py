@@ -24,6 +24,7 @@ from pool.names import Control
 from pool.redis.embedded.server import EmbeddedServer
 from pool.testing import FaultProxy, fault_proxy
 from tests.servers import connect
+from tests.stopwatch import stopwatch
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]  # a proxy stands before it
 
@@ -34,11 +35,13 @@ LOOK_AGAIN_S = 0.02
 
 async def until(is_so: Callable[[], Any]) -> None:
     """Look again until it is so: nobody tells what only the server and the copy know."""
-    with anyio.fail_after(HEALED_S):
+    with stopwatch() as watch:
         while True:
             answer = is_so()
             if await answer if isinstance(answer, Awaitable) else answer:
                 return
+            if watch.took_s() > HEALED_S:
+                raise TimeoutError(f"not within {HEALED_S} s")
             await anyio.sleep(LOOK_AGAIN_S)
 
 

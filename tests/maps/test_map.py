@@ -646,7 +646,7 @@ async def test_the_end_of_a_map_reaches_its_replicas(
     open_map: OpenMap, *, is_sliding: bool
 ) -> None:
     """Within a renewal period of the end, with a change for each key."""
-    async with open_map(ttl_s=1.0, is_sliding=is_sliding) as writer, open_map() as reader:
+    async with open_map(ttl_s=2.0, is_sliding=is_sliding) as writer, open_map() as reader:
         with reader.watch() as watch:
             await writer.set("a", "1")
             await writer.append("l", "x", "y")

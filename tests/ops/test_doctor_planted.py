@@ -143,7 +143,7 @@ async def _plant_jobs(node: Node, pids: list[int]) -> dict[str, str]:
     for name in ("stubborn", "stopping"):
         await (await node.dispatch("stubborn", keys[name])).started(WAIT_S)
     with pytest.raises(NotStopped):
-        await node.stop(keys["stopping"], timeout_s=0.05)
+        await node.stop(keys["stopping"], timeout_s=1.0)
     failing = await node.dispatch("fails", keys["fails"])
     with anyio.fail_after(WAIT_S):
         while (await failing.status()).attempt < 5:  # noqa: ASYNC110 - nobody is told

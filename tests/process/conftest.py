@@ -38,7 +38,7 @@ from pool.testing.audit import audit
 from tests.servers import ON, Cluster, Sentinels, connect, refusals, start, with_user
 from tests.stopwatch import Stopwatch
 
-PATIENCE_S = 30.0  # for what has no deadline of its own; nothing takes that long
+PATIENCE_S = 60.0  # for what has no deadline of its own; nothing takes that long
 START_S = 30.0  # for a process to start and join, on a busy machine
 LOOK_AGAIN_S = 0.01
 BACK_S = 6.0  # within the TTL and so long all begin again that may have killed their worker (G-06)

@@ -41,7 +41,7 @@ async def main(*words: str) -> None:
     await node.__aenter__()
     try:
         for ref in (await node.dispatch(long, "job"), await node.dispatch(serve, "service")):
-            await ref.started(timeout_s=10)
+            await ref.started(timeout_s=30)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         if how == "stays":

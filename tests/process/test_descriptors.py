@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-OP_S = 1.0
+OP_S = 2.0
 PROGRAM = """
 import json, os, resource, sys, time
 import anyio
@@ -32,7 +32,7 @@ async def main() -> dict:
         settings = Settings(op_timeout_s=%s, lease_ttl_s=2.0)
         async with Node(pool, url, handlers=handlers, settings=settings, observers=()) as node:
             opened = time.monotonic() - began
-            result = await (await node.dispatch(job, f"k{free}")).result(timeout_s=10)
+            result = await (await node.dispatch(job, f"k{free}")).result(timeout_s=30)
             await anyio.sleep(2.5)  # longer than a lease lasts that nobody renews
             return {"opened": opened, "result": result, "state": node.state}
     except PoolError as error:
@@ -57,7 +57,7 @@ def test_a_node_opens_or_fails_with_however_few_descriptors(
     ]
     told: list[dict[str, Any]] = []
     for child in began:
-        out, _ = child.communicate(timeout=60)
+        out, _ = child.communicate(timeout=180)
         told.append(json.loads(out.splitlines()[-1]))
     for each in told:
         if "opened" in each:
@@ -65,6 +65,6 @@ def test_a_node_opens_or_fails_with_however_few_descriptors(
         else:
             assert each["code"] == "POOLUNAVAILABLE"
             assert "open files" in each["said"] or "not joined within" in each["said"]
-            assert each["failed"] < 8 * OP_S + 5.0
+            assert each["failed"] < 8 * OP_S + 30.0
     assert any("opened" in each for each in told)
     assert any("failed" in each for each in told)

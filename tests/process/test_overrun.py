@@ -21,7 +21,7 @@ from pool.redis.embedded.program import ServerProgram
 from pool.redis.embedded.server import EmbeddedServer
 from tests.servers import connect
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 MEMBER = """
 import sys, time
 import anyio

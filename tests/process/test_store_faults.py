@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.one_server
 
+UNMOVED_TTL_S = 3.0  # of which a busy machine takes no three quarters
+
 
 def at_work(fleet: Fleet, *, jobs: int, every_s: float = 0.005) -> tuple[Member, list[str], str]:
     """Start a client and two workers with 10 clocks, and begin to dispatch short jobs."""
@@ -33,7 +35,7 @@ def have_ended(fleet: Fleet, jobs: int) -> None:
     fleet.until(lambda: len(fleet.said("end", how="returned")) >= jobs, what=f"{jobs} jobs ended")
 
 
-def nothing_is_lost(fleet: Fleet, client: Member, asked: str, *, within_s: float = 10.0) -> None:
+def nothing_is_lost(fleet: Fleet, client: Member, asked: str, *, within_s: float = 60.0) -> None:
     """Check that all jobs of `at_work` were accepted, and ended with a result."""
     jobs = fleet.answer(asked, within_s=within_s)
     assert isinstance(jobs, list), jobs
@@ -57,7 +59,7 @@ def nothing_moved(fleet: Fleet, clocks: list[str], *, starts: int = 1) -> None:
 
 def test_flushed_scripts_and_killed_connections_are_not_noticed(make_fleet: MakeFleet) -> None:
     """SCRIPT FLUSH, CLIENT KILL of all: no job is lost or run twice, no service stops (G-01)."""
-    fleet = make_fleet(ttl_s=3.0)  # of which a busy machine takes no three quarters
+    fleet = make_fleet(ttl_s=UNMOVED_TTL_S)
     client, clocks, asked = at_work(fleet, jobs=300)
     with fleet.client() as by_hand:
         for done in (50, 100, 150, 200):
@@ -75,6 +77,7 @@ def test_a_killed_server_that_comes_back_with_its_data_has_lost_nothing(
     fleet: Fleet, figures: Figures
 ) -> None:
     """kill -9 and a restart from the append-only file: every job ends, nothing moves (G-01)."""
+    fleet.ttl_s = UNMOVED_TTL_S
     client, clocks, asked = at_work(fleet, jobs=200)
     have_ended(fleet, 50)
     fleet.server.kill()
@@ -88,6 +91,7 @@ def test_after_a_server_frozen_for_two_leases_everything_goes_on_where_it_was(
     fleet: Fleet, figures: Figures
 ) -> None:
     """Redis stops for 2 TTL: 0 moves, 0 crash marks, the same owners and epochs, nothing lost."""
+    fleet.ttl_s = UNMOVED_TTL_S
     gate = fleet.directory / "gate"
     client = fleet.start("client", is_client=True)[0]
     fleet.start("a", "b")

@@ -25,7 +25,7 @@ from pool.redis.scripts import ScriptCall
 from pool.redis.url import Url
 from tests.impatient import opened
 
-PATIENCE_S: Final = 10.0
+PATIENCE_S: Final = 30.0
 OP_TIMEOUT_S: Final = 1.0
 FACTS: Final = b"server redis version 7.4.0 proto 2 mode standalone role master".split()
 HELLO: Final = b"*%d\r\n" % len(FACTS) + b"".join(b"$%d\r\n%s\r\n" % (len(f), f) for f in FACTS)

@@ -11,7 +11,7 @@ import pytest
 
 from pool.redis.io.hush import KNOWN_MAX, Hush
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class Lines:

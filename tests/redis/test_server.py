@@ -28,7 +28,7 @@ from pool.errors import ConfigError, NoServer, StoreUnavailable
 from pool.redis.embedded.program import ServerProgram, find_server
 from pool.redis.embedded.server import EmbeddedServer
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 30.0
 
 # A user in a process of its own: it says what it uses, and ends when its standard input does.
 _USER = """

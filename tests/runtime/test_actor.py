@@ -50,7 +50,7 @@ def crash(_: Recorder) -> None:
 
 
 async def ran(actor: Recorder) -> None:
-    with anyio.fail_after(2):
+    with anyio.fail_after(30):
         await actor.run()
 
 
@@ -186,7 +186,7 @@ async def test_an_actor_that_tells_itself_does_not_starve_the_others() -> None:
 
     actor = Recorder(name="a")
     actor.tell(again)
-    with anyio.fail_after(2):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             await tasks.start(actor.run)
             await anyio.lowlevel.checkpoint()
@@ -270,8 +270,9 @@ async def test_what_is_delivered_after_a_crash_waits_for_the_restart() -> None:
         tasks.start_soon(run)
         await anyio.wait_all_tasks_blocked()
         actor.tell(lambda self: self.spawn(fail))
-        while actor._crash is None:
-            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(30):
+            while actor._crash is None:
+                await anyio.lowlevel.checkpoint()
         actor.deliver("early")  # the task is cancelled, and has not ended
         assert actor.heard == []
     async with anyio.create_task_group() as tasks:

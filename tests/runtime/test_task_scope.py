@@ -165,7 +165,7 @@ async def test_a_strangers_cancellation_of_the_house_ends_nothing(
             task_of(name).cancel()
             await anyio.sleep(0.01)
     node = leaver.node
-    assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=5) == 1
+    assert await (await node.dispatch("echo", "e", 1)).result(timeout_s=30) == 1
     assert node.state == "open"
     assert not fleet.all_seen(ActorCrashed)
     task.cancel()

@@ -157,11 +157,11 @@ async def test_a_node_at_work_tells_no_password(
             observers=(events.append, pool.log_observer),
         )
         async with node:
-            assert await (await node.dispatch(echo, "k", 1)).result(timeout_s=5) == 1
+            assert await (await node.dispatch(echo, "k", 1)).result(timeout_s=30) == 1
             assert node._wiring is not None
             worker = next(iter(node._wiring.membership.workers.values()))
             worker.tell(_Bomb(0, []))
-            assert await (await node.dispatch(echo, "l", 1)).result(timeout_s=5) == 1
+            assert await (await node.dispatch(echo, "l", 1)).result(timeout_s=30) == 1
             told += [repr(node), repr(node._wiring), repr(node._pipeline), repr(worker.context)]
         assert [event for event in events if isinstance(event, ActorCrashed)]
         told += [repr(events), *(str(attrs.asdict(event)) for event in events)]

@@ -48,7 +48,7 @@ async def test_its_commands_make_a_user_who_can_work_on_the_pool(
     with EmbeddedServer.start(program, config=config) as server:
         url = server.url.replace("://", "://media:open-sesame@", 1)
         async with Node("media", url, handlers=handlers, observers=()) as node:
-            assert await (await node.dispatch(echo, "k", 1)).result(timeout_s=5) == 1
+            assert await (await node.dispatch(echo, "k", 1)).result(timeout_s=30) == 1
         with pytest.raises(AuthError, match="~PATTERN"):
             async with Node("other", url, observers=()):
                 pass

@@ -41,7 +41,7 @@ def address(url: str, port: int, query: str, host: str = "localhost") -> str:
 async def works(pool: str, url: str) -> None:
     events: list[object] = []
     async with Node(pool, url, handlers=handlers, observers=(events.append,)) as node:
-        assert await (await node.dispatch(echo, "k", 1)).result(timeout_s=5) == 1
+        assert await (await node.dispatch(echo, "k", 1)).result(timeout_s=30) == 1
     assert not [event for event in events if isinstance(event, PasswordInClear)]
 
 
@@ -72,7 +72,7 @@ async def test_what_takes_many_records_of_tls_is_whole(
         async with Node(pool_name, url, handlers=handlers, observers=()) as node:
             refs = [await node.dispatch(give_back, f"k{n}", text) for n in range(5)]
             for ref in refs:
-                assert await ref.result(timeout_s=5) == text
+                assert await ref.result(timeout_s=30) == text
 
 
 @pytest.mark.anyio

@@ -77,7 +77,7 @@ async def main(*words: str) -> None:
                 )
                 await enter(node.map("flags"))
                 await node.stream("events").add("orders", b"1")
-                await (await node.dispatch(stay, "k")).started(timeout_s=10)
+                await (await node.dispatch(stay, "k")).started(timeout_s=30)
                 assert node.url == address()
             case "map":
                 await enter(ReplicatedMap.open(address(), "flags", pool=pool, observers=()))

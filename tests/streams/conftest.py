@@ -15,9 +15,9 @@ from pool.names import Control
 from pool.streams import Reader, Sink, StreamEvent
 from tests.servers import connect
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 LOOK_AGAIN_S = 0.01
-SETTINGS = Settings(lease_ttl_s=1.0, op_timeout_s=1.0)
+SETTINGS = Settings(lease_ttl_s=2.0, op_timeout_s=2.0)
 
 E = TypeVar("E")
 

@@ -315,7 +315,7 @@ async def test_two_tasks_may_share_a_reader(bench: Bench) -> None:
                 if len(got) == 100:
                     tasks.cancel_scope.cancel()
 
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(iterate)
                 tasks.start_soon(iterate)

@@ -190,7 +190,7 @@ async def test_a_function_that_raises_leaves_its_event_unacknowledged(bench: Ben
             await anext(sink)
         [event] = await bench.take(sink, 1)
         await sink.ack(event)
-        with pytest.raises(KeyError), anyio.fail_after(10):
+        with pytest.raises(KeyError), anyio.fail_after(30):
             await anext(sink)
         await bench.seen(SinkParked)
         [parked] = await sink.fetch_parked()
@@ -256,7 +256,7 @@ async def test_an_unacknowledged_event_is_given_to_another_after_the_grace(bench
         await bench.add(stream, 1)
         [event] = await bench.take(holder, 1)
         async with stream.sink("billing", grace_s=0.3) as other:
-            with anyio.CancelScope() as scope, anyio.fail_after(10):
+            with anyio.CancelScope() as scope, anyio.fail_after(30):
                 async with anyio.create_task_group() as tasks:
                     again: list[StreamEvent] = []
                     tasks.start_soon(drain, holder, again)
@@ -286,7 +286,7 @@ async def test_what_is_within_its_grace_is_left_alone(bench: Bench) -> None:
         [(name, _)] = bench.pending().values()
         await bench.take(sinks.pop(name), 1)
         [idle] = sinks.values()
-        with anyio.move_on_after(3 * Timing(1.0).renew_s) as scope:
+        with anyio.move_on_after(3 * Timing(2.0).renew_s) as scope:
             await anext(idle)
         assert scope.cancelled_caught
         assert [*bench.pending().values()] == [(name, 1000)]
@@ -296,13 +296,13 @@ async def test_what_waits_in_a_buffer_is_not_delivered(bench: Bench) -> None:
     """G1: however slow the program is, nothing is given twice, or up, that it has not seen."""
     async with (
         bench.stream() as stream,
-        stream.sink("billing", grace_s=0.4, deliveries_max=1) as sink,
+        stream.sink("billing", grace_s=1.0, deliveries_max=1) as sink,
     ):
         await bench.add(stream, *range(60))
         got = []
         for _ in range(60):
             [event] = await bench.take(sink, 1)
-            await anyio.sleep(0.03)  # all of them together take four times the grace
+            await anyio.sleep(0.07)  # all of them together take four times the grace
             assert await sink.ack(event)
             got.append(event)
             if len(got) == 30:
@@ -316,7 +316,7 @@ async def test_one_that_is_fast_again_holds_more_again(bench: Bench) -> None:
     async with bench.stream() as stream, stream.sink("billing", grace_s=2) as sink:
         await bench.add(stream, *range(60))
         await bench.until(lambda: sink._buffer.buffer_max < 50)  # nobody takes any
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while sink._buffer.buffer_max < 100:
                 await bench.add(stream, *range(20))
                 for _ in range(20):
@@ -432,7 +432,7 @@ async def test_what_an_answer_that_was_lost_gave_us_is_given_back(bench: Bench) 
         await bench.add(writer, 0)
         [known] = await bench.take(sink, 1)
         entry = bench.put(1)
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             [lost] = await bench.take(sink, 1)
         assert lost.id == entry
         await bench.until(lambda: bench.pending()[entry][1] == 1000)
@@ -781,10 +781,11 @@ async def test_a_lone_consumer_that_is_started_again_and_again_gets_what_is_pend
     async with bench.stream() as stream:
         await bench.add(stream, 0)
         got: list[StreamEvent] = []
+        quick = attrs.evolve(bench.settings, lease_ttl_s=1.0)
         for _ in range(60):
             life = Life(10**6)
             async with (
-                bench.stream(_io=MortalIO(life)) as mortal,
+                bench.stream(_io=MortalIO(life), settings=quick) as mortal,
                 mortal.sink("billing") as sink,
             ):
                 with anyio.move_on_after(0.15):
@@ -795,8 +796,10 @@ async def test_a_lone_consumer_that_is_started_again_and_again_gets_what_is_pend
                 sink._loop.close()
             if len(got) > 1:
                 break
-        # Whether it was noted that the first life had it in hand, before it ended?
-        assert [event.deliveries for event in got] in ([1, 1], [1, 2])
+        # A life may end when it is noted that it has it in hand, or before, or before it has.
+        assert len({event.id for event in got}) == 1
+        assert len(got) == 2
+        assert 1 <= got[0].deliveries <= got[1].deliveries
 
 
 async def test_one_that_was_cleaned_while_it_lived_joins_again(bench: Bench) -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 QUICK = Settings(lease_ttl_s=60.0, op_timeout_s=0.25)
 STEPS_MAX = 60
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 async def live(bench: Bench, life: Life, done: list[str]) -> bool:

@@ -495,6 +495,6 @@ async def test_leaving_while_others_wait_ends_their_iteration(bench: Bench) -> N
                 async with source:
                     tasks.start_soon(iterate, source, ended)
                     await anyio.wait_all_tasks_blocked()
-                with anyio.fail_after(5):
+                with anyio.fail_after(30):
                     await ended.wait()
             await source.aclose()

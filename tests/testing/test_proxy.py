@@ -7,7 +7,7 @@ import pytest
 
 from pool.testing import fault_proxy
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 
 
 @pytest.mark.anyio

@@ -12,7 +12,7 @@ import pytest
 
 from tests.verify.netns import Namespace, NoNamespaces, namespace
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 SILENT_S = 0.5  # longer than TCP needs to send a lost packet again
 CLIENT = """
 import socket, sys, threading

@@ -429,13 +429,14 @@ async def test_an_end_is_in_order_whoever_does_not_read_and_whatever_does_not_re
     async with here(kind(Node("p", "redis://localhost:1"))) as (server, at):
         line = await anyio.connect_tcp(*at)
         await line.send(LIVE)
-        while not server.server_state.tasks:  # noqa: ASYNC110 - nothing tells it
-            await anyio.sleep(0.01)
-        if kind is Endless:
-            await line.receive()
-            (one,) = server.server_state.connections
-            while not one.flow.write_paused:  # noqa: ASYNC110 - nothing tells it
+        with anyio.fail_after(PATIENCE_S):
+            while not server.server_state.tasks:  # noqa: ASYNC110 - nothing tells it
                 await anyio.sleep(0.01)
+            if kind is Endless:
+                await line.receive()
+                (one,) = server.server_state.connections
+                while not one.flow.write_paused:  # noqa: ASYNC110 - nothing tells it
+                    await anyio.sleep(0.01)
     await line.aclose()
     assert "Finished server process" in caplog.text
     assert "Traceback" not in caplog.text
@@ -482,7 +483,7 @@ async def test_an_application_that_mounts_it_ends_in_order(
     words = [each.format(port=port) for each in SERVERS[name]]
     command = [sys.executable, "-m", *words, "mounted:app"]
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    with anyio.fail_after(2 * PATIENCE_S):
+    with anyio.fail_after(4 * PATIENCE_S):
         async with await anyio.open_process(
             command, cwd=tmp_path, env=env, stdout=None, stderr=subprocess.STDOUT
         ) as process:
@@ -505,11 +506,12 @@ async def ends_in_order(process: Any, url: str, *, is_told: bool) -> None:
             answers.append(await client.get(f"{url}/v1/jobs/k?wait_s=30"))
 
     async with httpx.AsyncClient(headers=secret, timeout=2 * PATIENCE_S) as client:
-        while True:
-            with suppress(httpx.ConnectError):
-                await client.get(f"{url}/live")
-                break
-            await anyio.sleep(0.05)
+        with anyio.fail_after(2 * PATIENCE_S):
+            while True:
+                with suppress(httpx.ConnectError):
+                    await client.get(f"{url}/live")
+                    break
+                await anyio.sleep(0.05)
         job = {"handler": "later", "key": "k", "allow_unknown": True}
         assert (await client.post(f"{url}/v1/jobs", json=job)).status_code == 201
         async with anyio.create_task_group() as tasks:
