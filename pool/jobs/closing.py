@@ -1,7 +1,7 @@
 """Something is called, and something is closed behind it, however that ended.
 
     scope open --> call --> shield on --> close --> scope closed
-                                |- the stop budget is over: shield off (see `Shields`)
+                                |- the stop budget is over: shield off (see `shields`)
 
 What closes is the job's own code as its handler is: a commit that was cut must not look like one.
 So nothing cuts it but what would cut the handler: a stop, the end of the lease, a time limit.  That
@@ -15,17 +15,13 @@ and those can be left only as long as they are the innermost.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final
 
 import anyio
-import attrs
 
-from pool.core.timing import Timing
 from pool.jobs.job import Job
-from pool.redis.io.loops import Loop, is_asked_for
+from pool.redis.io.loops import is_asked_for
 from pool.runtime.exceptions import has_cancellation
 
 LEFT_OPEN: Final = "it left a cancel scope or a task group open"
@@ -84,48 +80,3 @@ async def _close(
             raise
     finally:
         shields.lower(scope)
-
-
-@attrs.define(eq=False)
-class Shields:
-    """Shields that are on, and when each is taken off: by one timer for all of one loop's.
-
-        off --raise_over()--> on --lower()--> off       it was closed: nearly always
-                               |--the timer--> off      the stop budget is over
-
-    A timer for each would cost more than most closings.  So it is set for the first that ends, and
-    not taken back when that is closed before.  It is set anew when it has come, for what ends
-    earlier (the budget has shrunk), and where it has not come in time: its loop was held up, or is
-    gone.
-    """
-
-    timing: Callable[[], Timing]
-    clock: Callable[[], float]
-    loop: Callable[[], Loop]
-    _ends_s: dict[anyio.CancelScope, float] = attrs.field(init=False, factory=dict)
-    _looks_s: float = attrs.field(init=False, default=-math.inf)
-    _take_back: Callable[[], object] = attrs.field(init=False, default=lambda: None)
-
-    def raise_over(self, scope: anyio.CancelScope) -> None:
-        """Shield a scope for the stop budget."""
-        scope.shield = True
-        now_s = self.clock()
-        self._ends_s[scope] = ends_s = now_s + self.timing().stop_budget_s
-        if not now_s < self._looks_s <= ends_s:
-            self._look(self.loop())
-
-    def lower(self, scope: anyio.CancelScope) -> None:
-        """Forget a scope, which is about to be left."""
-        self._ends_s.pop(scope, None)
-
-    def _look(self, loop: Loop) -> None:
-        """Take off what is over, and set the timer for the first of the others."""
-        self._take_back()
-        now_s, self._looks_s = self.clock(), -math.inf
-        for scope in [each for each, ends_s in self._ends_s.items() if ends_s <= now_s]:
-            del self._ends_s[scope]
-            scope.shield = False
-        if self._ends_s:
-            looks_s = min(self._ends_s.values())
-            self._take_back = loop.later(looks_s - now_s, partial(self._look, loop))
-            self._looks_s = looks_s

@@ -24,9 +24,9 @@ from pool.jobs.keeper import Keeper, Step
 from pool.redis.commands.talk import InboxPage, Message
 
 if TYPE_CHECKING:  # they make what makes jobs
-    from pool.jobs.closing import Shields
     from pool.jobs.followers import Follower
     from pool.jobs.node import Node
+    from pool.jobs.shields import Shields
 
 # The job (key and id) whose handler runs in this context; what it starts there inherits it.
 RUNNING: ContextVar[str] = ContextVar("pool_running", default="")

@@ -15,11 +15,11 @@ from pool.core.codec import encode_value
 from pool.core.record import Kind
 from pool.core.timing import Timing
 from pool.jobs.blocking import Blocking
-from pool.jobs.closing import Shields
 from pool.jobs.handlers import Handler
 from pool.jobs.job import Host, Inbox, Job
 from pool.jobs.keeper import Keeper
 from pool.jobs.node import Node
+from pool.jobs.shields import Shields
 from pool.names import check_key
 from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import Edge, SaveEdge, StepEdge

@@ -14,7 +14,7 @@ from pool import Depends, Handlers, Job, Node
 from pool.core.timing import Timing
 from pool.errors import JobCancelled, JobExists, JobParked
 from pool.events import ActorCrashed
-from pool.jobs.closing import Shields
+from pool.jobs.shields import Shields
 from pool.redis.io.loops import current_loop
 
 if TYPE_CHECKING:

@@ -3074,7 +3074,7 @@ MUTANTS: Final = (
     Mutant(
         name="one commit's shield ends with another's",
         breaks="what closes is cut before its stop budget is over",
-        path="pool/jobs/closing.py",
+        path="pool/jobs/shields.py",
         old="self._ends_s.items() if ends_s <= now_s]",
         new="self._ends_s.items() if ends_s >= 0.0]",
         by=("tests/jobs/test_closing.py::test_one_timer_takes_off_all_shields",),
@@ -3082,7 +3082,7 @@ MUTANTS: Final = (
     Mutant(
         name="only the first shield ends",
         breaks="what closes is never cut, if another had begun to close before it",
-        path="pool/jobs/closing.py",
+        path="pool/jobs/shields.py",
         old="        if self._ends_s:\n",
         new="        if len(self._ends_s) == 1:\n",
         by=("tests/jobs/test_closing.py::test_one_timer_takes_off_all_shields",),
@@ -3090,7 +3090,7 @@ MUTANTS: Final = (
     Mutant(
         name="shields as long as they were",
         breaks="what closes is shielded for the stop budget of before",
-        path="pool/jobs/closing.py",
+        path="pool/jobs/shields.py",
         old="if not now_s < self._looks_s <= ends_s:",
         new="if not now_s < self._looks_s:",
         by=("tests/jobs/test_closing.py::test_a_shield_that_ends_before_the_others",),

@@ -40,7 +40,6 @@ from pool.events import (
 )
 from pool.jobs.around import HOOKS_MAX, Happened, Happening, Hook, failed, tell_hooks
 from pool.jobs.blocking import Blocking
-from pool.jobs.closing import Shields
 from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Host, Inbox, Job
@@ -50,6 +49,7 @@ from pool.jobs.raised import Raised
 from pool.jobs.restoring import restore
 from pool.jobs.run import CANCELLED, Ending, Run
 from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
+from pool.jobs.shields import Shields
 from pool.jobs.trials import LIVED_S
 from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Executor
 from pool.jobs.worker.messages import (
