@@ -2922,7 +2922,7 @@ MUTANTS: Final = (
     Mutant(
         name="closing not shielded",
         breaks="what is closed behind a cancelled handler cannot await",
-        path="pool/jobs/closing.py",
+        path="pool/jobs/shields.py",
         old="    scope.shield = True",
         new="    scope.shield = False",
         by=("tests/jobs/test_resources.py",),
@@ -3058,7 +3058,7 @@ MUTANTS: Final = (
     Mutant(
         name="a commit cut short",
         breaks="what closes behind a handler that succeeded is cancelled after the stop budget",
-        path="pool/jobs/closing.py",
+        path="pool/jobs/shields.py",
         old="            scope.shield = False",
         new="            scope.cancel()",
         by=("tests/jobs/test_closing.py",),
@@ -3066,7 +3066,7 @@ MUTANTS: Final = (
     Mutant(
         name="a commit that nothing cuts",
         breaks="what closes behind a handler is never cancelled, whoever has it stopped",
-        path="pool/jobs/closing.py",
+        path="pool/jobs/shields.py",
         old="            scope.shield = False",
         new="            scope.shield = True",
         by=("tests/jobs/test_closing.py::test_a_commit_that_is_cut_is_no_success",),
