@@ -6,6 +6,9 @@
 A timer for each would cost more than most closings.  So it is set for the first that ends, and not
 taken back when that is closed before.  It is set anew when it has come, for what ends earlier (the
 budget has shrunk), and where it has not come in time: its loop was held up, or is gone.
+
+It is none of the node's own timers: those are taken back when its connections close, and a handler
+may still be closing then.  So it may come when its worker is long gone, and does not keep it.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from weakref import ReferenceType, ref
 
 import anyio
 import attrs
 
 from pool.core.timing import Timing
-from pool.redis.io.loops import Loop
+from pool.redis.io.loops import Loop, current_loop
 
 
 @attrs.define(eq=False)
@@ -27,7 +31,6 @@ class Shields:
 
     timing: Callable[[], Timing]
     clock: Callable[[], float]
-    loop: Callable[[], Loop]
     _ends_s: dict[anyio.CancelScope, float] = attrs.field(init=False, factory=dict)
     _looks_s: float = attrs.field(init=False, default=-math.inf)
     _take_back: Callable[[], object] = attrs.field(init=False, default=lambda: None)
@@ -38,7 +41,7 @@ class Shields:
         now_s = self.clock()
         self._ends_s[scope] = ends_s = now_s + self.timing().stop_budget_s
         if not now_s < self._looks_s <= ends_s:
-            self._look(self.loop())
+            self._look(current_loop())
 
     def lower(self, scope: anyio.CancelScope) -> None:
         """Forget a scope, which is about to be left."""
@@ -53,5 +56,10 @@ class Shields:
             scope.shield = False
         if self._ends_s:
             looks_s = min(self._ends_s.values())
-            self._take_back = loop.later(looks_s - now_s, partial(self._look, loop))
+            self._take_back = loop.later(looks_s - now_s, partial(_look_again, ref(self), loop))
             self._looks_s = looks_s
+
+
+def _look_again(shields: ReferenceType[Shields], loop: Loop) -> None:
+    if (found := shields()) is not None:
+        found._look(loop)

@@ -24,7 +24,6 @@ from pool.names import check_key
 from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import Edge, SaveEdge, StepEdge
 from pool.redis.commands.talk import InboxPage
-from pool.redis.io.loops import current_loop
 from pool.settings import Settings
 
 
@@ -91,7 +90,7 @@ def make_job(
         node_id="test",
         state_bytes_max=65_536,
         timing=lambda: timing,
-        shields=Shields(lambda: timing, monotonic, current_loop),
+        shields=Shields(lambda: timing, monotonic),
         inbox=lambda _: inbox,
         read_inbox=lambda *_: read_inbox(),
         on_handled=lambda *_: None,

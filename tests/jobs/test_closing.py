@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from pool import Depends, Handlers, Job, Node
@@ -15,7 +18,7 @@ from pool.core.timing import Timing
 from pool.errors import JobCancelled, JobExists, JobParked
 from pool.events import ActorCrashed
 from pool.jobs.shields import Shields
-from pool.redis.io.loops import current_loop
+from pool.jobs.wiring import Wiring
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -23,7 +26,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-def storing(diary: Diary, *, is_endless: bool = False, **options: Any) -> Handlers:
+def storing(
+    diary: Diary,
+    *,
+    is_endless: bool = False,
+    work: Callable[[], Any] = anyio.lowlevel.checkpoint,
+    **options: Any,
+) -> Handlers:
     """Return handlers that commit at their end, for twice the stop budget."""
     handlers = Handlers(attempts_max=1, **options)
 
@@ -41,6 +50,7 @@ def storing(diary: Diary, *, is_endless: bool = False, **options: Any) -> Handle
 
     @handlers.job("stores")
     async def stores(job: Job, *, tx: None = Depends(commits)) -> str:
+        await work()
         return "stored"
 
     @handlers.job("fails")
@@ -107,6 +117,30 @@ async def test_a_stop_finds_it_shielded(fleet: Fleet, diary: Diary) -> None:
     assert diary.entries == ["commits", "committed"]
 
 
+async def test_it_is_cut_also_when_its_node_has_closed_all_else(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing could end the handler: it waits for a thread, until its node is all but gone."""
+    gate, closes = threading.Event(), Wiring.close_connections
+
+    async def work() -> None:
+        diary.note("works")
+        await anyio.to_thread.run_sync(gate.wait, 60)
+
+    async def late(wiring: Wiring) -> None:
+        gate.set()
+        await diary.has("commits")
+        await closes(wiring)
+
+    monkeypatch.setattr(Wiring, "close_connections", late)
+    handlers = storing(diary, is_endless=True, work=work)
+    node = await fleet.node(handlers, lease_ttl_s=2.0, grace_s=0.1)
+    await node.dispatch("stores", "k")
+    await diary.has("works")
+    await fleet.leave(node)
+    assert diary.entries == ["works", "commits", "cut"]
+
+
 async def cut_after_s(shields: Shields) -> float:
     """Return how long something was shielded that was to end all the time."""
     began_s = monotonic()
@@ -123,7 +157,7 @@ async def test_one_timer_takes_off_all_shields() -> None:
     """Each at its own time: also where that which it was set for has been closed before."""
     timing = Timing(1.0)
     budget_s = timing.stop_budget_s
-    shields = Shields(lambda: timing, monotonic, current_loop)
+    shields = Shields(lambda: timing, monotonic)
     took: list[float] = []
 
     async def later(in_s: float) -> None:
@@ -144,7 +178,7 @@ async def test_one_timer_takes_off_all_shields() -> None:
 async def test_a_shield_that_ends_before_the_others() -> None:
     """The lease TTL has become shorter, and the stop budget with it."""
     timing = Timing(3600.0)
-    shields = Shields(lambda: timing, monotonic, current_loop)
+    shields = Shields(lambda: timing, monotonic)
     first = anyio.CancelScope()
     shields.raise_over(first)
     timing = Timing(1.0)

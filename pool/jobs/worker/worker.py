@@ -248,9 +248,7 @@ class Worker(Actor[Told]):
             node_id=self.context.node_id,
             state_bytes_max=self.context.settings.state_bytes_max,
             timing=self.context.timing_now,
-            shields=Shields(
-                self.context.timing_now, self.context.io.clock, lambda: self.context.loop
-            ),
+            shields=Shields(self.context.timing_now, self.context.io.clock),
             inbox=self._inbox_of,
             read_inbox=lambda run, after: self._read_inbox(run, after),  # noqa: PLW0108 - as it is then
             on_handled=self._on_handled,
