@@ -25,7 +25,7 @@ What can be lost without a reader noticing by itself, and how it notices:
 In which life a cursor is, it learns before it takes anything of it, and once:
 
     born   None  there was no stream when it was asked; nothing of any life was taken
-           b""   nobody can say: not one of our scripts has made it, or it may not be asked
+           b""   nobody can say, and it is read: made by none of our scripts, or it may not be asked
            X     what was asked for before the first event was read, or when it began anew
 
 While it is None, what a read brings is left there: a probe comes first, and then it is read again.
@@ -161,6 +161,7 @@ class Reader(BufferedReader):
         position_of(first[1])
         self._state = "new"
         self._aside: dict[str, _Cursor] = {}  # a foreign value stands there
+        self._asking = frozenset[_Cursor]()  # that have something to take, of which life they ask
         self._is_looking = False
         self._is_unreachable = False  # which was told
         tailer: StreamTailer[_Cursor] = StreamTailer(
@@ -296,7 +297,8 @@ class Reader(BufferedReader):
     # --- what the tailer brings -----------------------------------------------------------------
 
     def _on_batch(self, batch: Brought[_Cursor]) -> None:
-        if any(cursor.born is None for cursor, _ in batch.told):
+        self._asking = frozenset(cursor for cursor, _ in batch.told if cursor.born is None)
+        if self._asking:
             self._tailer.probe_first(batch)
             return
         holed = [cursor for cursor, entries in batch.told if _has_hole(cursor, entries)]
@@ -370,10 +372,13 @@ class Reader(BufferedReader):
         )
 
     def _on_probed(self, answers: Sequence[tuple[_Cursor, Facts]]) -> None:
-        restarted = False
+        restarted, asking, self._asking = False, self._asking, frozenset()
         cursors = dict(self._tailer.readings)
         for cursor, facts in answers:
-            if cursor.born is None and facts.exists is not False:
+            # Who has nothing to take waits for who can say it: a foreign value beside the stream.
+            if cursor.born is None and (
+                facts.exists or (facts.exists is None and cursor in asking)
+            ):
                 cursor.born = facts.born
             if facts.exists is None:
                 self._look_for_foreign()

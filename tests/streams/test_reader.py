@@ -763,6 +763,28 @@ async def test_a_reader_that_is_told_nothing_of_a_streams_life_reads_it(
     assert not bench.all_seen(StreamRestarted)
 
 
+async def test_what_stands_beside_a_stream_to_come_says_nothing_of_its_life(bench: Bench) -> None:
+    """A probe finds a foreign value before there is anything to read, which is gone by then."""
+    async with bench.stream() as stream, stream.reader() as reader:
+        on_probed, found = reader._tailer.on_probed, list[bool | None]()
+
+        def heard(answers: Any) -> None:
+            found.extend(facts.exists for _, facts in answers)
+            on_probed(answers)
+
+        reader._tailer.on_probed = heard
+        bench.client.set(bench.control.stream_meta("orders"), "foreign")
+        await bench.until(lambda: None in found)
+        bench.client.delete(bench.control.stream_meta("orders"))
+        await bench.add(stream, 0, 1, 2)
+        assert await bench.take_numbers(reader, 3) == [0, 1, 2]
+        await bench.until(lambda: reader._tailer.readings[bench.key].added == 3)  # as of a probe
+        found.clear()
+        await bench.until(lambda: found)
+        assert not len(reader._buffer)
+    assert not bench.all_seen(StreamRestarted)
+
+
 async def test_a_reader_is_closed_by_who_is_cancelled_too(bench: Bench) -> None:
     async with bench.stream() as stream, stream.reader() as reader:
         with anyio.CancelScope() as scope:

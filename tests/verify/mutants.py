@@ -2095,17 +2095,27 @@ MUTANTS: Final = (
         name="a reader takes events before it knows their life",
         breaks="their life is the one that the next probe finds: what a cap took of it is not told",
         path="pool/streams/reader.py",
-        old="        if any(cursor.born is None for cursor, _ in batch.told):",
+        old="        if self._asking:",
         new="        if False:",
         by=(
             "tests/streams/test_reader.py::test_a_reader_that_was_there_before_its_stream_knows_the_streams_life",
         ),
     ),
     Mutant(
+        name="a life of which somebody could not say anything is known",
+        breaks="what stood beside a stream to come has its reader give events twice",
+        path="pool/streams/reader.py",
+        old="            if cursor.born is None and is_told:",
+        new="            if cursor.born is None and facts.exists is not False:",
+        by=(
+            "tests/streams/test_reader.py::test_what_stands_beside_a_stream_to_come_says_nothing_of_its_life",
+        ),
+    ),
+    Mutant(
         name="a life of which nobody can say anything is not known",
         breaks="a reader that may not ask about a stream asks for ever, and reads nothing of it",
         path="pool/streams/reader.py",
-        old="            if cursor.born is None and facts.exists is not False:",
+        old="            if cursor.born is None and is_told:",
         new="            if cursor.born is None and facts.exists:",
         by=(
             "tests/streams/test_reader.py::test_a_reader_that_is_told_nothing_of_a_streams_life_reads_it",
