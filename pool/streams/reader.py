@@ -376,9 +376,8 @@ class Reader(BufferedReader):
         cursors = dict(self._tailer.readings)
         for cursor, facts in answers:
             # Who has nothing to take waits for who can say it: a foreign value beside the stream.
-            if cursor.born is None and (
-                facts.exists or (facts.exists is None and cursor in asking)
-            ):
+            is_told = facts.exists or (facts.exists is None and cursor in asking)
+            if cursor.born is None and is_told:
                 cursor.born = facts.born
             if facts.exists is None:
                 self._look_for_foreign()
