@@ -129,6 +129,18 @@ def test_what_has_begun_is_too_late_no_more(bench: Bench) -> None:
     assert bench.audit() == []
 
 
+def test_what_had_begun_waits_for_a_worker_anew_at_a_hand_over(bench: Bench) -> None:
+    put(bench, "k", "P")
+    assert bench.advance("own", W1.name, bench.edge("a", "k")) == ["OK -"]
+    bench.advance("own", W1.name, bench.edge("g", "k"), targets=[W2])
+    record = bench.record("k")
+    assert (record.state, ends_ms(record.more, "expires")) == ("pending", 0)
+    assert ends_ms(record.more, "start") == due(bench, "k") > bench.now_ms()
+    assert bench.advance("own", W2.name, bench.edge("a", "k"))[0].startswith("OK")
+    assert begin_by_ms(bench.record("k").more) == 0
+    assert bench.audit() == []
+
+
 def test_what_is_too_late_does_not_begin(bench: Bench) -> None:
     """Whatever its worker asks, and whenever: the record stays for who ends it."""
     put(bench, "k", "P")

@@ -47,7 +47,7 @@ SETTINGS: Final = Settings(lease_ttl_s=1.0, op_timeout_s=1.0)
 GRACE_S: Final = 0.5
 DELIVERIES_MAX: Final = 3
 FAULTS: Final = 14
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 100.0
 STEP_S: Final = 0.02
 FOR_EVER: Final = 10**9
 
@@ -152,10 +152,14 @@ class Member:
     def crash(self) -> None:
         """Nothing of it reaches the server any more; what it was about to hand out counts."""
         self.life.left = 0
+        self.leave()
+
+    def leave(self) -> None:
+        """It gives back what it has in hand; what it was about to hand out may be noted already."""
         event = getattr(self.sink and self.sink._calls.trial, "event", None)
         if event is not None:
             self.world.seen.tried[self.name, event.stream, event.id] += 1
-        self.end()
+        self.end()  # its handlers, that is: its lease ends a moment later
         self.scope.cancel()
 
 
@@ -243,8 +247,7 @@ class World:
 
     async def restart(self) -> None:
         member = self._one()
-        member.end()  # its handlers, that is: its lease ends a moment later
-        member.scope.cancel()
+        member.leave()
         await self.start(member.name)
 
     async def crash(self) -> None:

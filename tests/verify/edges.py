@@ -17,6 +17,7 @@ from typing import Final
 
 from pool.core.lapse import NOT_IN_TIME
 from pool.core.plans import plan_of
+from pool.core.settlement import TOO_LONG
 from pool.names import OF_PLANS
 from tests.verify.history import MOVED_S, Event
 from tests.verify.invariants import AT_ONCE_S, Finding, due_by, invariant
@@ -107,13 +108,16 @@ def _judge_limit(
     of_it = [run.start for run in runs if run.start.attempt == commit.attempt]
     limit = next((s.extra["timeout_s"] for s in of_it if s.extra.get("timeout_s")), 0.0)
     tried = view.accepted.get(commit.job)
-    if of_it:
+    is_not_begun = str(commit.event.extra.get("body", "")).startswith(TOO_LONG["start"])
+    if of_it and not is_not_begun:
         first = min(of_it, key=lambda start: start.t)
-    elif tried is not None:  # no worker had begun it in time
+        since = first.t
+    elif tried is not None:  # no worker had begun it in time, be it after a hand-over
         first, limit = view.invoked.get(tried.idem, tried), tried.extra.get("start_s", 0.0)
+        before = [min(run.ended, commit.order) for run in runs if run.start.t < commit.order]
+        since = max([first.t, *(before if is_not_begun else ())])
     else:
         return
-    since = first.t
     # The handler's first line may have waited for a processor since its limit was set.
     waited_s = view.waited_s(first.p, since, commit.order)
     if limit and commit.order >= since + limit - 0.002 - waited_s:

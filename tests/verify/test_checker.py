@@ -20,6 +20,7 @@ import attrs
 import pytest
 
 from pool.core.batches import member_id
+from pool.core.settlement import TOO_LONG
 from tests.verify.checker import Bounds, check, load
 from tests.verify.history import Event, FencedResource, Recorder, digest, file_sink, merged, read
 from tests.verify.invariants import INVARIANTS, NOT_YET
@@ -4793,6 +4794,26 @@ def not_begun(start_s: float, at: float = 1.0) -> Tell:
     return tell
 
 
+def not_begun_again(start_s: float, at: float = 1.0, *, goes_on: bool = False) -> Tell:
+    """Likewise, after a worker that had begun it has handed it over; or while it still runs."""
+
+    def tell(s: Story) -> None:
+        s.dispatch("j1", start_s=start_s)
+        s.at += 0.5
+        s.start("j1", timeout_s=5.0)
+        s.at += 0.5
+        if not goes_on:
+            s.end("j1", err="cancelled", effect=False)
+        s.at += at
+        cause = {"word": "parked", "cause": "timed out", "body": TOO_LONG["start"]}
+        s.say("commit", job="j1", key="k", epoch=11, attempt=1, result="first", extra=cause)
+
+    return tell
+
+
+good("I31")(not_begun_again(1.0))
+bad("I31")(not_begun_again(1.1))
+bad("I31")(not_begun_again(1.0, goes_on=True))
 good("I31")(not_begun(1.0))
 bad("I31")(not_begun(0.0))
 bad("I31")(not_begun(1.1))
