@@ -428,7 +428,7 @@ class History:
 
     revision: int  # 0: the map is not there
     floor: int  # the highest at which any map has ended
-    # Of revisions asked for, as far back as the map's log goes; NO_STAMP: it goes past this one.
+    # Of revisions asked for, as far back as the map's log goes; NO_STAMP: it lacks this one.
     stamps: Mapping[int, str]
 
     def proves(self, at: Position) -> bool:

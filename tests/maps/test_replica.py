@@ -345,6 +345,28 @@ async def test_a_write_that_the_server_lost_before_we_saw_it_is_not_waited_for_f
             await replica.wait_for((await replica.write([Set(b"a", b"2")])).at)
 
 
+async def test_a_write_is_lost_where_its_map_has_begun_anew_in_the_same_generation(
+    open_fleet: Callable[[], Any],
+) -> None:
+    """The control keys were lost and put back, as the lanes know them: maps are not."""
+    async with open_fleet() as fleet:
+        replica = await fleet.join()
+        watch = Watch(replica)
+        seen = await replica.write([Set(b"a", b"1")])
+        await replica.wait_for(seen.at)
+        lost = fleet.write_unseen(replica, "set", "a", "2")
+        stored = replica.stored
+        fleet.client.delete(stored.data, stored.log, fleet.control.maps)
+        written = await replica.write([Set(b"b", b"3")])
+        with anyio.fail_after(PATIENCE_S), pytest.raises(StoreLost):
+            await replica.wait_for(lost)
+        assert (await watch.resynced()).is_fork
+        with anyio.fail_after(PATIENCE_S), pytest.raises(StoreLost):
+            await replica.wait_for(seen.at)
+        await replica.wait_for(written.at)
+        assert dict(replica.items) == {b"b": b"3"}
+
+
 async def test_who_was_answered_is_not_answered_again(open_fleet: Callable[[], Any]) -> None:
     """Before it has had its turn the revision may be there: of another history."""
     async with open_fleet() as fleet:

@@ -418,6 +418,37 @@ async def test_a_position_is_found_in_the_log_or_known_to_be_lost(store: Store) 
     assert found == History(0, ended.revision, {})
 
 
+async def test_what_is_below_where_its_map_began_is_lost_unless_one_has_ended_above_it(
+    store: Store,
+) -> None:
+    async def find(at: Position) -> History:
+        return await store.map.find(store.pipeline, GENERATION, [at.revision])
+
+    def wipe() -> None:
+        store.client.delete(store.map.data, store.map.log)
+
+    lost = (await store.write(Set(b"a", b"1"))).at
+    wipe()
+    began = (await store.write(Set(b"a", b"2"))).at
+    assert await find(lost) == History(began.revision, 0, {lost.revision: "0"})
+    later = (await store.write(Set(b"a", b"3"))).at  # which goes on
+    assert await find(lost) == History(later.revision, 0, {lost.revision: "0"})
+    maps = store.map.control.maps
+    store.client.set(maps, "foreign")  # nobody knows then whether the map has ended
+    assert await find(lost) == History(later.revision, 0, {})
+    store.client.delete(maps)
+    ended = (await store.destroy()).at
+    store.client.delete(store.map.log)  # as its time does
+    began = (await store.write(Set(b"a", b"4"))).at
+    for done in (lost, later, ended):
+        assert await find(done) == History(began.revision, ended.revision, {})
+    wipe()
+    later = (await store.write(Set(b"a", b"5"))).at
+    found = await find(began)
+    assert found == History(later.revision, ended.revision, {began.revision: "0"})
+    assert not found.has(began)
+
+
 # --- refusals ---------------------------------------------------------------------------------
 
 

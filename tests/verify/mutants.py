@@ -904,11 +904,22 @@ MUTANTS: Final = (
         name="log that skips a lost write is taken for one that forgot it",
         breaks="where a map has ended and lives again, a lost write is said to be there",
         path="pool/redis/lua/rmap_find.lua",
-        old="'-', 'COUNT', 1)[1] and '0' or false",
-        new="'-', 'COUNT', 1)[2] and '0' or false",
+        old="'-', 'COUNT', 1)[1]) and '0' or false",
+        new="'-', 'COUNT', 1)[2]) and '0' or false",
         by=(
             "tests/maps/test_forks.py::test_a_lost_write_is_told_where_the_numbers_were_skipped",
             "tests/redis/test_rmap_scripts.py::test_a_position_is_found_in_the_log_or_known_to_be_lost",
+        ),
+    ),
+    Mutant(
+        name="map that began behind a lost write is taken for one that forgot it",
+        breaks="where the control keys were lost and put back, a lost write is said to be there",
+        path="pool/redis/lua/rmap_find.lua",
+        old="  local began = before == '0' and floor and",
+        new="  local began = before == '' and floor and",
+        by=(
+            "tests/maps/test_replica.py::test_a_write_is_lost_where_its_map_has_begun_anew_in_the_same_generation",
+            "tests/redis/test_rmap_scripts.py::test_what_is_below_where_its_map_began_is_lost_unless_one_has_ended_above_it",
         ),
     ),
     Mutant(
