@@ -16,7 +16,7 @@ Nothing else is stored of what a plan has.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
@@ -154,13 +154,13 @@ class Diff:
         """What tells these stops from any others."""
         return f"{len(self.stops)}-{self._mark:016x}"
 
-    def is_held(self, stop_max: float, confirmed: Iterable[str] = ()) -> bool:
+    def is_held(self, stop_max: float, confirmed: str = "") -> bool:
         """Say whether it would stop more than it may without somebody's word.
 
         All, or more than this share of what the plan has.
         """
         stops = len(self.stops)
-        if not stops or {self.token, ANYTHING} & set(confirmed):
+        if not stops or confirmed in (self.token, ANYTHING):
             return False
         return stops == self.had or stops > stop_max * self.had
 

@@ -243,8 +243,9 @@ class Job:
         """Store a state that survives whatever happens next; return once it, or a later one, is.
 
         All messages that `notifications()` has given out are part of it, also the one in hand: the
-        same step removes them, so that none is applied twice.  So apply a message, then save.  What
-        was saved is `state` in the next run, on whichever node (G-02: only the owner's counts).
+        same step removes them, so that none is applied twice.  So apply a message, then save; where
+        another task takes the messages, apply each before anything is awaited.  What was saved is
+        `state` in the next run, on whichever node (G-02: only the owner's counts).
 
         Args:
             state: As for `state`.

@@ -543,6 +543,38 @@ async def test_a_plan_converges_whatever_step_its_owner_dies_after(
     assert sorted(world.begun) == sorted(set(world.begun))
 
 
+async def test_who_asks_while_a_turn_is_taken_whose_owner_dies_is_answered(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saving that turn took the request with it, of which it knew nothing."""
+    begun, gate, armed = anyio.Event(), anyio.Event(), list[str]()
+
+    async def slow() -> AsyncIterator[str]:
+        begun.set()
+        await gate.wait()
+        yield "a"
+
+    world = World(answer=lambda _: slow())
+    node = await fleet.node(house(world), **PATIENT)
+    turns = list[PlanStatus]()
+
+    async def ask() -> None:
+        turns.append(await node.plan("feeds").apply(ASK_S))
+
+    await begun.wait()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        run = fleet.workers(node)[0].runs[plan_key("feeds")]
+        await until(lambda: run.inbox and (run.inbox._last or run.inbox._is_behind))
+        await anyio.wait_all_tasks_blocked()
+        monkeypatch.setattr(Job, "save", dying(Job.save, armed))
+        armed.append("save")
+        gate.set()
+    assert not armed
+    assert turns[0].last.number > 1
+    assert turns[0].last.kept == 1
+
+
 def walking(take_turn: Callable[..., Any]) -> Any:
     async def taken(self: PlanKeeper, *args: Any) -> Any:
         self._had = None

@@ -40,7 +40,7 @@ from pool.ops.cli.parser import make
 
 ROOT: Final = Path(__file__).parents[2]
 BIN: Final = Path(sys.executable).parent
-WAIT_S: Final = 60.0
+WAIT_S: Final = 180.0
 
 _BLOCK = re.compile(
     r'^(?P<indent> *)```(?P<kind>\w*)(?: +title="(?P<title>[^"]+)")?\n'

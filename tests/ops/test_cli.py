@@ -379,7 +379,7 @@ async def test_status_shows_the_pool(
         ready = await worker.event()
         assert ready["event"] == "ready"
         assert ready["handlers"] == ["ends", "frozen", "stay", "wait", "watch"]
-        settings = Settings(lease_ttl_s=1.0)
+        settings = Settings(lease_ttl_s=float(TTL))
         async with Node(pool_name, pool_url, settings=settings) as client:
             assert await (await client.dispatch("frozen", "f")).result(WAIT_S) > 10_000
             await (await client.dispatch("stay", "img-1")).started(WAIT_S)

@@ -260,13 +260,12 @@ class Comparing:
                         await anyio.lowlevel.checkpoint()
 
 
-@attrs.define(eq=False)
+@attrs.frozen
 class _Asked:
     """What somebody has asked for: a turn at once, and maybe with a token."""
 
     id: str
     token: str
-    done: anyio.Event = attrs.field(factory=anyio.Event)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -279,8 +278,6 @@ class PlanKeeper:
     _is_troubled: bool = False  # the store failed the last turn
     _late_s: float = 0.0  # until then calls of a former owner may come
     _turn: PlanTurn = attrs.field(factory=PlanTurn)
-    _asked: list[_Asked] = attrs.field(factory=list)
-    _bell: anyio.Event = attrs.field(factory=anyio.Event)
     _hanging: anyio.Event | None = None  # set once a producer that was too late has returned
     _interrupt: KeyboardInterrupt | None = None  # that the producer raised
     _told: dict[str, None] = attrs.field(factory=dict)  # keys that others have, and it was said
@@ -292,22 +289,18 @@ class PlanKeeper:
         # A former owner's last calls may come as late as it would have repeated them.
         late_s = self._context.timing.ttl_s + self._context.settings.longest_s
         self._late_s = self._context.io.clock() + late_s
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._listen)
+        asked: _Asked | None = None
+        async with (
+            anyio.create_task_group() as tasks
+        ):  # of producers, some of which cannot be ended
             while True:
-                asked, self._asked = self._asked, []
                 before = self._turn
                 self._turn = await self._take_turn(tasks.start_soon, asked)
                 self._tell(before)
                 await job.save(pack_turn(self._turn))
-                for each in asked:
-                    each.done.set()
                 self._tell_node(before)
                 is_whole = not (self._turn.stopping or self._is_troubled)
-                with anyio.move_on_after(every_s if is_whole else min(every_s, SOON_S)):
-                    if not self._asked:
-                        self._bell = anyio.Event()
-                        await self._bell.wait()
+                asked = await self._request(every_s if is_whole else min(every_s, SOON_S))
 
     @property
     def _context(self) -> Any:
@@ -322,26 +315,29 @@ class PlanKeeper:
         if interrupt is not None and KeyboardInterrupt.__name__ not in before.problem:
             self._context.on_interrupt(interrupt)
 
-    async def _listen(self) -> None:
-        """Take requests: a message is handled once its turn is saved, else it comes again."""
-        async for message in self.comparing.job.notifications():
-            if isinstance(message, dict):  # else it is nothing that we say
-                asked = _Asked(str(message.get("id", "")), str(message.get("token", "")))
-                self._asked.append(asked)
-                self._bell.set()
-                await asked.done.wait()
+    async def _request(self, within_s: float) -> _Asked | None:
+        """Wait until somebody asks for a turn, or for so long.
 
-    async def _take_turn(self, start_soon: Callable[..., Any], asked: Sequence[_Asked]) -> PlanTurn:
+        Never while a turn is taken: saving that takes with it what was given out by then, and what
+        the turn knows nothing of would be asked for no more if its owner ended just then.
+        """
+        with anyio.move_on_after(within_s):
+            async for message in self.comparing.job.notifications():
+                if isinstance(message, dict):  # else it is nothing that we say
+                    return _Asked(str(message.get("id", "")), str(message.get("token", "")))
+        return None
+
+    async def _take_turn(self, start_soon: Callable[..., Any], asked: _Asked | None) -> PlanTurn:
         """Take one turn; return how it went, whatever became of it."""
         context, before, self._is_troubled = self._context, self._turn, False
         began_s = context.io.clock()
         # What was carried out comes again if its owner died just then: it confirms nothing more.
-        fresh = [each for each in asked if each.id not in before.asked]
-        done = (*before.asked, *(each.id for each in fresh))[-ASKED_MAX:]
+        fresh = asked if asked is not None and asked.id not in before.asked else None
+        done = (*before.asked, *([fresh.id] if fresh is not None else []))[-ASKED_MAX:]
         base = PlanTurn(number=before.number + 1, epoch=self.comparing.job.epoch, asked=done)
         try:
             answer = await self._answer(start_soon)
-            turn = await self._converge(base, answer, [each.token for each in fresh])
+            turn = await self._converge(base, answer, "" if fresh is None else fresh.token)
         except NotRunning:
             raise
         except PoolError as error:
@@ -384,7 +380,7 @@ class PlanKeeper:
         comparing.check(answer)
         return answer
 
-    async def _converge(self, turn: PlanTurn, answer: Answer, confirmed: Sequence[str]) -> PlanTurn:
+    async def _converge(self, turn: PlanTurn, answer: Answer, confirmed: str) -> PlanTurn:
         """Make the jobs those that are wanted."""
         comparing, wanted, now_s = self.comparing, answer.wanted, self._context.io.clock()
         if self._had is None or now_s >= self._walk_s:
