@@ -357,6 +357,33 @@ async def test_ctrl_c_out_of_a_producer_is_for_one_node_and_no_other(fleet: Flee
         members.cancel_scope.cancel()
 
 
+async def test_ctrl_c_out_of_a_producer_is_told_whatever_becomes_of_its_turn(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was saved, and its owner cut off just then: the next one knew of it, and told nobody."""
+    handlers, save, cut = Handlers(), Job.save, list[str]()
+
+    @handlers.service("follow")
+    async def follow(job: Job) -> None: ...
+
+    @handlers.plan("feeds", follow, every_s=LONG_S)
+    async def feeds(job: Job) -> list[str]:
+        raise KeyboardInterrupt
+
+    async def saved(job: Job, state: Any) -> None:
+        await save(job, state)
+        if not cut:
+            cut.append(job.key)
+            raise LookupError
+
+    monkeypatch.setattr(Job, "save", saved)
+    settings = attrs.evolve(fleet.settings, **PATIENT)
+    with pytest.raises(KeyboardInterrupt), anyio.fail_after(ASK_S):
+        async with Node(fleet.pool, fleet.url, handlers=handlers, settings=settings, observers=()):
+            await anyio.sleep_forever()
+    assert cut == ["plan:feeds"]
+
+
 @pytest.mark.parametrize("kind", ENDS, ids=lambda kind: kind.__name__)
 async def test_a_lifespan_that_ends_so_is_told(fleet: Fleet, kind: type[BaseException]) -> None:
     """At its node's end; the node leaves as ever."""

@@ -19,6 +19,16 @@ _UNUSABLE: Final = _TESTS + "test_what_cannot_be_changes_nothing"
 
 PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     {
+        "name": "Ctrl-C is told behind a turn that was saved",
+        "breaks": "a plan that is handed over just then has nobody told of Ctrl-C",
+        "path": _KEPT,
+        "old": "                finally:  # also where",
+        "new": "                except ZeroDivisionError:\n"
+        "                    pass\n"
+        "                else:  # also where",
+        "by": (_USER_CODE + "test_ctrl_c_out_of_a_producer_is_told_whatever_becomes_of_its_turn",),
+    },
+    {
         "name": "a plan stops what is not its own",
         "breaks": "a key that is not in the list any more is stopped, whoever has it",
         "path": _CORE,

@@ -297,8 +297,10 @@ class PlanKeeper:
                 before = self._turn
                 self._turn = await self._take_turn(tasks.start_soon, asked)
                 self._tell(before)
-                await job.save(pack_turn(self._turn))
-                self._tell_node(before)
+                try:
+                    await job.save(pack_turn(self._turn))
+                finally:  # also where the plan is handed over just now
+                    self._tell_node(before)
                 is_whole = not (self._turn.stopping or self._is_troubled)
                 asked = await self._request(every_s if is_whole else min(every_s, SOON_S))
 
