@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from pool.core.digits import number
+from pool.core.digits import number, number_or
 
 
 def steps_name(key: str) -> str:
@@ -45,4 +45,12 @@ def state_of(checkpoint: bytes) -> bytes:
     return checkpoint[match.end() :] if match is not None else b""
 
 
-_SAVED: Final = re.compile(rb"(?:\d+\.\d+)?[|]")
+def saves_of(checkpoint: bytes, epoch: int) -> int:
+    """Return which save of this epoch a checkpoint holds, or 0: none of it."""
+    match = _SAVED.match(checkpoint)
+    if match is None or number_or(-1, match[1]) != epoch:
+        return 0
+    return number_or(0, match[2])
+
+
+_SAVED: Final = re.compile(rb"(?:(\d+)\.(\d+))?[|]")

@@ -253,7 +253,7 @@ class Keeper:
                 self.results[name] = changed.stands
             case StepEdge(step=name), _:
                 self._told[name] = StoreFault(problem="its steps cannot be read", maybe_done=False)
-            case SaveEdge(number=number, message=message), EdgeStatus.DONE:
+            case SaveEdge(number=number, message=message), EdgeStatus.DONE | EdgeStatus.REPEAT:
                 self._stored = max(self._stored, number)
                 if self._stored == self._number and self.passed > message:
                     self.send(SeenEdge(self.key, self.epoch, self.id, message=self.passed))

@@ -649,7 +649,7 @@ async def test_messages_are_told_until_they_were_seen(fleet: Fleet, lanes: int) 
     status = await other.status("k")
     assert status.progress is not None
     assert (status.progress.done, status.progress.note) == (1, "half")
-    saved = await mine.door.save(mine.claim, job, [1, 2])
+    saved = await mine.door.save(mine.claim, job, [1, 2], number=1)
     assert saved.outcome == "saved"
     mine.held.clear()
     told = await mine.poll()

@@ -2,7 +2,8 @@
 
 A request is forwarded as it came; its answer may be lost on the way back.  Requests may be cut off,
 so that nothing gets through, or held until they are let go; and one may come twice.  Some may be
-refused, as by a gateway that cannot take them; and handlers may be offered with options.
+refused, as by a gateway that cannot take them; handlers may be offered with options, and what is
+asked and answered be changed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -35,6 +36,8 @@ class Between:
     twice: Counter[str] = attrs.field(factory=Counter)  # how many requests come twice yet
     refuse: Counter[str] = attrs.field(factory=Counter)  # how many requests are refused yet
     options: dict[str, Any] = attrs.field(factory=dict)  # of the handlers that are offered here
+    asked: Callable[[str, dict[str, Any]], object] = lambda *_: None  # changes what a call asks
+    told: Callable[[str, dict[str, Any]], object] = lambda *_: None  # changes what it is answered
     is_cut: bool = False  # but for what is held
     held: dict[str, threading.Event] = attrs.field(factory=dict)
     answered: list[tuple[str, int]] = attrs.field(factory=list)  # by the gateway: call, status
@@ -96,18 +99,24 @@ class Between:
             problem = {"status": 400, "title": "refused", "detail": "by a test"}
             kind = {"content-type": "application/problem+json"}
             return httpx.Response(400, json=problem, headers=kind)
+        about = json.loads(body)
         if not call and self.options:
-            about = json.loads(body)
-            offers = [{"name": name, **self.options} for name in about["handlers"]]
-            body = json.dumps({**about, "handlers": offers}).encode()
-            headers = {k: v for k, v in headers.items() if k.lower() != "content-length"}
+            about["handlers"] = [{"name": name, **self.options} for name in about["handlers"]]
+        self.asked(call, about)
+        body = json.dumps(about).encode()
+        headers = {k: v for k, v in headers.items() if k.lower() != "content-length"}
         times = 1 + self._takes(self.twice, call)
         answers = [
             self.http.post(self.upstream + path, headers=headers, content=body, timeout=TAKES_S)
             for _ in range(times)
         ]
         self.answered += [(call, answer.status_code) for answer in answers]
-        return None if self.is_cut or self._takes(self.lose, call) else answers[-1]
+        answer = answers[-1]
+        if answer.status_code < 300:
+            told = answer.json()
+            self.told(call, told)
+            answer = httpx.Response(answer.status_code, json=told)
+        return None if self.is_cut or self._takes(self.lose, call) else answer
 
     @staticmethod
     def _takes(left: Counter[str], call: str) -> bool:

@@ -124,3 +124,71 @@ def test_progress_that_is_none_is_an_error_in_its_handler(fleet: Fleet, language
     assert not fleet.events("end", key="beside")
     fleet.ask("POST", f"/v1/jobs/beside/{job}/stop", {"wait_s": 20}, wait_s=20.0)
     assert await_outcomes(worker, "beside") == ["cancelled"]
+
+
+def test_who_has_to_register_again_leaves_before(
+    fleet: Fleet, language: Language, between: Between
+) -> None:
+    """What an answer has brought that it did not heed goes on at once, not after its lease."""
+    answers = list[Any]()
+
+    def told(call: str, answer: dict[str, Any]) -> None:
+        if call == "poll" and answer["jobs"] and not answers:
+            answer["register_again"] = True
+            answers.append(answer)
+
+    between.told = told
+    worker = fleet.worker(language, gateways=[between.url])
+    key = f"again-{language}"
+    job = fleet.dispatch(key)
+    assert fleet.result(key, job)["result"]["attempt"] == 1
+    assert await_outcomes(worker, key) == ["done"]
+    assert len(fleet.events("start", key=key)) == 1
+    calls = [call for call, _ in between.answered if call in ("", "leave")]
+    assert calls[:3] == ["", "leave", ""]
+
+
+@pytest.mark.parametrize("language", ["javascript", "go"], indirect=True)
+def test_who_has_more_than_it_wanted_takes_no_more_and_goes_on(
+    fleet: Fleet, language: Language, between: Between
+) -> None:
+    """A gateway that gives it too much does not end it."""
+    asked_for = list[int]()
+
+    def asked(call: str, about: dict[str, Any]) -> None:
+        if not call:
+            about["capacity"] = 2
+        elif call == "poll":
+            asked_for.append(about["jobs_max"])
+            if about["jobs_max"] >= 0:
+                about["jobs_max"] = 2
+
+    between.asked = asked
+    worker = fleet.worker(language, capacity=1, gateways=[between.url])
+    keys = [f"over-{n}-{language}" for n in range(2)]
+    jobs = {key: fleet.dispatch(key, ms=600_000) for key in keys}
+    for key in keys:
+        fleet.await_event("start", key=key)
+    until(lambda: asked_for.count(0) > 4, "it does not poll on")
+    assert min(asked_for) == 0
+    for key, job in jobs.items():
+        fleet.ask("POST", f"/v1/jobs/{key}/{job}/stop", {"wait_s": 20}, wait_s=20.0)
+        assert await_outcomes(worker, key) == ["cancelled"]
+
+
+@pytest.mark.parametrize("language", ["javascript"], indirect=True)
+def test_each_state_has_a_number_that_its_repeats_have_too(
+    fleet: Fleet, language: Language, between: Between
+) -> None:
+    """By that a late copy is known, at whichever gateway."""
+    numbers = list[tuple[int, int]]()
+
+    def asked(call: str, about: dict[str, Any]) -> None:
+        if call == "save":
+            numbers.append((about["number"], about["state"]["n"]))
+
+    between.asked, between.lose["save"] = asked, 1
+    fleet.worker(language, gateways=[between.url])
+    job = fleet.dispatch("saves", saves=2)
+    assert fleet.result("saves", job)["has_result"]
+    assert numbers == [(1, 0), (1, 0), (2, 1)]

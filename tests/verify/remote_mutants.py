@@ -8,7 +8,9 @@ _REMOTE: Final = "pool/jobs/remote/"
 _TESTS: Final = "tests/jobs/test_remote.py::"
 _TOLD: Final = "tests/jobs/test_remote_told.py::"
 _GIVEN_UP: Final = "tests/jobs/test_remote_given_up.py::"
+_AGAIN: Final = "tests/jobs/test_remote_again.py::"
 _WEB: Final = "tests/web/test_polling.py::"
+_WORKERS: Final = "tests/web/test_workers.py::"
 
 REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     {
@@ -210,5 +212,53 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "            listener.listen()",
         "new": "            pass",
         "by": (_WEB + "test_of_two_gateways_that_begin_at_once_one_is_refused_its_port",),
+    },
+    {
+        "name": "a gateway numbers saves",
+        "breaks": "a late copy of a save puts an older state back, without the messages since",
+        "path": _REMOTE + "ending.py",
+        "old": "        edge.message, edge.number = seen, number\n",
+        "new": "        edge.message, edge.number = seen, self.leases.number(job.lane)\n",
+        "by": (_WORKERS + "test_a_late_copy_of_a_save_changes_nothing_at_any_gateway",),
+    },
+    {
+        "name": "numbers of saves are told to nobody",
+        "breaks": "a client that has forgotten how far it counted saves nothing any more",
+        "path": _REMOTE + "handing.py",
+        "old": "            saves=saves_of(body.checkpoint, start.epoch),\n",
+        "new": "",
+        "by": (_WORKERS + "test_a_late_copy_of_a_save_changes_nothing_at_any_gateway",),
+    },
+    {
+        "name": "who has to register again is handed jobs",
+        "breaks": "its client drops them, and they wait for its lease's end, as after a death",
+        "path": _REMOTE + "workers.py",
+        "old": "        wants = 0 if visit.registers_again else max(0, wants)\n",
+        "new": "        wants = max(0, wants)\n",
+        "by": (_AGAIN + "test_a_lane_that_comes_back_while_a_poll_is_open_takes_no_job_along",),
+    },
+    {
+        "name": "who has lost a lane takes jobs",
+        "breaks": "likewise, and they are granted and given back without end",
+        "path": _REMOTE + "workers.py",
+        "old": "                desk.wants = wants = 0\n                await self._close(visit)\n",
+        "new": "                pass\n",
+        "by": (_AGAIN + "test_who_has_to_register_again_is_handed_nothing",),
+    },
+    {
+        "name": "a stop between two polls waits",
+        "breaks": "what was asked for while no poll was open is told a heartbeat later",
+        "path": _REMOTE + "visit.py",
+        "old": "        news |= {*self.gone, *self.lacking, *self.stop}\n",
+        "new": "        news |= {*self.gone, *self.lacking}\n",
+        "by": (_AGAIN + "test_what_came_between_two_polls_is_told_at_once_and_only_once",),
+    },
+    {
+        "name": "a failure is judged without its record",
+        "breaks": "in an outage what had its time is tried again, though its handler parks it",
+        "path": _REMOTE + "ending.py",
+        "old": "            raise again(run.error)\n        job, options",
+        "new": "            pass\n        job, options",
+        "by": (_AGAIN + "test_a_failure_that_nobody_can_judge_is_not_taken",),
     },
 )

@@ -310,4 +310,12 @@ WEB_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "        pass\n",
         "by": (_EDGE + "test_an_application_that_mounts_it_ends_in_order[asyncio-uvicorn]",),
     },
+    {
+        "name": "jobs of a list are known by their places",
+        "breaks": "who sends a part of a list again gets some of its jobs twice",
+        "path": "pool/ops/web/jobs.py",
+        "old": """f"{_OCCURRENCE}{counts[body.key]}" if counts[body.key] else \"\"\n""",
+        "new": """f".{place}"\n""",
+        "by": ("tests/web/test_control.py::test_a_part_of_a_list_may_be_sent_again_in_any_order",),
+    },
 )

@@ -67,8 +67,8 @@ async def test_a_repeat_is_known_by_its_header_or_by_what_the_body_says(fleet: F
             named = {"Idempotency-Key": wrong}
             told = await gate.post("/v1/jobs", body, headers=named, status=400)
             assert told["facts"]["header"] == "Idempotency-Key"
-        long = {"Idempotency-Key": "a" * 255}  # good, but not with a place behind it
-        await gate.post("/v1/jobs", {"jobs": [body]}, headers=long, status=400)
+        long = {"Idempotency-Key": "a" * 255}  # good, but not with a number behind it
+        await gate.post("/v1/jobs", {"jobs": [body, body]}, headers=long, status=400)
         both = {**body, "job_id": "a", "idempotency_key": "b"}
         assert (await gate.post("/v1/jobs", both, status=400))["code"] == "POOLOPTION"
 
@@ -88,6 +88,32 @@ async def test_many_jobs_are_each_accepted_or_refused(fleet: Fleet) -> None:
         assert await gate.post("/v1/jobs", {"jobs": jobs}, headers=headers) == told
         for i in (0, 9, 19):
             assert (await gate.result(f"k{i}", told["jobs"][i]["job_id"]))["result"] == i
+
+
+async def test_a_part_of_a_list_may_be_sent_again_in_any_order(fleet: Fleet) -> None:
+    """Or who repeats what he has no answer of gets some of them twice."""
+    async with serving(fleet) as gate:
+        a, b, c = ({"handler": "echo", "key": key, "args": [key]} for key in "abc")
+        for each in (a, b, c):
+            each |= {"if_exists": "queue"}
+        second = {**a, "args": ["second"]}
+        headers = {"Idempotency-Key": "these"}
+
+        async def sent(*jobs: Any) -> list[Any]:
+            told = await gate.post("/v1/jobs", {"jobs": jobs}, headers=headers, status=200)
+            return [each["job_id"] for each in told["jobs"]]
+
+        ids = await sent(a, b, second, c)
+        assert len({*zip("abac", ids, strict=True)}) == 4
+        assert await sent(c, a, b, second) == [ids[3], ids[0], ids[1], ids[2]]
+        assert await sent(b) == [ids[1]]
+        assert (await gate.post("/v1/jobs", c, headers=headers))["job_id"] == ids[3]
+        told = await gate.post("/v1/jobs", {"jobs": [second]}, headers=headers, status=200)
+        assert told["jobs"][0]["problem"]["code"] == "POOLCONFLICT"  # the first of its key
+        for like in ("these.1", "these1", "these 1"):  # nobody else's header is known by it
+            named = {"Idempotency-Key": like}
+            assert (await gate.post("/v1/jobs", second, headers=named))["job_id"] not in ids
+        assert (await gate.result("a", ids[2]))["result"] == "second"
 
 
 async def test_a_time_to_run_at_is_the_servers_and_requeue_has_it_begin(fleet: Fleet) -> None:

@@ -130,7 +130,7 @@ async def test_a_service_is_told_of_messages_stops_and_saves_its_state(fleet: Fl
         await gate.post("/v1/jobs/s/notify", {"value": {"n": 1}})
         [message] = await worker.until("messages", token)
         assert (message["token"], message["value"]) == (token, {"n": 1})
-        saved = {"token": token, "state": {"at": 1}, "seen": message["id"]}
+        saved = {"token": token, "number": 1, "state": {"at": 1}, "seen": message["id"]}
         [told] = (await worker.ask("save", 200, **saved))["jobs"]
         assert told["outcome"] == "saved"
         seen = {"token": token, "seen": message["id"]}
@@ -143,6 +143,53 @@ async def test_a_service_is_told_of_messages_stops_and_saves_its_state(fleet: Fl
         assert (stop["reason"], stop["token"]) == ("stop", again["token"])
         assert await ends(worker, "release", again["token"]) == "cancelled"
         assert (await gate.result("s", made["job_id"]))["state"] == "cancelled"
+
+
+async def test_a_late_copy_of_a_save_changes_nothing_at_any_gateway(fleet: Fleet) -> None:
+    """Its client has repeated it elsewhere, and saved on; then the first gateway wakes."""
+    async with (
+        serving(fleet, OPTIONS, SECRETS["admin"]) as gate,
+        serving(fleet, OPTIONS, SECRETS["admin"]) as other,
+    ):
+        worker = Polling(gate)
+        await worker.register("sum")
+        await gate.post("/v1/jobs", {"handler": "sum", "key": "k"})
+        job = await worker.job()
+        token = job["token"]
+        assert (job["state"], job["saves"]) == (None, 0)
+        for n in range(3):
+            await gate.post("/v1/jobs/k/notify", {"value": n})
+        ids = list[str]()
+        with anyio.fail_after(PATIENCE_S):
+            while len(ids) < 3:
+                told = await worker.poll(token, jobs_max=0, wait_s=1.0)
+                ids = [each["id"] for each in told["messages"]]
+
+        async def saves(number: int, seen: str) -> Any:
+            body = {"token": token, "number": number, "state": {"sum": number}, "seen": seen}
+            [told] = (await worker.ask("save", 200, **body))["jobs"]
+            return told["outcome"]
+
+        assert await saves(1, ids[0]) == "saved"
+        assert await saves(1, ids[0]) == "saved"  # a repeat, and nothing since
+        worker.gate = other
+        assert await saves(2, ids[1]) == "saved"
+        worker.gate = gate
+        assert await saves(1, ids[2]) == "repeated"
+        again = await worker.job()  # handed out again: it goes on from the newest
+        assert (again["token"], again["state"], again["saves"]) == (token, {"sum": 2}, 2)
+        told = await worker.poll(token, jobs_max=0, wait_s=0)
+        assert [each["id"] for each in told["messages"]] == ids[2:]
+        refused = await worker.ask("save", 400, token=token, state={})
+        assert "number" in refused["detail"]
+        assert await ends(worker, "release", token) == "released"
+        heir = await worker.job()  # of another epoch: it counts from the beginning
+        assert (heir["state"], heir["saves"]) == ({"sum": 2}, 0)
+        late = {"token": token, "number": 9, "state": {}}
+        assert (await worker.ask("save", 409, **late))["jobs"][0]["problem"]["code"] == "POOLCLAIM"
+        token = heir["token"]
+        assert await saves(1, ids[0]) == "saved"
+        assert await ends(worker, "complete", token) == "done"
 
 
 async def test_any_gateway_goes_on_with_a_worker_of_another(fleet: Fleet) -> None:

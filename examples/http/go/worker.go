@@ -69,12 +69,13 @@ func (w *Worker) Run(ctx context.Context) error {
 		for w.expire(); len(w.held) > 0; { // what is left is not ours any more, or soon will not be
 			delete(w.held, <-w.ended)
 		}
+		left := seconds(w.answerS)
 		if !isAgain {
-			left := max(seconds(w.answerS), time.Until(w.deadline)) // then it lapses anyway
-			within, cancel := context.WithTimeout(context.Background(), left)
-			w.Ask(within, "/leave", 0, object{"worker_token": me.Token})
-			cancel()
+			left = max(left, time.Until(w.deadline)) // then it lapses anyway
 		}
+		within, cancel := context.WithTimeout(context.Background(), left)
+		w.Ask(within, "/leave", 0, object{"worker_token": me.Token}) // gives back what it never heard of
+		cancel()
 		if err != nil {
 			return err
 		}
@@ -85,7 +86,8 @@ func (w *Worker) Run(ctx context.Context) error {
 // Poll until there is nothing left to do; says whether to register again.
 func (w *Worker) serve(me *Answer) (bool, error) {
 	for refused := false; w.leaving.Err() == nil || len(w.held) > 0; {
-		tokens, room, waitS, until := []string{}, w.Capacity-len(w.held), 0.0, context.Background()
+		tokens, room := []string{}, max(0, w.Capacity-len(w.held))
+		waitS, until := 0.0, context.Background()
 		for token := range w.held {
 			if !w.lost[token] {
 				tokens = append(tokens, token)

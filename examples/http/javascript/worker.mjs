@@ -39,7 +39,8 @@ export async function work({
     job.signal = run.abort.signal
     job.progress = (...told) => void (run.item.progress = progressOf(...told))
     job.save = async (state) => {
-      const [status, told] = await all.ask('/save', { worker_token, token: job.token, state })
+      const save = { worker_token, token: job.token, number: ++job.saves, state }
+      const [status, told] = await all.ask('/save', save)
       if (status !== 200) throw new Error(told.detail)
     }
     held.set(job.token, run)
@@ -83,7 +84,7 @@ export async function work({
   // Poll until there is nothing left to do; says whether to register again.
   async function serve({ token: worker_token, heartbeat_s, poll_max_s }) {
     for (let refusal; held.size || !leave.signal.aborted; ) {
-      const room = leave.signal.aborted ? 0 : capacity - held.size
+      const room = leave.signal.aborted ? 0 : Math.max(0, capacity - held.size)
       const wait_s = !room ? 0 : held.size ? heartbeat_s : Math.min(20, poll_max_s)
       const named = [...held.values()].filter((run) => !run.isLost)
       const progress = named.map((run) => run.item.progress)
@@ -125,9 +126,8 @@ export async function work({
     } finally {
       stopAll('it is over')
       await Promise.all(Array.from(held.values(), (run) => run.ended))
-      const leftMs = Math.max(1000 * all.answerS, deadlineMs - performance.now()) // it lapses, then
-      const me = { worker_token: told.token }
-      if (!isAgain) await all.ask('/leave', me, 0, after(leftMs)).catch(() => {})
+      const withinMs = Math.max(1000 * all.answerS, isAgain ? 0 : deadlineMs - performance.now())
+      await all.ask('/leave', { worker_token: told.token }, 0, after(withinMs)).catch(() => {})
     }
   }
 

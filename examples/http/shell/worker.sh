@@ -61,6 +61,7 @@ register() {
   renewed me
   worker=$(jq -r .token me.answer) heartbeat_s=$(jq -r .heartbeat_s me.answer)
   jq -nc --arg w "$worker" '{worker_token: $w, held: [], jobs_max: 1, wait_s: 20}' >poll.body
+  jq -nc --arg w "$worker" '{worker_token: $w}' >leave.body
   jq -c '{worker}' me.answer
 }
 
@@ -133,7 +134,7 @@ while [ -z "$leaving" ]; do
   if ! ask /poll 25 poll; then
     sleep 0.2
   elif [ "$status" = 410 ] || [ "$(jq .register_again poll.answer)" = true ]; then
-    register
+    ask /leave 5 leave; register # by leaving it gives back what it never heard of
   elif [ "$status" != 200 ]; then
     refused poll; leave
   else
@@ -144,6 +145,5 @@ while [ -z "$leaving" ]; do
     if [ -s job ] && [ -z "$leaving" ] && ! has_come deadline; then run; fi
   fi
 done
-jq -nc --arg w "$worker" '{worker_token: $w}' >leave.body
 until ask /leave 5 leave || has_come deadline; do sleep 0.5; done
 exit "$failed"

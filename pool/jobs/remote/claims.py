@@ -215,6 +215,7 @@ class HandedOut:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     state: Any = None  # what it saved, or handed over
+    saves: int = 0  # number of the newest that is stored under this claim; the next is higher
     is_recovered: bool = False  # a run of it may have begun before, and not have ended
     timeout_s: float | None = None
 
@@ -254,7 +255,8 @@ class Lost:
 class Polled:
     """The answer to a poll or a heartbeat.
 
-    Of `jobs` those that the worker had already, and did not name, come whatever room it has.
+    Of `jobs` those that the worker had already, and did not name, come whatever room it has; with
+    `register_again` there are none.
     """
 
     jobs: Sequence[HandedOut] = ()
@@ -263,7 +265,9 @@ class Polled:
     lost: Sequence[Lost] = ()
     is_draining: bool = False  # it is given no jobs any more: end what it has, and leave
     is_cordoned: bool = False  # it is given none for now
-    register_again: bool = False  # what is lost is lost; the rest may still be ended
+    # What is lost is lost; the rest may still be ended.  `leave` before it is joined again: what
+    # an answer that was lost has brought goes on elsewhere by that.
+    register_again: bool = False
     heartbeat_s: float
     # Counted from when the request ARRIVED here: whoever counts from when it sent it is safe.  So
     # long nobody else can have the jobs that it holds; by then they must have ended.

@@ -147,18 +147,24 @@ class Endings:
         of = (job.key, job.epoch, job.id, outcome_ttl_ms(self.context.settings), job.handler)
         return GrantEdge(*of, mark=mark)
 
-    def saved(self, job: JobClaim, state: Any, seen: int) -> Edge:
-        """Return what stores a state.
+    def saved(self, job: JobClaim, state: Any, number: int, seen: int) -> Edge:
+        """Return what stores a state, unless one with a higher number is.
 
         Raises:
             PayloadEncodingError, PayloadTooLarge: It cannot be one.
         """
         edge = SaveEdge(job.key, job.epoch, job.id, handler=job.handler, state=self._state(state))
-        edge.message, edge.number = seen, self.leases.number(job.lane)
+        edge.message, edge.number = seen, number
         return edge
 
     def failed(self, claim: WorkerClaim, failure: Failure, run: KnownRun) -> Edge:
-        """Return what follows a failed attempt; one that was asked to stop ends by it."""
+        """Return what follows a failed attempt; one that was asked to stop ends by it.
+
+        Raises:
+            StoreUnavailable: Nobody can tell whether it was, or has had its time.
+        """
+        if run.error is not None:
+            raise again(run.error)
         job, options = failure.job, claim.handlers.get(failure.job.handler, Options())
         record = run.record
         if failure.may_retry and record is not None and run.is_stopped:
@@ -475,7 +481,7 @@ _OWN: Final[dict[type[Edge], frozenset[str]]] = {
     ParkEdge: frozenset({"parked"}),
     GrantEdge: frozenset({"cancelled"}),
     CancelEdge: frozenset({"cancelled"}),
-    SaveEdge: frozenset(),
+    SaveEdge: frozenset({"saved"}),
 }
 
 

@@ -22,7 +22,7 @@ from pool.core.options import Options
 from pool.core.record import ERROR_CHARS_MAX, Record, Start, one_line, pack_attempt
 from pool.core.retry import full_jitter
 from pool.core.settlement import Decision, Grant, ParkJob, Wait
-from pool.core.stored import state_of
+from pool.core.stored import saves_of, state_of
 from pool.errors import CodecMissing, Gone, PayloadEncodingError
 from pool.jobs.context import Context
 from pool.jobs.remote.claims import HandedOut, JobClaim, WorkerClaim
@@ -135,8 +135,8 @@ class Handing:
         async with self.context.pipeline.at(names.prefix).reads.turn() as turn:
             found = await self.context.pipeline.execute_all(("HGET", at, key) for at in places)
             turn.size = sum(len(each) for each in found if isinstance(each, bytes))
-        state = state_of(found[-1] or b"") if has_state else b""
-        return _Body(found[0] if has_payload else payload or b"", state)
+        checkpoint = found[-1] or b"" if has_state else b""
+        return _Body(found[0] if has_payload else payload or b"", checkpoint)
 
     def _made(
         self, claim: WorkerClaim, lane: int, start: Start, body: _Body
@@ -150,7 +150,8 @@ class Handing:
             if name or version > 1:
                 raise CodecMissing(path="$", problem=f"of version {version}", codec=name or "json")
             args, kwargs = decode_call(body.payload)
-            state: Any = decode_value(body.checkpoint) if body.checkpoint else None
+            saved = state_of(body.checkpoint)
+            state: Any = decode_value(saved) if saved else None
         except CodecMissing as error:
             # As a worker without that codec does: whoever has it may come first the next time.
             dice = self.context.io.dice
@@ -164,6 +165,7 @@ class Handing:
             args=args,
             kwargs=kwargs,
             state=state,
+            saves=saves_of(body.checkpoint, start.epoch),
             is_recovered="r" in start.flags,
             timeout_s=options.timeout_s,
         )

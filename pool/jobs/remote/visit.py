@@ -68,6 +68,7 @@ class Visit:
     said: dict[int, LaneLease] = attrs.field(factory=dict)
     errors: dict[int, PoolError] = attrs.field(factory=dict)
     gone: set[int] = attrs.field(factory=set)
+    lacking: set[int] = attrs.field(factory=set)  # lanes that answer, and that it has not joined
     running: dict[str, Record] = attrs.field(factory=dict)  # of what is held
     forgotten: dict[int, list[tuple[str, Record]]] = attrs.field(
         factory=lambda: defaultdict(list)
@@ -105,12 +106,19 @@ class Visit:
         """How many were granted, and have not begun."""
         return sum(map(len, self.starts.values()))
 
+    @property
+    def registers_again(self) -> bool:
+        """Whether its client has to; it is handed nothing, as it will be another worker."""
+        return bool(self.gone or self.lacking)
+
     def has_news(self, told: set[object]) -> bool:
         """Say whether there is something that was not told yet, and note what is.
 
         A client that does not heed what it is told is told it again, and waits in between.
         """
-        news = {lost.job for lost in (*self.former, *self.lost.values())} | self.gone
+        news: set[object] = {lost.job for lost in (*self.former, *self.lost.values())}
+        news |= {*self.gone, *self.lacking, *self.stop}
+        news |= {(message.job, message.id) for message in self.messages}
         news |= {
             claim_of(self.claim, lane, start_of(key, record))
             for lane, found in self.forgotten.items()
@@ -350,7 +358,8 @@ class Visit:
         return record.intent if record is not None else ""
 
     def tell(self, *, is_draining: bool, moves: Sequence[JobClaim]) -> None:
-        """Say which jobs are to be ended."""
+        """Say which jobs are to be ended, as far as is known by now."""
+        self.stop.clear()
         for lane in self.said:
             for beat in self.held(lane):
                 job, intent = beat.job, self._intent(beat.job.key)
@@ -369,6 +378,7 @@ class Visit:
             StoreUnavailable, StoreFault: Why not.
         """
         left_bytes = MESSAGE_BYTES_MAX
+        self.messages.clear()
         for lane in list(self.said):
             for beat in self.held(lane):
                 record = self.running.get(beat.job.key)

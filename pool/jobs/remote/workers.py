@@ -35,7 +35,8 @@ Gateway, client or server dies after ...
                          so (`register_again`): its jobs are `lost`, those of others may be ended
 
 A late or repeated request: a poll looks at what stands there, so twice the same is the same answer;
-a beat renews once more; an end is refused, or told its own outcome; `leave` again finds nothing.
+a beat renews once more; an end is refused, or told its own outcome; `leave` again finds nothing.  A
+save has its client's number, of which the highest stands; progress has none, and the last is shown.
 What a request does not name it does not give away, whatever room its client has: it may be older
 than the answer that its client runs by.  That one is told what it has, and gives it back.
 
@@ -329,7 +330,7 @@ class RemoteWorkers:
         visit = self._visit(claim, held)
         wants = (
             0
-            if any(self._standing(claim))
+            if visit.lacking or any(self._standing(claim))
             else max(0, min(jobs_max, claim.capacity - len(visit.beats)))
         )
         desk = self.waiting.open(claim, frozenset(visit.beats), wants)
@@ -337,7 +338,11 @@ class RemoteWorkers:
             desk.takes, desk.said = visit.takes, visit.said
             await visit.renew(wants)
             await visit.note()
+            await self._tell(visit)
             has_news = visit.has_news(desk.told)
+            if visit.gone:
+                desk.wants = wants = 0
+                await self._close(visit)
             if wants:
                 await self._pull(visit, desk)
             if not (has_news or visit.started or (wants and visit.count)):
@@ -367,6 +372,13 @@ class RemoteWorkers:
         if visit.beats or visit.count:
             await visit.compare()
             await visit.time_out()
+            await self._tell(visit)
+
+    async def _tell(self, visit: Visit) -> None:
+        """Learn what there is to be told of what it holds."""
+        is_draining, _ = self._standing(visit.claim)
+        visit.tell(is_draining=is_draining, moves=await self._moving.of(visit))
+        await visit.read_messages()
 
     async def _take(self, visit: Visit, desk: Desk) -> list[HandedOut]:
         """Close it, and hand out what it was granted until then, as far as it wants it."""
@@ -379,6 +391,7 @@ class RemoteWorkers:
         if any(desk.takes.values()):
             desk.is_closing = True
             await self._close(visit)
+        visit.lacking = self._lacking(visit.claim)  # it may have come back meanwhile
         room = Room()
         jobs = await self._hand_again(visit, room)
         jobs += await self._hand_out(visit, desk.wants - len(jobs), room)
@@ -388,13 +401,14 @@ class RemoteWorkers:
     async def _hand_again(self, visit: Visit, room: Room) -> list[HandedOut]:
         """Hand out what it has, and does not name: whoever takes no more gives it back."""
         jobs = list[HandedOut]()
-        for lane in list(visit.said):
+        for lane in [] if visit.registers_again else list(visit.said):
             jobs += await self._handing.again(visit.claim, lane, visit.forgotten[lane], room)
         return jobs
 
     async def _hand_out(self, visit: Visit, wants: int, room: Room) -> list[HandedOut]:
         jobs, chosen = list[HandedOut](), defaultdict[int, list[Start]](list)
-        for lane, start in self._startable(visit)[: max(0, wants)]:
+        wants = 0 if visit.registers_again else max(0, wants)
+        for lane, start in self._startable(visit)[:wants]:
             chosen[lane].append(start)
             del visit.starts[lane][start.key]
         for lane, starts in chosen.items():
@@ -461,6 +475,7 @@ class RemoteWorkers:
         visit = self._visit(claim, held)
         await visit.renew(0)
         await visit.note()
+        await self._tell(visit)
         jobs = await self._hand_again(visit, Room())
         if not any(visit.takes.values()):
             await visit.give_back()
@@ -469,9 +484,6 @@ class RemoteWorkers:
     async def _answer(self, visit: Visit, jobs: Sequence[HandedOut]) -> Polled:
         claim = visit.claim
         is_draining, is_cordoned = self._standing(claim)
-        moves = await self._moving.of(visit)
-        visit.tell(is_draining=is_draining, moves=moves)
-        await visit.read_messages()
         if not visit.lanes:
             raise WorkerGone(worker=claim.id)
         for lane in visit.gone:
@@ -480,12 +492,12 @@ class RemoteWorkers:
         self._announce(claim, visit.gone, has_closed=has_closed)
         return Polled(
             jobs=jobs,
-            stop=visit.stop,
-            messages=visit.messages,
+            stop=[each for each in visit.stop if each.job.key not in visit.lost],
+            messages=[each for each in visit.messages if each.job.key not in visit.lost],
             lost=[*visit.former, *visit.lost.values()],
             is_draining=is_draining,
             is_cordoned=is_cordoned,
-            register_again=bool(visit.gone) or self._is_lacking(claim),
+            register_again=visit.registers_again,
             heartbeat_s=self.heartbeat_s,
             expires_in_s=visit.expires_in_s(),
         )
@@ -545,17 +557,22 @@ class RemoteWorkers:
         return await self._endings.made(made, claim)
 
     async def save(
-        self, claim: WorkerClaim, job: JobClaim, state: Any, *, seen: int = 0
+        self, claim: WorkerClaim, job: JobClaim, state: Any, *, number: int, seen: int = 0
     ) -> EndedJob:
         """Store a job's state, and take out the messages up to `seen`, in one step.
 
+        Its client numbers its saves, 1 to 2**53, from `HandedOut.saves` on: each has a higher
+        number than the one before, and its repeats have the same.  So a copy that comes late, at
+        whichever gateway, changes nothing: "repeated", a later state is stored.
+
         Raises:
             WrongClaim, StoreUnavailable, NotRunning: As `complete`.
-            InvalidOption: `seen` is no message's id.
+            InvalidOption: `number` is none, or `seen` is no message's id.
         """
         self._check(claim, [job])
+        checks.count("number", number, 1, 2**53)
         checks.count("seen", seen, 0, 2**53)
-        make = partial(self._endings.saved, job, state, seen)
+        make = partial(self._endings.saved, job, state, number, seen)
         return (await self._endings.made([(job, make)], claim))[0]
 
     # --- claims -------------------------------------------------------------------------------
@@ -575,6 +592,7 @@ class RemoteWorkers:
             open_takes=partial(self.waiting.takes, claim),
             only=only,
         )
+        visit.lacking = self._lacking(claim)
         visit.former = [Lost(b.job, "moved") for b in told if beats[b.job.key].job != b.job]
         return visit
 
@@ -611,13 +629,16 @@ class RemoteWorkers:
         is_draining = is_shut or (cordon is not None and cordon.is_drain)
         return is_draining, cordon is not None
 
-    def _is_lacking(self, claim: WorkerClaim) -> bool:
-        """Say whether it is missing in a lane that answers by now."""
+    def _lacking(self, claim: WorkerClaim) -> set[int]:
+        """Return the lanes in which it is missing, and that answer by now."""
         now_s = self.context.io.clock()
-        return any(
-            not claim.lanes[state.number] and state.lane.generation and state.lease.is_good(now_s)
+        return {
+            state.number
             for state in self.context.lanes
-        )
+            if not claim.lanes[state.number]
+            and state.lane.generation
+            and state.lease.is_good(now_s)
+        }
 
     def _entry(
         self, claim: WorkerClaim, gone: Iterable[int] = (), *, has_closed: bool = True

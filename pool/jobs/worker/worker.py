@@ -104,7 +104,10 @@ _HAPPENINGS: Final[dict[type, Happening]] = {
     GrantEdge: "moved",
 }
 _CARRIED_OUT: Final = (EdgeStatus.DONE, EdgeStatus.GRANTED, EdgeStatus.UNASSIGNED)
-_STORED: Final = (EdgeStatus.DONE, EdgeStatus.FULL, EdgeStatus.STANDS, EdgeStatus.UNREADABLE)
+_STORED: Final = (
+    *(EdgeStatus.DONE, EdgeStatus.REPEAT, EdgeStatus.FULL, EdgeStatus.STANDS),
+    EdgeStatus.UNREADABLE,
+)
 COMING_S: Final = 0.1  # for so long slots are kept for what a lane was asked for; then it hangs
 
 

@@ -447,9 +447,13 @@ class ReleaseBody(OfWorker):
 
 
 class SaveBody(OfWorker):
-    """The state of a job, from which it goes on after a crash; messages up to `seen` go with it."""
+    """The state of a job, from which it goes on after a crash; messages up to `seen` go with it.
+
+    `number` rises with each state, from `saves` of the job on; a repeat has that of the first.
+    """
 
     token: JobToken
+    number: Annotated[int, Meta(ge=1, le=2**53)]
     state: Any
     encoding: Encoding = "json"
     seen: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None

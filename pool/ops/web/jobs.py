@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode, b64encode
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -48,6 +48,7 @@ from pool.ops.web.bodies import (
 from pool.ops.web.problems import WebRefusal, problem_of
 
 _REPEAT: Final = "idempotency-key"
+_OCCURRENCE: Final = "\N{NUMERO SIGN}"  # no header has it: no other one becomes the same
 _OPTIONS = (
     *("if_exists", "queue_max", "attach_any", "allow_unknown", "window_s"),
     *("retention_s", "expires_s", "start_timeout_s"),
@@ -86,10 +87,13 @@ async def _dispatch_many(
     asked: WebRequest, jobs: Sequence[JobBody], idempotency_key: str | None
 ) -> JobsTaken:
     """Dispatch those that have the same handler and options in one call, all calls at once."""
-    knowns = [
-        _known(body, idempotency_key, f".{place}", f"$.jobs[{place}]")
-        for place, body in enumerate(jobs)
-    ]
+    counts = Counter[str]()
+    knowns = list[dict[str, Any]]()
+    for place, body in enumerate(jobs):
+        # Known by key, and not by its place: a part of the list may be sent again, in any order.
+        suffix = f"{_OCCURRENCE}{counts[body.key]}" if counts[body.key] else ""
+        counts[body.key] += 1
+        knowns.append(_known(body, idempotency_key, suffix, f"$.jobs[{place}]"))
     answers: list[JobSent | None] = [None] * len(jobs)
     groups: dict[Any, list[tuple[int, Call]]] = defaultdict(list)
     samples: dict[Any, JobBody] = {}
@@ -141,7 +145,7 @@ def _known(body: JobBody, header: str | None, suffix: str, at: str) -> dict[str,
     """Return by what a repeat is known: what the job says, or the header.
 
     Raises:
-        WebRefusal: Both say something, and not the same; or together with its place in a list the
+        WebRefusal: Both say something, and not the same; or with which job of its key it is the
             header is too long.
     """
     said = {"job_id": body.job_id, "idempotency_key": body.idempotency_key}
@@ -157,7 +161,7 @@ def _known(body: JobBody, header: str | None, suffix: str, at: str) -> dict[str,
     try:
         check_idempotency_key(known)
     except InvalidOption as error:
-        detail = f"Idempotency-Key with the place of a job behind it: {error.problem}"
+        detail = f"Idempotency-Key, of a key's second job or a later one: {error.problem}"
         facts = {"header": "Idempotency-Key", "value": known}
         raise WebRefusal("WEBREQUEST", detail, facts=facts) from None
     return {"job_id": None, "idempotency_key": known}

@@ -33,7 +33,8 @@ _PARTS: Final[dict[str, tuple[dict[str, Any], str]]] = {
 }
 _HEADERS: Final = {
     "Idempotency-Key": "By which a repeat is known, for an hour after the job's end; of many jobs "
-    "each has it with its place. Refused beside a job_id, or another idempotency_key, in the body.",
+    "each is by it and its key, so a part of them may be sent again. Refused beside a job_id, or "
+    "another idempotency_key, in the body.",
     "Last-Event-ID": "The id of the last event that was seen: what follows is told.",
 }
 _REPEATS: Final[dict[Repeats, str]] = {

@@ -62,7 +62,10 @@ class WorkerTold:
 
 @attrs.frozen(kw_only=True)
 class JobHanded:
-    """A job to be begun; `encoding` base64: its only argument is bytes, so written."""
+    """A job to be begun; `encoding` base64: its only argument is bytes, so written.
+
+    `saves`: the number of the newest state that was saved with this token, or 0.
+    """
 
     token: str
     key: str
@@ -76,6 +79,7 @@ class JobHanded:
     kwargs: dict[str, Any]
     encoding: Literal["json", "base64"]
     state: Any
+    saves: int
     is_recovered: bool
     timeout_s: float | None
 
@@ -262,7 +266,8 @@ async def save(asked: WebRequest) -> WebAnswer:
     state = _value("state", body.state, body.encoding)
     claim = _claim(asked)
     job = _job(asked, claim, body.token)
-    ended = await (await _remote(asked)).save(claim, job, state, seen=int(body.seen or 0))
+    told = {"number": body.number, "seen": int(body.seen or 0)}
+    ended = await (await _remote(asked)).save(claim, job, state, **told)
     return _answered([_end(body.token, ended)])
 
 
@@ -368,6 +373,7 @@ def _handed(token: str, each: HandedOut) -> JobHanded:
         kwargs=dict(each.kwargs),
         encoding="base64" if is_bytes else "json",
         state=each.state,
+        saves=each.saves,
         is_recovered=each.is_recovered,
         timeout_s=each.timeout_s,
     )

@@ -27,7 +27,7 @@ class EdgeStatus(Enum):
     LATE = "LATE"  # likewise; whoever sweeps ends it
     GRANTED = "GRANTED"  # owner and epoch
     UNASSIGNED = "UNASSIGNED"
-    REPEAT = "REPEAT"  # the outcome that stands is this writer's own
+    REPEAT = "REPEAT"  # the outcome that stands is this writer's own; or a later state of its
     SETTLED = "SETTLED"  # another's outcome stands
     FENCED = "FENCED"
     TIMED_OUT = "TIMEDOUT"  # it must end as such

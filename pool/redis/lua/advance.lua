@@ -61,7 +61,7 @@ Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters 
          has ended, and something is due: the next one of its key has its turn, or it has followers) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          LATE (acknowledge: it is too late to begin it; whoever sweeps ends it) |
-         GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands) |
+         GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands, or a later state) |
          SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
          MORE (some of the messages are taken out) | FULL (no memory for a state: it was not saved, no message removed) |
          STANDS <result> (of the step, another one) | OWNED <owner> | REFUSED <state> | MOVED_ON <handler> (its unassigned keys were not passed) | MALFORMED
@@ -195,7 +195,7 @@ local function store(edge, key, r, x, y, z, inbox)
   end
   local by, number = string.match(redis.call('HGET', checkpoints, key) or '', '^(%d+)%.(%d+)|')
   if by == r[EPOCH] and whole(number) > tonumber(z) then
-    return 'OK' -- this is a late copy, and a later state is stored
+    return 'REPEAT saved' -- this is a late copy, and a later state is stored
   end
   if y ~= '0' then
     pass_messages(inbox, tonumber(y))

@@ -28,6 +28,7 @@ const handlers = {
     write(EFFECTS, 'info', 'effect', job, call)
     try {
       if ('progress' in spec) job.progress(spec.progress)
+      for (let n = 0; n < (spec.saves ?? 0); n += 1) await job.save({ n })
       await sleep(spec.ms, undefined, { signal: job.signal })
     } catch (error) {
       end('fail', job.signal.aborted ? 'cancelled' : 'error')
