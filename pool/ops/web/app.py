@@ -6,7 +6,8 @@
       --> [ the journal, if it is an action --> the call ] --> what waits --> JSON, or a problem
 
 What is in brackets is done as a whole, whether who asked is still there or not: what is noted is
-done, as long as this process lives.  Who goes ends only what waits: for jobs, for an end.
+done, as long as this process lives (see `whole`).  Who goes ends only what waits: for jobs, for an
+end.  What is done is told, though the waiting for it fails.
 
 A path is split before it is decoded, so that a key may hold `/` (as %2F).  CORS stays closed: no
 answer carries its headers, and what a page of elsewhere asks is refused.  What fails unforeseen is

@@ -2,8 +2,8 @@
 
     accepted --room--> handshake --HEAD_S, HEAD_BYTES_MAX--> a whole head --> the application
         |                  +-- not in time: cut                                    |
-        +-- no room: a stranger gives way, or                its answer is read within READ_S,
-            it is refused: see `limits`                      or it is cut
+        +-- no room: a stranger gives way, or          its answer is taken, a part of it within
+            it is refused: see `limits`                READ_S at least, or it is cut (by the system)
 
 Connections are accepted here, not by uvicorn: that counts none whose handshake goes on, waits a
 minute for it, and refuses requests of those who are there already.  A body's time is the
