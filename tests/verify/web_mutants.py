@@ -370,7 +370,7 @@ WEB_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "what fails while it is waited for hides what was done",
         "breaks": "a stop is repeated, and stops the key's next job",
         "path": "pool/ops/web/app.py",
-        "old": "            if isinstance(problem, JobLost):",
+        "old": "            if isinstance(self._known_or_fault(error), JobLost):",
         "new": "            if True:",
         "by": (_ACTS + "test_what_was_done_is_told_though_it_cannot_be_waited_for",),
     },

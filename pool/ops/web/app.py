@@ -279,9 +279,8 @@ class WebApp:
         except ClientDisconnect:
             raise
         except Exception as error:  # noqa: BLE001 - it is done, whatever became of the waiting
-            problem = self._known_or_fault(error)
-            if isinstance(problem, JobLost):  # there is nothing to be waited for
-                raise problem from None
+            if isinstance(self._known_or_fault(error), JobLost):  # there is no end to be told
+                raise
             return answered
 
     async def _act(self, route: WebRoute, asked: WebRequest) -> WebAnswer:

@@ -36,5 +36,6 @@ async def as_a_whole(act: Callable[[], Awaitable[T]]) -> T:
                 except anyio.get_cancelled_exc_class() as cancelled:
                     failed.insert(0, cancelled)
     if failed:
-        raise failed[0]
+        del failed[1:]
+        raise failed.pop()
     return found[0]
