@@ -278,7 +278,7 @@ class WebApp:
             return _answered(route, await _while_there(request, then))
         except ClientDisconnect:
             raise
-        except Exception as error:  # noqa: BLE001 - it is done, whatever became of the waiting
+        except Exception as error:
             if isinstance(self._known_or_fault(error), JobLost):  # there is no end to be told
                 raise
             return answered
