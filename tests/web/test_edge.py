@@ -380,17 +380,21 @@ async def test_one_request_at_a_time_and_who_goes_leaves_nothing_open(
     """With room for one stream of events: whatever its caller does, it ends with that one."""
     events = b"%s /v1/events HTTP/1.1" + KNOWN.partition(b" HTTP/1.1")[2]
     async with here(WebApp(await fleet.node(), at_once)) as (server, at):
-        for method, behind in ((b"GET", b""), (b"GET", KNOWN), (b"HEAD", b""), (b"HEAD", KNOWN)):
+        for method, at_once, later in (
+            *((b"GET", b"", b""), (b"GET", b"", KNOWN), (b"GET", KNOWN, b"")),
+            *((b"HEAD", b"", b""), (b"HEAD", b"", KNOWN)),
+        ):
             async with await anyio.connect_tcp(*at) as line:
-                await line.send(events % method)
+                await line.send(events % method + at_once)
                 assert b"text/event-stream" in await line.receive()
-                await line.send(behind)
-                if method == b"HEAD" and behind:
+                await line.send(later)
+                if method == b"HEAD" and later:
                     assert (await told(line)).status == 200
-                elif behind:
+                elif at_once or later:
                     (one,) = server.server_state.connections
                     while not one._is_deaf:  # noqa: ASYNC110 - nothing tells it
                         await anyio.sleep(0.01)
+                    assert one._waits_for_head is None  # the stream goes on
             with anyio.fail_after(PATIENCE_S):
                 while server.server_state.connections or server.server_state.tasks:  # noqa: ASYNC110
                     await anyio.sleep(0.01)

@@ -194,6 +194,7 @@ class CuttingProtocol(HttpToolsProtocol):
         cycle: Any = self.cycle  # None before the first request
         if not (self._is_between() or cycle.more_body):  # something behind one that is answered
             cycle.keep_alive = False
+            self._stop_waiting()
             return
         self._tell("malformed")
         if cycle is None or self._is_in_head or not cycle.response_started:
