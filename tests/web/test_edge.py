@@ -380,17 +380,17 @@ async def test_one_request_at_a_time_and_who_goes_leaves_nothing_open(
     """With room for one stream of events: whatever its caller does, it ends with that one."""
     events = b"%s /v1/events HTTP/1.1" + KNOWN.partition(b" HTTP/1.1")[2]
     async with here(WebApp(await fleet.node(), at_once)) as (server, at):
-        for method, at_once, later in (
+        for method, together, later in (
             *((b"GET", b"", b""), (b"GET", b"", KNOWN), (b"GET", KNOWN, b"")),
             *((b"HEAD", b"", b""), (b"HEAD", b"", KNOWN)),
         ):
             async with await anyio.connect_tcp(*at) as line:
-                await line.send(events % method + at_once)
+                await line.send(events % method + together)
                 assert b"text/event-stream" in await line.receive()
                 await line.send(later)
                 if method == b"HEAD" and later:
                     assert (await told(line)).status == 200
-                elif at_once or later:
+                elif together or later:
                     (one,) = server.server_state.connections
                     while not one._is_deaf:  # noqa: ASYNC110 - nothing tells it
                         await anyio.sleep(0.01)
