@@ -98,6 +98,7 @@ EXCEPT = {
 EXTRAS = {
     "annotationlib": {"jobs"},  # Python's own, since 3.14
     "cronsim": {"core"},
+    "httptools": {"ops"},
     "itsdangerous": {"ops"},
     "msgspec": {"jobs", "ops"},
     "starlette": {"ops"},

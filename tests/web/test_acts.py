@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251 - what is its own alone, a task that is cancelled, is tested
 import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 
+from pool import Handlers, Job
+from pool.errors import JobLost, NotRunning, StoreUnavailable
+from pool.jobs.client.pausing import Operator
 from pool.jobs.node import Node
+from pool.ops.web import jobs
+from pool.ops.web.problems import WebRefusal
 from pool.ops.web.routes import ROUTES
 from pool.web import WebOptions
 from tests.nodes import PATIENCE_S, Fleet
 from tests.web.gateways import KEYRING, SECRETS, Gate, handlers, serving
 
 pytestmark = pytest.mark.anyio
-Going: TypeAlias = Literal["hangs up", "is cancelled"]
+Going: TypeAlias = Literal["hangs up", "is cancelled", "is cancelled by asyncio"]
 LATER: Final = {"handler": "echo", "key": "k", "args": [1], "delay_s": 3600, "job_id": "j"}
 SERVICE: Final = {"handler": "listen", "key": "k", "job_id": "j"}
 LETTER: Final = {"handler": "fail", "key": "k", "job_id": "j"}
@@ -114,6 +121,14 @@ ACTS: Final[dict[tuple[str, str], Act]] = {
 }
 
 
+async def test_the_head_of_a_stream_is_answered_and_the_stream_not_begun(fleet: Fleet) -> None:
+    async with serving(fleet) as gate:
+        with anyio.fail_after(PATIENCE_S):
+            head = await gate.client.head("/v1/events")
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"].startswith("text/event-stream")
+
+
 def test_all_that_acts_is_here_and_nothing_that_acts_ends_with_its_client() -> None:
     acting = [route for route in ROUTES if route.action]
     assert {(route.method, route.path) for route in acting} == ACTS.keys()
@@ -123,7 +138,10 @@ def test_all_that_acts_is_here_and_nothing_that_acts_ends_with_its_client() -> N
 async def leave_behind(
     gate: Gate, method: str, at: str, body: Any, going: Going, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ask for something, and be gone: once it was sent, or cancelled once it stands as noted."""
+    """Ask for something, and be gone: once it was sent, or cancelled once it stands as noted.
+
+    By asyncio as often as there is something to be cancelled: what was asked for ends first.
+    """
     raw = json.dumps(body).encode() if body is not None else b""
     received = [{"type": "http.request", "body": raw, "more_body": False}]
     note = Node._note_act
@@ -136,7 +154,12 @@ async def leave_behind(
 
     async def noted(node: Node, event: Any) -> None:
         await note(node, event)
-        scope.cancel()
+        if going == "is cancelled":
+            scope.cancel()
+        while going == "is cancelled by asyncio" and len(cancelled) < 3:
+            request.cancel()
+            cancelled.append(len(cancelled))
+            await anyio.lowlevel.checkpoint()
 
     names = {
         "host": "localhost",
@@ -154,9 +177,16 @@ async def leave_behind(
     }
     with monkeypatch.context() as patch, anyio.fail_after(PATIENCE_S):
         with anyio.CancelScope() as scope:
-            if going == "is cancelled":
+            if going != "hangs up":
                 patch.setattr(Node, "_note_act", noted)
-            await gate.app(asked, receive, send)
+            if going != "is cancelled by asyncio":
+                await gate.app(asked, receive, send)
+                return
+            cancelled = list[int]()
+            request = asyncio.ensure_future(gate.app(asked, receive, send))
+            done, _ = await asyncio.wait([request])
+            assert done == {request}
+            assert request.cancelled() or not cancelled
 
 
 async def until(look: Callable[[], Awaitable[Any]], is_so: Callable[[Any], Any]) -> None:
@@ -185,10 +215,12 @@ async def clean(gate: Gate) -> None:
                 await gate.post(f"{at}/stop", {"wait_s": 30})
 
 
-@pytest.mark.parametrize("going", ["hangs up", "is cancelled"])
+@pytest.mark.parametrize("going", ["hangs up", "is cancelled", "is cancelled by asyncio"])
 async def test_what_is_noted_is_done_though_its_client_has_gone(
-    fleet: Fleet, going: Going, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, anyio_backend_name: str, going: Going, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if going == "is cancelled by asyncio" and anyio_backend_name != "asyncio":
+        pytest.skip("trio has nothing that goes through a shield")
     options = WebOptions(keyring=KEYRING)
     async with serving(fleet, options, SECRETS["admin"]) as gate:
         for number, ((method, path), act) in enumerate(ACTS.items()):
@@ -230,6 +262,60 @@ async def test_what_is_noted_is_done_though_its_client_has_gone(
             if other is not None:
                 await fleet.leave(other)
             await clean(gate)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreUnavailable(problem="it is away", maybe_done=True),
+        NotRunning(state="closed"),
+        WebRefusal("WEBBUSY", "4000 requests wait here already"),
+        RuntimeError("a fault"),
+        JobLost(key="k", job_id="j"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_was_done_is_told_though_it_cannot_be_waited_for(
+    fleet: Fleet, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a job that is lost is told as that: there is nothing else to be said of its stop."""
+
+    async def fail(*_args: Any, **_options: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        raise error
+
+    found, may_end = Handlers(), anyio.Event()
+
+    @found.job("stubborn")
+    async def stubborn(job: Job) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await may_end.wait()
+
+    monkeypatch.setattr(jobs, "wait_stopped", fail)
+    heard = Operator.heard
+
+    async def fail_unless_at_once(*args: Any, **options: Any) -> Any:
+        wait_s = args[-1]
+        return await (fail() if wait_s else heard(*args, **options))
+
+    monkeypatch.setattr(Operator, "heard", fail_unless_at_once)
+    await fleet.node(found)
+    async with serving(fleet, WebOptions(keyring=KEYRING), SECRETS["admin"]) as gate:
+        sent = {"handler": "stubborn", "key": "k", "job_id": "j", "allow_unknown": True}
+        await gate.post("/v1/jobs", sent)
+        await until(partial(_told, gate, JOB), RUNS)
+        stop = await gate.client.post(f"{JOB}/stop", json={"wait_s": 30})
+        cordon = await gate.client.post(f"/v1/nodes/{gate.node.id}/cordon", json={"wait_s": 30})
+        may_end.set()
+        if isinstance(error, JobLost):
+            assert (stop.status_code, stop.json()["code"]) == (404, error.code)
+        else:
+            assert (stop.status_code, stop.json()["job_id"]) == (202, "j")
+            assert (cordon.status_code, "unheard" in cordon.json()) == (200, True)
+        await until(partial(_told, gate, JOB), ENDED)
 
 
 async def _told(gate: Gate, at: str) -> Any:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 import httpx
 import pytest
@@ -26,6 +27,7 @@ from anyio.abc import SocketStream
 from cryptography.hazmat.primitives import serialization
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from structlog.testing import capture_logs
 
 from pool import Node
 from pool.errors import ConfigError
@@ -34,7 +36,7 @@ from pool.ops.cli.web import bound
 from pool.ops.web import server as serving
 from pool.ops.web.limits import REFUSED_MAX, Connections, Seldom
 from pool.web import Keyring, WebApp, WebOptions
-from tests.nodes import PATIENCE_S
+from tests.nodes import PATIENCE_S, Fleet
 from tests.ops.commands import ROOT, running
 from tests.ops.pages import blocks
 from tests.web.gateways import SECRETS
@@ -316,29 +318,170 @@ async def test_a_head_is_so_long_in_however_many_pieces(monkeypatch: pytest.Monk
         for size, is_good in ((60_000, True), (66_000, False), (100_000, False), (200_000, False)):
             filling = b"X-Filling: " + b"y" * size + b"\r\n\r\n"
             line = await anyio.connect_tcp(*at)
-            with suppress(anyio.BrokenResourceError):
-                await line.send(LIVE[:-2] + filling)
+            await line.send(LIVE[:-2] + filling)
             if is_good:
                 assert (await told(line)).headers["pool-gateway"] == "-"
                 # Behind that one which is not over, in pieces.
                 await line.send(LIVE[:-2] + filling[:-4])
-                with pytest.raises(anyio.BrokenResourceError):
-                    await pour(line)
-            else:
-                with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-                    refused = await told(line)
-                    assert (refused.status, refused.problem["code"]) == (413, "WEBTOOLARGE")
-                assert await until_cut(line) == b""
+                await pour(line)
+            refused = await told(line)
+            assert (refused.status, refused.problem["code"]) == (413, "WEBTOOLARGE")
+            assert await until_cut(line) == b""
             await line.aclose()
 
 
 @pytest.mark.usefixtures("only_asyncio")
-async def test_a_body_that_nobody_wanted_is_not_answered_twice() -> None:
-    head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n"
-    async with here(app_of_nothing()) as (_, at), await anyio.connect_tcp(*at) as line:
-        assert (await ask(line, head)).problem["code"] == "WEBSECRET"
-        await line.send(b"GET /live" * 8_000)
+async def test_a_body_that_nobody_wanted_is_not_answered_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with here(app_of_nothing()) as (_, at):
+        async with await anyio.connect_tcp(*at) as line:
+            assert (await ask(line, head)).problem["code"] == "WEBSECRET"
+            await line.send(b"no length of a chunk\r\n")
+            assert await until_cut(line) == b""
+        monkeypatch.setattr(serving, "HEAD_S", 0.05)
+        async with await anyio.connect_tcp(*at) as line:
+            assert (await ask(line, head)).problem["code"] == "WEBSECRET"
+            with suppress(anyio.BrokenResourceError):
+                await line.send(b"9\r\nGET /live")  # it never ends
+            assert await until_cut(line) == b""
+
+
+@pytest.mark.usefixtures("only_asyncio")
+@pytest.mark.parametrize("size", ["Content-Length: 9000000", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("last", ["Connection: close", ""])
+async def test_who_is_answered_before_all_was_sent_gets_the_answer(size: str, last: str) -> None:
+    """The 413 of a client that sends on, and reads then; a reset would have taken it away."""
+    head = ["POST /v1/jobs HTTP/1.1", "Host: localhost", "Content-Type: application/json", size]
+    body = b"y" * 9_000_000
+    if "chunked" in size:
+        body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    request = "\r\n".join([*head, *filter(None, [last]), "", ""]).encode()
+    app = WebApp(Node("p", "redis://localhost:1"))
+    async with here(app) as (_, at), await anyio.connect_tcp(*at) as line:
+        await line.send(request)
+        await line.send(body)
+        refused = await told(line)
+        assert (refused.status, refused.problem["code"]) == (413, "WEBTOOLARGE")
+        if last:
+            assert await until_cut(line) == b""
+        else:
+            assert (await ask(line, LIVE)).headers["pool-gateway"] == "-"
+
+
+# --- what comes behind a head -------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("only_asyncio")
+async def test_one_request_at_a_time_and_who_goes_leaves_nothing_open(
+    fleet: Fleet, at_once: WebOptions
+) -> None:
+    """With room for one stream of events: whatever its caller does, it ends with that one."""
+    events = b"%s /v1/events HTTP/1.1" + KNOWN.partition(b" HTTP/1.1")[2]
+    async with here(WebApp(await fleet.node(), at_once)) as (server, at):
+        for method, together, later in (
+            *((b"GET", b"", b""), (b"GET", b"", KNOWN), (b"GET", KNOWN, b"")),
+            *((b"HEAD", b"", b""), (b"HEAD", b"", KNOWN)),
+        ):
+            async with await anyio.connect_tcp(*at) as line:
+                await line.send(events % method + together)
+                assert b"text/event-stream" in await line.receive()
+                await line.send(later)
+                if method == b"HEAD" and later:
+                    assert (await told(line)).status == 200
+                elif together or later:
+                    (one,) = server.server_state.connections
+                    while not one._is_deaf:  # noqa: ASYNC110 - nothing tells it
+                        await anyio.sleep(0.01)
+                    assert one._waits_for_head is None  # the stream goes on
+            with anyio.fail_after(PATIENCE_S):
+                while server.server_state.connections or server.server_state.tasks:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+        async with await anyio.connect_tcp(*at) as line:
+            first = await ask(line, KNOWN + KNOWN)
+            assert (first.status, first.headers["connection"]) == (200, "close")
+            assert await until_cut(line) == b""
+
+
+@pytest.fixture
+def at_once() -> WebOptions:
+    """Return what lets one stream be open."""
+    return WebOptions(keyring=Keyring(read={"a": [SECRETS["read"]]}), streams_max=1)
+
+
+@pytest.mark.usefixtures("only_asyncio")
+@pytest.mark.parametrize("wanted", ["h2c", "websocket"])
+async def test_an_upgrade_is_passed_over_and_a_body_is_not(fleet: Fleet, wanted: str) -> None:
+    """Some clients ask for one with each request, as Java's own does."""
+    upgrade = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {wanted}\r\n".encode()
+    node = await fleet.node()
+    async with here(WebApp(node)) as (_, at), await anyio.connect_tcp(*at) as line:
+        for number, is_at_once in enumerate((True, False)):
+            job = {"handler": "later", "key": f"k{number}", "allow_unknown": True}
+            body = json.dumps(job).encode()
+            head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
+            head += b"\r\n%sContent-Length: %d\r\n\r\n" % (upgrade, len(body))
+            if is_at_once:
+                await line.send(head + body)
+            else:
+                await line.send(head)
+                await line.send(body)
+            sent = await told(line)
+            assert (sent.status, json.loads(sent.body)["key"]) == (201, f"k{number}")
+        assert (await ask(line, LIVE[:-2] + upgrade + b"\r\n")).status == 200
+        tunnel = b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost:1\r\n\r\n"
+        assert (await ask(line, tunnel)).problem["code"] == "WEBREQUEST"
         assert await until_cut(line) == b""
+
+
+@pytest.mark.usefixtures("only_asyncio")
+async def test_what_is_no_request_is_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    with capture_logs() as logged:
+        async with here(app_of_nothing()) as (_, at):
+            for _ in range(5):
+                async with await anyio.connect_tcp(*at) as line:
+                    assert (await ask(line, b"\x16\x03\x01")).problem["code"] == "WEBREQUEST"
+                    assert await until_cut(line) == b""
+            upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+            assert (await newly(at, LIVE[:-2] + upgrade)).headers["pool-gateway"] == "-"
+    assert [each["event"] for each in logged] == ["web.connection_malformed"]
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+class Large(WebApp):
+    """It answers so much that it cannot all be sent to who does not read."""
+
+    async def _answer(self, _request: Request) -> Response:
+        return Response(b"x" * 20_000)
+
+
+@pytest.mark.usefixtures("only_asyncio")
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such limit")
+async def test_who_reads_no_answer_is_cut_however_little_is_left_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "READ_S", 1.0)
+    async with here(Large(Node("p", "redis://localhost:1"))) as (server, at):
+        lines, state = server.server_state.connections, server.server_state
+        with socket.socket() as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            line.connect(at)
+            with anyio.fail_after(PATIENCE_S):
+                while not lines:
+                    await anyio.lowlevel.checkpoint()
+                while lines and not sum(one.transport.get_write_buffer_size() for one in lines):
+                    line.send(LIVE)
+                    answered = state.total_requests
+                    while lines and state.total_requests == answered:
+                        await anyio.lowlevel.checkpoint()
+            assert not any(one.flow.write_paused for one in lines)
+            with anyio.fail_after(PATIENCE_S / 2):  # before it would be cut for having been idle
+                while lines:  # noqa: ASYNC110 - nothing tells it
+                    await anyio.sleep(0.01)
 
 
 # --- files --------------------------------------------------------------------------------------

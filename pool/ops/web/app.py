@@ -6,7 +6,8 @@
       --> [ the journal, if it is an action --> the call ] --> what waits --> JSON, or a problem
 
 What is in brackets is done as a whole, whether who asked is still there or not: what is noted is
-done, as long as this process lives.  Who goes ends only what waits: for jobs, for an end.
+done, as long as this process lives (see `whole`).  Who goes ends only what waits: for jobs, for an
+end.  What is done is told, though the waiting for it fails.
 
 A path is split before it is decoded, so that a key may hold `/` (as %2F).  CORS stays closed: no
 answer carries its headers, and what a page of elsewhere asks is refused.  What fails unforeseen is
@@ -34,7 +35,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from pool import checks
-from pool.errors import ConfigError, InvalidOption, PoolError, name_of, shown
+from pool.errors import ConfigError, InvalidOption, JobLost, PoolError, name_of, shown
 from pool.jobs.node import Node
 from pool.names import check_idempotency_key
 from pool.ops.endpoints import Endpoints
@@ -50,6 +51,7 @@ from pool.ops.web.openapi import document
 from pool.ops.web.problems import MEDIA_TYPE, Facts, WebRefusal, headers_of, problem_of
 from pool.ops.web.routes import PATH_CHECKS, ROUTES, WebRoute
 from pool.ops.web.tokens import Tokens
+from pool.ops.web.whole import as_a_whole
 
 FAILED_PER_S: Final = 20.0  # requests of nobody known, of all together
 REPEAT_HEADER: Final = "Idempotency-Key"
@@ -196,6 +198,11 @@ class WebApp:
             return
         self._sign(response)
         if isinstance(response, StreamingResponse):
+            if scope["method"] == "HEAD":  # nobody would read it, and it may have no end
+                status, headers = response.status_code, response.raw_headers
+                await send({"type": "http.response.start", "status": status, "headers": headers})
+                await send({"type": "http.response.body", "body": b""})
+                return
             with self._gateway.streams.within() as stream:
                 await response(scope, receive, send)
             if stream.cancelled_caught:  # it has a good end, and is gone on with elsewhere
@@ -221,20 +228,20 @@ class WebApp:
     async def _answer(self, request: Request) -> Response:
         try:
             return _response(await self._carry_out(request))
-        except (PoolError, WebRefusal) as error:
-            return _refused(error)
-        except BaseExceptionGroup as group:
-            known = _known(group)
-            if known is None:
-                raise
-            return _refused(known)
         except ClientDisconnect:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the next request is answered
-            # Where, and of what kind: what it says, and what is local there, may be payloads.
-            where = "".join(traceback.format_tb(error.__traceback__))
-            _log.error("web.failed", problem=name_of(type(error)), where=where)
-            return _refused(self._fault("what failed is in the gateway's log"))
+            return _refused(self._known_or_fault(error))
+
+    def _known_or_fault(self, error: Exception) -> PoolError | WebRefusal:
+        """Return the error of ours that it is; what was not foreseen is logged."""
+        known = _known(error)
+        if known is not None:
+            return known
+        # Where, and of what kind: what it says, and what is local there, may be payloads.
+        where = "".join(traceback.format_tb(error.__traceback__))
+        _log.error("web.failed", problem=name_of(type(error)), where=where)
+        return self._fault("what failed is in the gateway's log")
 
     def _fault(self, detail: str) -> WebRefusal:
         return WebRefusal("WEBFAULT", detail, facts={"gateway": self._gateway_id()})
@@ -262,14 +269,26 @@ class WebApp:
         )
         if route.waits:
             return _answered(route, await _while_there(request, partial(route.run, asked)))
-        with anyio.CancelScope(shield=bool(route.action)):
-            await self._audit.note(route, asked)
-            answered = _answered(route, await route.run(asked))
-            if route.action == DISPATCH:
-                self._audit.count(asked, answered.told)
+        act = partial(self._act, route, asked)
+        answered = await (as_a_whole(act) if route.action else act())
         if route.then is None or self._gateway.waits.is_full:
             return answered
-        return _answered(route, await _while_there(request, partial(route.then, asked, answered)))
+        try:
+            then = partial(route.then, asked, answered)
+            return _answered(route, await _while_there(request, then))
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            if isinstance(self._known_or_fault(error), JobLost):  # there is no end to be told
+                raise
+            return answered
+
+    async def _act(self, route: WebRoute, asked: WebRequest) -> WebAnswer:
+        await self._audit.note(route, asked)
+        answered = _answered(route, await route.run(asked))
+        if route.action == DISPATCH:
+            self._audit.count(asked, answered.told)
+        return answered
 
     # --- where it goes ------------------------------------------------------------------------
 
@@ -586,15 +605,12 @@ def _too_large(where: str, most: int, given: int) -> WebRefusal:
     return WebRefusal("WEBTOOLARGE", f"the {where} is over {most:,} bytes", hint, facts=facts)
 
 
-def _known(group: BaseExceptionGroup[BaseException]) -> PoolError | WebRefusal | None:
-    """Return the error of ours in a group, if there is nothing else."""
-    found: PoolError | WebRefusal | None = None
-    for each in group.exceptions:
-        one = _known(each) if isinstance(each, BaseExceptionGroup) else each
-        if not isinstance(one, PoolError | WebRefusal):
-            return None
-        found = found or one
-    return found
+def _known(error: BaseException) -> PoolError | WebRefusal | None:
+    """Return the error of ours that it is, or that a group has, if there is nothing else."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error if isinstance(error, PoolError | WebRefusal) else None
+    found = [_known(each) for each in error.exceptions]
+    return found[0] if all(found) else None
 
 
 def _response(answered: WebAnswer) -> Response:

@@ -2,8 +2,8 @@
 
     accepted --room--> handshake --HEAD_S, HEAD_BYTES_MAX--> a whole head --> the application
         |                  +-- not in time: cut                                    |
-        +-- no room: a stranger gives way, or                its answer is read within READ_S,
-            it is refused: see `limits`                      or it is cut
+        +-- no room: a stranger gives way, or          its answer is taken, a part of it within
+            it is refused: see `limits`                READ_S at least, or it is cut (by the system)
 
 Connections are accepted here, not by uvicorn: that counts none whose handshake goes on, waits a
 minute for it, and refuses requests of those who are there already.  A body's time is the
@@ -16,13 +16,14 @@ from __future__ import annotations
 import resource
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import anyio
+import httptools
 import structlog
 import uvicorn
 from anyio.abc import TaskGroup
@@ -48,22 +49,36 @@ _log: Final = structlog.get_logger("pool.web")
 
 
 class CuttingProtocol(HttpToolsProtocol):
-    """A connection that is cut when its request does not come, or its answer is not read."""
+    """A connection that is cut when its request does not come; one request at a time.
+
+    What comes behind a request that is being answered is not read as another one: it would wait
+    for as long, and who has sent it and gone would not be seen.  It was not begun, and the
+    connection ends with the answer, so a client knows to send it again.
+
+    Nothing is closed before what was on its way here has come, or HEAD_S have passed: a reset
+    would take an answer away that was given before.
+    """
 
     _waits_for_head: Any = None
-    _waits_for_reader: Any = None
     _raw_bytes = 0  # since there was something of use in them
     _head_bytes = 0
     _is_in_head = False
+    _is_last = False  # of the requests that are answered here
+    _is_deaf = False
     is_open: bool = False  # its handshake is done
     is_refused: bool = False
 
     def __init__(
-        self, config: uvicorn.Config, state: ServerState, web: WebApp, room: Connections
+        self,
+        config: uvicorn.Config,
+        state: ServerState,
+        web: WebApp,
+        room: Connections,
+        tell: Callable[[str], None],
     ) -> None:
         """Begin with one that is accepted, whose handshake is to come."""
         super().__init__(config, state, {})
-        self._web, self._room = web, room
+        self._web, self._room, self._tell = web, room, tell
         self.opening: anyio.CancelScope = anyio.CancelScope()
 
     def cut(self) -> None:
@@ -83,41 +98,35 @@ class CuttingProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came, unless it is more head than anybody needs."""
+        if self._is_deaf:
+            return
         self._room.heard(self)
+        self._unset_keepalive_if_required()
         if self._is_between() and self._waits_for_head is None:
             self._wait()
         self._raw_bytes += len(data)
-        super().data_received(data)
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self._refuse()
+            return
         if not self._is_between():
             self._stop_waiting()
-        if self._raw_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self.send_400_response("it has no end")
-
-    def pause_writing(self) -> None:
-        """Wait for the reader."""
-        super().pause_writing()
-        self._waits_for_reader = self.loop.call_later(READ_S, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """Have it go on."""
-        super().resume_writing()
-        if self._waits_for_reader is not None:
-            self._waits_for_reader.cancel()
-            self._waits_for_reader = None
+        if self._raw_bytes > HEAD_BYTES_MAX:
+            self._refuse()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         super().connection_lost(exc)
         self._room.leave(self)
         self._stop_waiting()
-        if self._waits_for_reader is not None:
-            self._waits_for_reader.cancel()
-            self._waits_for_reader = None
 
     # --- what is in them ----------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """Have the application say who asks."""
+        if not self._is_between():
+            raise ValueError("the one before is not answered")  # the parser gives up
         super().on_message_begin()
         self._head_bytes, self._is_in_head = 0, True
         scope: Any = self.scope
@@ -134,41 +143,81 @@ class CuttingProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Have the request answered; one that is refused is the last."""
+        """Have the request answered."""
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise ValueError("this is no proxy")
+            return  # it comes again, without that
         self._raw_bytes, self._is_in_head = 0, False
         super().on_headers_complete()
-        if self.is_refused:
-            self.cycle.keep_alive = False
+        self._is_last = self.is_refused or not self.cycle.keep_alive
+        self.cycle.keep_alive = True  # until its body has come
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body, which is of use as long as there is no answer."""
-        if not self.cycle.response_complete:
-            self._raw_bytes = 0
+        """Take a part of a body, also of one that was answered before it came."""
+        self._raw_bytes = 0
         super().on_body(body)
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, in a form of our own, if it can be told still."""
-        error = WebRefusal("WEBREQUEST", msg, facts={"in": "head"})
+    def on_message_complete(self) -> None:
+        """Close it behind the last answer, or wait for the next request."""
+        if self._is_in_head:  # see `on_headers_complete`
+            return
+        super().on_message_complete()
+        if self._is_last:
+            self.cycle.keep_alive = False
+        if self.cycle.response_complete:
+            self._stop_waiting()
+            if self._is_last:
+                self.transport.close()
+            else:
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+
+    def _parse(self, data: bytes) -> None:
+        """Have the parser take it.  No upgrade is made: its request is answered as any other.
+
+        Behind a head with an upgrade this parser reads no body: it is given the head without one.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            version = self.parser.get_http_version().encode()
+            head = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+            head += [b"%s: %s" % each for each in self.headers if each[0] != b"upgrade"]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.feed_data(b"\r\n".join([*head, b"", data[upgrade.args[0] :]]))
+
+    def _refuse(self) -> None:
+        """Read no more; refuse what is no request, in a form of our own, if it can be told."""
+        self._is_deaf = True
+        cycle: Any = self.cycle  # None before the first request
+        if not (self._is_between() or cycle.more_body):  # something behind one that is answered
+            cycle.keep_alive = False
+            self._stop_waiting()
+            return
+        self._tell("malformed")
+        if cycle is None or self._is_in_head or not cycle.response_started:
+            self._write_refusal()
+        if not self._is_between():
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        if self._waits_for_head is None:
+            self._wait()
+
+    def _write_refusal(self) -> None:
+        error = WebRefusal("WEBREQUEST", "it is no HTTP/1.1", facts={"in": "head"})
         if max(self._raw_bytes, self._head_bytes) > HEAD_BYTES_MAX:
             detail, hint = f"the head is over {HEAD_BYTES_MAX:,} bytes", "send shorter headers"
             facts = {"in": "head", "bytes_max": HEAD_BYTES_MAX}
             error = WebRefusal("WEBTOOLARGE", detail, hint, facts=facts)
-        if self._is_next():
-            response = self._web._refusal(error)
-            status = HTTPStatus(response.status_code)
-            lines = [f"HTTP/1.1 {status} {status.phrase}".encode(), b"connection: close"]
-            lines += [b"%s: %s" % each for each in response.raw_headers]
-            self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
-        self.transport.close()
-
-    def _is_next(self) -> bool:
-        """Whether the answer to what comes now is the next one that is due, and not begun."""
-        cycle: Any = self.cycle  # None before the first request
-        if cycle is None:
-            return True
-        if cycle.response_complete:
-            return self._is_in_head
-        return not (self._is_in_head or cycle.response_started or self.pipeline)
+        response = self._web._refusal(error)
+        status = HTTPStatus(response.status_code)
+        lines = [f"HTTP/1.1 {status} {status.phrase}".encode(), b"connection: close"]
+        lines += [b"%s: %s" % each for each in response.raw_headers]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
 
     def _add_to_head(self, size: int) -> None:
         self._head_bytes += size
@@ -206,7 +255,9 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._web, self._ready, self._room, self._tls = app, ready, room, tls
         self._listeners: Sequence[socket.socket] = ()
-        self._told = {kind: Seldom() for kind in ("gave_way", "refused", "not_accepted")}
+        self._told = {
+            kind: Seldom() for kind in ("gave_way", "refused", "not_accepted", "malformed")
+        }
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -254,7 +305,10 @@ class _Server(uvicorn.Server):
                 await anyio.sleep(ACCEPTS_AGAIN_S)
                 continue
             line.setblocking(False)
-            one = CuttingProtocol(self.config, self.server_state, self._web, self._room)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                user_ms = int(1000 * READ_S)
+                line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_ms)
+            one = CuttingProtocol(self.config, self.server_state, self._web, self._room, self._tell)
             cost = self._room.enter(one)
             one.is_refused = cost == "refused"
             one.app = self._refuse if one.is_refused else self._answer
