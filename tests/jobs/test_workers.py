@@ -313,6 +313,7 @@ async def test_a_worker_that_joins_pulls_what_waits_for_a_slot(fleet: Fleet, dia
         await ref.result(timeout_s=30)
 
 
+@pytest.mark.usefixtures("nobody_renews_soon")
 async def test_a_worker_that_joins_does_not_wait_for_the_next_renewal(fleet: Fleet) -> None:
     """It asks at once what waits for it; here the next renewal is two minutes away."""
     handlers = Handlers()
