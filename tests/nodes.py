@@ -221,29 +221,20 @@ def a_fleet(redis_url: str, pool_url: str, pool_name: str) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def nobody_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits is told, or waits for longer than any test does.
+def told_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is not told waits for longer than any test does: nobody asks or looks again.
 
-    Else each limit that a busy machine needs would be long enough for somebody to ask again.
+    Else each limit that a busy machine needs would be long enough to be helped.  A lease is renewed
+    every fifth of its TTL, however long that is: what its answers tell mends much, too.
     """
     monkeypatch.setattr("pool.jobs.client.waiters.ASK_AGAIN_S", 600.0)
     monkeypatch.setattr("pool.jobs.client.waiters.LAST_LOOK_S", -600.0)
     monkeypatch.setattr("pool.jobs.client.batch_ref.ASK_AGAIN_S", 600.0)
-
-
-@pytest.fixture
-def nobody_renews_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases are renewed every fifth of a TTL, however long that is.
-
-    Else they are at least every 10 s, and what the answers tell mends what nobody was told before.
-    """
     monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 600.0)
 
 
 @pytest.fixture
-async def fleet(
-    anyio_backend: str, a_fleet: Fleet, nobody_asks_again: None
-) -> AsyncIterator[Fleet]:
+async def fleet(anyio_backend: str, a_fleet: Fleet, told_or_never: None) -> AsyncIterator[Fleet]:
     """Yield a fleet without nodes; its nodes leave after the test, and the data must be sound."""
     async with a_fleet.running():
         yield a_fleet

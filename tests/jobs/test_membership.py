@@ -167,7 +167,7 @@ async def test_who_was_stopped_with_the_lease_before_goes_on_with_the_next(
         began.append(job.epoch)
         await anyio.sleep_forever()
 
-    node = await fleet.node(both, lease_ttl_s=60.0)  # no renewal comes by itself meanwhile
+    node = await fleet.node(both, lease_ttl_s=600.0)  # no renewal comes by itself meanwhile
     await (await node.dispatch("stay", "s")).started(timeout_s=30)
     wiring = fleet.wiring(node)
     state = wiring.context.lanes[0]

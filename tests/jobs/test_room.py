@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pool.jobs.run import Run
     from tests.nodes import Diary, Fleet
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nobody_renews_soon")]
+pytestmark = pytest.mark.anyio
 
 LONG_TTL_S = 600.0  # a fifth of it, a renewal, is longer than anybody waits here
 SOON_S = 30.0
@@ -151,7 +151,7 @@ async def test_a_lane_that_hangs_keeps_no_slot_from_the_others(
     hung.is_pulling, hung.coming = True, 1
     clock = worker.context.io.clock
     began_s = clock()
-    # It never comes to look as if it were late by more: whoever thinks that it comes waits for ever.
+    # It never looks as if it were later than that: who thinks that it comes waits for ever.
     late = property(lambda _: max(began_s, clock() - HANGS_S), lambda *_: None)
     monkeypatch.setattr(type(hung), "pulled_s", late)
     with anyio.fail_after(SOON_S):

@@ -180,15 +180,12 @@ class Simulation:
             for name, (_, state, kind) in last["jobs"].items()
             if kind == "service" and state != "running"
         }
-        return bool(astray or services) and all(
-            (
-                astray <= {lane for lane, _ in lost},
-                *(
-                    not lost.isdisjoint((str(lane_of(key, lanes)), m) for m in ("", key, f"k:{key}"))
-                    for key in services
-                ),
-            )
-        )
+
+        def is_lost(key: str) -> bool:
+            return any((str(lane_of(key, lanes)), each) in lost for each in ("", key, f"k:{key}"))
+
+        may_be = astray <= {lane for lane, _ in lost} and all(map(is_lost, services))
+        return bool(astray or services) and may_be
 
     def _lost(self) -> set[tuple[str, str]]:
         """Return lanes where something was deleted that nothing but the walk finds, and what.
