@@ -28,7 +28,10 @@ from pool.errors import (
 )
 from tests.nodes import Fleet
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("asks_again"),
+]  # a loss takes signals along
 
 PATIENCE_S = 50.0
 GONE = (StoreLost, JobLost)  # what a job that was waited for is, then
