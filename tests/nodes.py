@@ -234,6 +234,12 @@ def told_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def asks_again(told_or_never: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits asks again every second, for what is heard in no other way."""
+    monkeypatch.setattr("pool.jobs.client.waiters.ASK_AGAIN_S", 1.0)
+
+
+@pytest.fixture
 async def fleet(anyio_backend: str, a_fleet: Fleet, told_or_never: None) -> AsyncIterator[Fleet]:
     """Yield a fleet without nodes; its nodes leave after the test, and the data must be sound."""
     async with a_fleet.running():
