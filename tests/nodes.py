@@ -159,7 +159,7 @@ class Fleet:
         self, is_so: Callable[[], object | Awaitable[object]], within_s: float = PATIENCE_S
     ) -> None:
         """Look again until it is so: for what only the server knows, and for what has a bound."""
-        with stopwatch() as watch:
+        with anyio.fail_after(4 * PATIENCE_S), stopwatch() as watch:  # wide: what is asked may hang
             while True:
                 answer = is_so()
                 if isinstance(answer, Awaitable):
