@@ -159,7 +159,7 @@ class Fleet:
         self, is_so: Callable[[], object | Awaitable[object]], within_s: float = PATIENCE_S
     ) -> None:
         """Look again until it is so: for what only the server knows, and for what has a bound."""
-        with stopwatch() as watch:
+        with anyio.fail_after(4 * PATIENCE_S), stopwatch() as watch:  # wide: what is asked may hang
             while True:
                 answer = is_so()
                 if isinstance(answer, Awaitable):
@@ -221,7 +221,26 @@ def a_fleet(redis_url: str, pool_url: str, pool_name: str) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-async def fleet(anyio_backend: str, a_fleet: Fleet) -> AsyncIterator[Fleet]:
+def told_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is not told waits for longer than any test does: nobody asks or looks again.
+
+    Else each limit that a busy machine needs would be long enough to be helped.  A lease is renewed
+    every fifth of its TTL, however long that is: what its answers tell mends much, too.
+    """
+    monkeypatch.setattr("pool.jobs.client.waiters.ASK_AGAIN_S", 600.0)
+    monkeypatch.setattr("pool.jobs.client.waiters.LAST_LOOK_S", -600.0)
+    monkeypatch.setattr("pool.jobs.client.batch_ref.ASK_AGAIN_S", 600.0)
+    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 600.0)
+
+
+@pytest.fixture
+def asks_again(told_or_never: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits asks again every second, for what is heard in no other way."""
+    monkeypatch.setattr("pool.jobs.client.waiters.ASK_AGAIN_S", 1.0)
+
+
+@pytest.fixture
+async def fleet(anyio_backend: str, a_fleet: Fleet, told_or_never: None) -> AsyncIterator[Fleet]:
     """Yield a fleet without nodes; its nodes leave after the test, and the data must be sound."""
     async with a_fleet.running():
         yield a_fleet

@@ -28,7 +28,8 @@ from pool.errors import (
 )
 from tests.nodes import Fleet
 
-pytestmark = pytest.mark.anyio
+# A loss takes signals along.
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("asks_again")]
 
 PATIENCE_S = 50.0
 GONE = (StoreLost, JobLost)  # what a job that was waited for is, then

@@ -18,7 +18,8 @@ from pool.jobs.client.waiters import Waiters
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
 
-pytestmark = pytest.mark.anyio
+# Of two waits that come together one is told when it is asked again.
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("asks_again")]
 
 
 async def test_a_handler_dispatches_waits_and_notifies_with_its_node(fleet: Fleet) -> None:

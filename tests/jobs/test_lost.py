@@ -66,6 +66,7 @@ async def test_a_job_that_was_there_a_moment_ago_is_lost(
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("asks_again")
 async def test_who_waits_is_told_that_it_was_lost(fleet: Fleet) -> None:
     """However long ago it was accepted: who waits has seen it since."""
     mine = Handlers()

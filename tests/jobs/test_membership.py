@@ -138,7 +138,7 @@ async def test_who_may_not_ask_the_lanes_puts_back_what_it_knows(
 
 async def test_who_has_joined_anew_hears_at_once_of_what_it_is_given(fleet: Fleet) -> None:
     """Its blocked read knows none of its streams, and what joining writes cannot wake it."""
-    node = await fleet.node(handlers, lease_ttl_s=60.0)  # a read blocks for 15 s
+    node = await fleet.node(handlers, lease_ttl_s=600.0)  # a read blocks for 150 s
     ref = await node.dispatch(echo, "before", 1)
     assert await ref.result(timeout_s=30) == 1  # it reads
     worker, membership = fleet.workers(node)[0], fleet.wiring(node).membership
@@ -167,7 +167,7 @@ async def test_who_was_stopped_with_the_lease_before_goes_on_with_the_next(
         began.append(job.epoch)
         await anyio.sleep_forever()
 
-    node = await fleet.node(both, lease_ttl_s=60.0)  # no renewal comes by itself meanwhile
+    node = await fleet.node(both, lease_ttl_s=600.0)  # no renewal comes by itself meanwhile
     await (await node.dispatch("stay", "s")).started(timeout_s=30)
     wiring = fleet.wiring(node)
     state = wiring.context.lanes[0]

@@ -152,11 +152,8 @@ async def test_those_who_own_something_are_reaped_a_few_at_a_time(
     assert not fleet.client.exists(*map(fleet.names.stream, names))
 
 
-async def test_places_of_the_dead_keep_nobody_from_hearing(
-    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_places_of_the_dead_keep_nobody_from_hearing(fleet: Fleet, diary: Diary) -> None:
     """Sixteen are told; of sixteen that died the seventeenth hears at once, and need not ask."""
-    monkeypatch.setattr("pool.jobs.client.waiters.ASK_AGAIN_S", 600.0)
     release = anyio.Event()
     await fleet.node(gated(diary, release))
     dispatcher, other = await fleet.node(), await fleet.node()

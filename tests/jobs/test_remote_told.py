@@ -125,10 +125,7 @@ async def test_what_fails_as_it_is_handed_out_is_told_as_the_attempt_that_it_is(
 
 
 @pytest.mark.parametrize("way", ["beat", "leave", "leave running"])
-async def test_who_stops_what_is_given_back_hears_of_it(
-    fleet: Fleet, lanes: int, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pool.jobs.client.waiters.ASK_AGAIN_S", 3600.0)
+async def test_who_stops_what_is_given_back_hears_of_it(fleet: Fleet, lanes: int, way: str) -> None:
     node = await fleet.node(lanes=lanes)
     mine = await client(node)
     lane = lane_of("k", lanes)

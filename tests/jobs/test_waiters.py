@@ -20,12 +20,6 @@ pytestmark = pytest.mark.anyio
 SOON_S = 30.0  # told at once, on a busy machine
 
 
-@pytest.fixture(autouse=True)
-def _nobody_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is not told waits for longer than anybody does here."""
-    monkeypatch.setattr("pool.jobs.client.waiters.ASK_AGAIN_S", 600.0)
-
-
 def gated(diary: Diary, release: anyio.Event) -> Handlers:
     handlers = Handlers()
 

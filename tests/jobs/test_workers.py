@@ -713,7 +713,7 @@ async def test_suspects_that_wait_for_a_slot_go_where_one_is_free(
     fleet: Fleet, diary: Diary, begun: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that stays took the only slot: the others do not wait there for half of a TTL."""
-    ttl_s = 4 * SOON_S
+    ttl_s = 20 * SOON_S  # four times as long until it is renewed
     monkeypatch.setattr(
         Executor, "ahead", lambda self: 2 if self.capacity == 1 else 0
     )  # as lanes do
@@ -781,7 +781,7 @@ async def test_a_worker_that_a_script_calls_gone_joins_again_without_being_told_
     async def waits(job: Job) -> None:
         await may_end.wait()
 
-    node = await fleet.node(mine, lease_ttl_s=60.0)  # so long that no renewal comes in between
+    node = await fleet.node(mine, lease_ttl_s=600.0)  # so long that no renewal comes in between
     [worker] = fleet.workers(node)
     name, told = worker.target(0).name, list[tuple[int, str]]()
     join_again = worker.on_gone

@@ -23,6 +23,7 @@ from pool.maps.commands import StoredMap
 from pool.names import Control
 from pool.redis.embedded.server import EmbeddedServer
 from pool.testing import FaultProxy, fault_proxy
+from tests.nodes import PATIENCE_S
 from tests.servers import connect
 from tests.stopwatch import stopwatch
 
@@ -35,7 +36,7 @@ LOOK_AGAIN_S = 0.02
 
 async def until(is_so: Callable[[], Any]) -> None:
     """Look again until it is so: nobody tells what only the server and the copy know."""
-    with stopwatch() as watch:
+    with anyio.fail_after(PATIENCE_S), stopwatch() as watch:
         while True:
             answer = is_so()
             if await answer if isinstance(answer, Awaitable) else answer:

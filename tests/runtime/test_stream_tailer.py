@@ -23,8 +23,15 @@ from tests.servers import connect
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]
 
 TIMING = Timing(1.0)
-SELDOM = Timing(600.0)  # probes no more often than every 10 s
+SELDOM = Timing(600.0)  # probes every two minutes
+
 PATIENCE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _probes_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the TTL alone: else there is one every 10 s, sooner than anybody gives up."""
+    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 600.0)
 
 
 @attrs.define(eq=False)

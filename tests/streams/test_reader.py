@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SELDOM = Settings(lease_ttl_s=600.0, op_timeout_s=1.0)  # probes no more often than every 10 s
+SELDOM = Settings(lease_ttl_s=600.0, op_timeout_s=1.0)  # probes every two minutes
+
+
+@pytest.fixture(autouse=True)
+def _probes_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the TTL alone: else there is one every 10 s, sooner than anybody gives up."""
+    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 600.0)
 
 
 # --- its ends -----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 import random
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -19,6 +19,7 @@ from pool.redis.commands.recovery import FENCE
 from tests.verify.history import CONTROL, Recorder
 from tests.verify.sim.config import DOES, FAULTS, Config
 from tests.verify.sim.keyspace import SortedSet
+from tests.verify.sim.reading import lane_in
 from tests.verify.sim.server import SCRIPTS, Arriving, Server, resp
 from tests.verify.sim.streams import CommandError
 from tests.verify.sim.world import Process, World
@@ -61,6 +62,7 @@ _INDEXES: Final = (
 _DATA: Final = re.compile(
     rb"pool:\{%s\}:(?:map-\w+|stream|stream-\w+|sink(?:-\w+)?:\d+):([a-z0-9]+)" % POOL.encode()
 )
+ONLY_WALKED: Final = {"owned", "due", "pending", "unassigned", "keepalive"}  # not by renewals
 FOUND_TTLS: Final = 6.0  # two passes of the walk and a lease; by then what was lost is found
 
 
@@ -483,23 +485,27 @@ class Faults:
         if not named:
             return
         key = dice.choice(sorted(named))
+        facts = {"index": kind, "index_lane": lane_in(key), "member": ""}  # "": all of them
         if kind == "signal":
             self._server.keyspace.run(b"DEL", key)
-            self._begin("lost-index", "", FOUND_TTLS * self._config.ttl_s, _nothing)
+            self._begin("lost-index", "", FOUND_TTLS * self._config.ttl_s, _nothing, facts=facts)
             return
         value = keys[key]
         members = sorted(value.scores if isinstance(value, SortedSet) else value)
         if kind == "keepalive":  # whose lease is gone and who lives would have to join again
             alive = {name.encode() for name in self._fleet.alive()}
             members = [member for member in members if member not in alive]
+            facts["index"] = kind if members else ""
         elif dice.random() < 0.5:
             del keys[key]
             members = []
         if members:
             remove = b"ZREM" if isinstance(value, SortedSet) else b"HDEL"
             remove = b"SREM" if kind == "owned" else remove
-            self._server.keyspace.run(remove, key, dice.choice(members))
-        self._begin("lost-index", "", FOUND_TTLS * self._config.ttl_s, _nothing)
+            member = dice.choice(members)
+            self._server.keyspace.run(remove, key, member)
+            facts["member"] = member.decode(errors="replace")
+        self._begin("lost-index", "", FOUND_TTLS * self._config.ttl_s, _nothing, facts=facts)
 
     def _data_key(self, dice: random.Random) -> tuple[bytes, str]:
         """Return a key of a map or of a stream of users', and the name of that."""
@@ -621,6 +627,7 @@ class Faults:
         step_s: float = 0.0,
         by: str = "",
         of: str = "",
+        facts: Mapping[str, str] | None = None,  # of what only this kind has
     ) -> None:
         self._numbers += 1
         number = self._numbers
@@ -629,6 +636,7 @@ class Faults:
             "kind": name or kind,
             "does": does or DOES[kind],
             "target": target,
+            **(facts or {}),
         }
         if lane:
             extra["lane"] = lane

@@ -191,6 +191,17 @@ def user_stream(keyspace: Keyspace, pool: str, name: str) -> Any:
     return keyspace.keys.get(Control(pool).stream(name).encode())
 
 
+def _claims(keyspace: Keyspace, names: Names) -> list[str]:
+    """Return who is being reaped in a lane."""
+    cleanup = keyspace.keys.get(names.cleanup.encode(), {})
+    return [n.decode() for n, claim in cleanup.items() if claim != b"done" and n != b"sweeper"]
+
+
+def claimed(keyspace: Keyspace, pool: str, lanes: int) -> set[str]:
+    """Return the lanes in which somebody is being reaped."""
+    return {str(n) for n in range(lanes) if _claims(keyspace, Names(pool, n))}
+
+
 def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
     """Return what the checker wants to know of the server's last state."""
     leases: list[str] = []
@@ -202,7 +213,7 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
         names = Names(pool, number)
         cleanup = keyspace.keys.get(names.cleanup.encode(), {})
         done = {name for name, claim in cleanup.items() if claim == b"done"}
-        claims += [n.decode() for n in cleanup if n not in done and n != b"sweeper"]
+        claims += _claims(keyspace, names)
         for worker, text in keyspace.keys.get(names.open.encode(), {}).items():
             told = Opening.parse(text)
             if told is not None:

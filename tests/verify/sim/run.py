@@ -10,13 +10,14 @@ import attrs
 from structlog.testing import capture_logs
 
 from pool.core.timing import Timing
+from pool.names import key_of, lane_of
 from pool.runtime import observers
 from pool.runtime.actor import Actor
 from tests.verify.checker import Bounds, Report, check
 from tests.verify.history import Event, digest
 from tests.verify.sim import reading
 from tests.verify.sim.config import ATTEMPTS_MAX, Config
-from tests.verify.sim.faults import FOUND_TTLS, POOL, Faults, Weather
+from tests.verify.sim.faults import FOUND_TTLS, ONLY_WALKED, POOL, Faults, Weather
 from tests.verify.sim.fleet import (
     BACKOFF_MAX_S,
     GRACE_S,
@@ -163,19 +164,39 @@ class Simulation:
         return not self._may_be_mended(last)
 
     def _may_be_mended(self, last: dict[str, Any]) -> bool:
-        """Whether something is not as it should be, and the walk still has time to find it.
+        """Whether all that is not as it should be is what the walk still has time to find.
 
         Where an index was lost only the walk comes to what has no deadline, as services.  Faults
         may have kept it from that until they were over.
         """
         if self.world.now_s >= self.config.chaos_s + FOUND_TTLS * self.config.ttl_s:
             return False
-        services = [state for _, state, kind in last["jobs"].values() if kind == "service"]
-        is_right = not last["problems"] and not last["claims"] and {*services} <= {"running"}
-        return not is_right and any(
-            event.f == "fault" and event.extra.get("kind") == "lost-index"
-            for event in self.watch.events
-        )
+        lanes, lost = self.config.lanes, self._lost()
+        astray = reading.claimed(self.server.keyspace, POOL, lanes)
+        # As the auditor begins each of them, see `pool.testing.audit`.
+        astray |= {each.partition(":")[0].removeprefix("lane ") for each in last["problems"]}
+        services = {
+            key_of(name)
+            for name, (_, state, kind) in last["jobs"].items()
+            if kind == "service" and state != "running"
+        }
+
+        def is_lost(key: str) -> bool:
+            return any((str(lane_of(key, lanes)), each) in lost for each in ("", key, f"k:{key}"))
+
+        may_be = astray <= {lane for lane, _ in lost} and all(map(is_lost, services))
+        return bool(astray or services) and may_be
+
+    def _lost(self) -> set[tuple[str, str]]:
+        """Return lanes where something was deleted that nothing but the walk finds, and what.
+
+        What: a member, as it stands in its index; empty if it may be about any key.
+        """
+        return {
+            (e.extra["index_lane"], "" if e.extra["index"] == "keepalive" else e.extra["member"])
+            for e in self.watch.events
+            if e.f == "fault" and e.extra.get("index") in ONLY_WALKED
+        }
 
     def _unhandled(self) -> set[tuple[str, int]]:
         """Return the messages that wait.

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 
 from pool import Node
 from pool.jobs.fleet.walker import Walker
+from pool.names import lane_of
 from tests.verify.sim.campaign import regressions, told
 from tests.verify.sim.config import FAULTS, OF_DATA, PROGRAMS, Config, Loops
 from tests.verify.sim.faults import FOUND_TTLS
@@ -196,6 +197,37 @@ def test_what_nothing_finds_is_judged_when_the_time_for_that_is_over(
     assert outcome.broken == ("I23", "I38"), told(outcome)
     by_s = config.chaos_s + FOUND_TTLS * config.ttl_s
     assert by_s <= outcome.virtual_s < by_s + 2.0  # not before, nor much later
+
+
+@pytest.mark.parametrize(
+    ("index", "lane", "member", "problem", "waits"),
+    [
+        ("owned", 0, "", "", True),
+        ("due", 0, "k:s", "", True),
+        ("pending", 0, "s", "", True),
+        ("keepalive", 0, "w.1", "", True),
+        ("owned", 0, "other", "", False),
+        ("owned", 1, "", "", False),
+        ("open", 0, "", "", False),  # renewals make it again
+        ("owned", 0, "", "lane 0: 's': no lease", True),
+        ("owned", 0, "", "lane 1: 't': no lease", False),
+    ],
+)
+def test_the_walk_is_waited_for_where_it_may_find_what_is_wrong(
+    index: str, lane: int, member: str, problem: str, waits: bool
+) -> None:
+    """Else whatever it repairs would be seen by no seed that loses an index."""
+    config = attrs.evolve(Config.of(1), faults=(), shapes=(), lanes=2)
+    service = next(f"s{n}" for n in range(99) if lane_of(f"s{n}", 2) == 0)
+    simulation = Simulation(config)
+    facts = {"index": index, "index_lane": str(lane), "member": member.replace("s", service)}
+    simulation.driver("fault", "invoke", extra={"kind": "lost-index", **facts})
+    problems = [problem] if problem else []
+    last = {"jobs": {service: ["j", "waiting", "service"]}, "problems": problems}
+    assert simulation._may_be_mended(last) == waits
+    last["jobs"] = {service: ["j", "running", "service"]}
+    assert simulation._may_be_mended(last) == (waits and bool(problem))
+    simulation.close()
 
 
 async def _rest(_walker: Walker, _lane: int) -> None:
