@@ -88,16 +88,17 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a request that comes again confirms again",
         "breaks": "a confirmation, once carried out, lets another answer stop all",
         "path": _KEPT,
-        "old": "if each.id not in before.asked]",
-        "new": "]",
+        "old": "if asked is not None and asked.id not in before.asked else None",
+        "new": "if asked is not None else None",
         "by": (_TESTS + "test_a_confirmation_that_comes_again_confirms_nothing_more",),
     },
     {
         "name": "a request is done before its turn is",
         "breaks": "a confirmation is lost with the owner who had read it",
         "path": _KEPT,
-        "old": "                await asked.done.wait()\n",
-        "new": "                await anyio.lowlevel.checkpoint()\n",
+        "old": "                self._turn = await self._take_turn(",
+        "new": "                await job.save(pack_turn(self._turn))\n"
+        "                self._turn = await self._take_turn(",
         "by": (_TESTS + "test_a_plan_converges_whatever_step_its_owner_dies_after",),
     },
     {
