@@ -156,7 +156,10 @@ async def test_a_lane_that_lost_its_data_is_paused_from_its_first_moment(
 async def test_a_pool_that_was_lost_as_a_whole_stays_paused_and_cordoned(
     fleet: Fleet, diary: Diary, lanes: int
 ) -> None:
-    """Who makes it anew remembers what was asked for; told once, as it never ended."""
+    """Who makes it anew remembers what was asked for.
+
+    It is told again only to who has seen the pool anew before that stood in it.
+    """
     node, client = await fleet.node(handlers(diary), lanes=lanes), await fleet.node()
     await node.pause(reason="a test")
     await client.cordon(node.id)
@@ -182,7 +185,9 @@ async def test_a_pool_that_was_lost_as_a_whole_stays_paused_and_cordoned(
     await client.uncordon(node.id)
     assert await ref.result(timeout_s=60) == "k1"
     assert flags(fleet, lanes) == [None] * lanes
-    assert len(fleet.all_seen(JobsPaused)) == 2
+    told = fleet.all_seen(JobsPaused)
+    assert {each.reason for each in told} == {"a test"}
+    assert 2 <= len(told) <= 3  # of two nodes one makes it
 
 
 async def test_nodes_hear_of_a_resume_and_wait_for_no_renewal(
