@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -164,7 +165,8 @@ def test_a_server_that_lost_everything_is_joined_anew_and_waiters_are_told(
     figures("serves again", [min(serves_s) - lost_s])
     assert fleet.took_s(lost_s, min(serves_s)) <= 2 * fleet.ttl_s
     for name in ("client", "a", "b"):
-        assert len(fleet.events("data.lost", node=name)) == 1, name
+        told = fleet.until(partial(fleet.events, "data.lost", node=name), what=name)
+        assert len(told) == 1, name
     fleet.until(lambda: not fleet.alive([*jobs, *clocks]), what="what was lost is cancelled")
     # The keys are free again.
     anew = fleet.dispatch(client, "held", jobs, str(gate))
@@ -207,7 +209,7 @@ def test_a_settlement_that_the_server_lost_is_sent_again(fleet: Fleet, state: st
     fleet.until(lambda: fleet.record("key") is None, within_s=3 * fleet.ttl_s, what="settled again")
     assert fleet.results(client, jobs) == first
     assert len(fleet.runs(["key"])) == 1
-    mended = fleet.events("reconciliation.mended", node="a")
+    mended = fleet.until(lambda: fleet.events("reconciliation.mended", node="a"))
     assert [event["facts"]["resent"] for event in mended] == [1]
     fleet.is_sound()
 

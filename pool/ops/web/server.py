@@ -59,6 +59,8 @@ class CuttingProtocol(HttpToolsProtocol):
     would take an answer away that was given before.
     """
 
+    parser: httptools.HttpRequestParser
+    timeout_keep_alive_task: Any
     _waits_for_head: Any = None
     _raw_bytes = 0  # since there was something of use in them
     _head_bytes = 0
