@@ -41,6 +41,7 @@ from pool.core.codec import VERSION_MAX, Codec
 from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.core.plans import handler_of, plan_and_version
+from pool.core.retry import PLAN_BACKOFF_MAX_S, PLAN_BACKOFF_S
 from pool.core.times import Cron, When, check_when
 from pool.errors import ConfigError, DuplicateHandler, InvalidOption, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
@@ -92,8 +93,6 @@ QUEUE_MAX: Final = 100  # jobs queued behind one of their key, unless somebody s
 # room for the rest, as long as that may be.
 NAMES_BYTES_MAX: Final = 56 * 1024
 DIFF_KEPT_S: Final = 60.0  # what a dry run of a plan has found
-KEPT_BACKOFF_S: Final = 0.2  # of a plan whose keeping failed, and not its producer; and at most
-KEPT_BACKOFF_MAX_S: Final = 1.0
 SECONDS_MIN: Final = 0.001  # of a time limit or a backoff
 
 
@@ -527,8 +526,8 @@ class Handlers:
             service = Options(
                 kind="service",
                 attempts_max=0,
-                backoff_s=KEPT_BACKOFF_S,
-                backoff_max_s=KEPT_BACKOFF_MAX_S,
+                backoff_s=PLAN_BACKOFF_S,
+                backoff_max_s=PLAN_BACKOFF_MAX_S,
             )
             once = Options(attempts_max=1, retention_s=DIFF_KEPT_S)
             kept = self._add(handler_of(name, "plan", version), service, encoding, None, keep)
