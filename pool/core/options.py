@@ -1,7 +1,7 @@
 """What is wanted for jobs: by their handler, and by a dispatch whose key has a live job.
 
-A handler's options stand in its lane; the scripts read of them the policy alone, which comes last
-(`lua/dispatch.lua`).
+A handler's options stand in its lane.  The scripts read of them the policy, which comes last
+(`lua/dispatch.lua`), and by when a job must begin (`lua/lib/wait.lua`).
 """
 
 from __future__ import annotations

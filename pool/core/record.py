@@ -34,7 +34,7 @@ ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
 CAUSE_CHARS_MAX = 200
 SUPERSEDED: Final = "superseded by "  # then an id: the cause of what another took the place of
 NOTE_CHARS_MAX = 200  # of what a handler says beside how far it is
-INLINE_BYTES_MAX: Final = 1024  # of what travels with what announces it, likewise
+INLINE_BYTES_MAX: Final = 1024  # of a payload or outcome that goes along with its message
 
 
 # --- what hardly any job has ------------------------------------------------------------------

@@ -4,10 +4,12 @@
                              |
                              no slot in time: surplus, given back
 
-Who may write: only this actor touches its runs; replies of the pipeline and timers come back as
-messages.  Dying after any step leaves the record with its owner: fencing and reaping take it from
-there.  A repeated start drops out by (key, epoch), a repeated settlement is answered with the
-stored outcome.  What Redis says we own is compared with what we do now and then (`reconcile`).
+Who may write its runs: this actor with its parts in this directory, and the tasks of its slots; the
+wiring notes which have overrun.  All on the event loop: the thread that renews only reads them.
+Replies of the pipeline and timers come back as messages.  Dying after any step leaves the record
+with its owner: fencing and reaping take it from there.  A repeated start drops out by (key, epoch),
+a repeated settlement is answered with the stored outcome.  What Redis says we own is compared with
+what we do now and then (`reconcile`).
 """
 
 from __future__ import annotations
