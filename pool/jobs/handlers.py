@@ -46,7 +46,7 @@ from pool.core.times import Cron, When, check_when
 from pool.errors import ConfigError, DuplicateHandler, InvalidOption, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
 from pool.jobs.depends import Plan, check_given, plan_of, signature_of
-from pool.jobs.forms import Result, Runner, Said, function_of, object_function, refused
+from pool.jobs.forms import FormSaid, Result, Runner, function_of, object_function, refused
 from pool.jobs.job import Job
 from pool.jobs.producing import EVERY_MAX_S, EVERY_MIN_S, F, Producer, check_plan
 from pool.jobs.typed.contract import (
@@ -804,18 +804,20 @@ class _Decorator:
     ) -> Handler[P, R]: ...
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[Job, P], AsyncIterator[Said]]
+        self, fn: Callable[Concatenate[Job, P], AsyncIterator[FormSaid]]
     ) -> Handler[P, None]: ...
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[Job, P], AsyncIterator[Said | Result[R]]]
+        self, fn: Callable[Concatenate[Job, P], AsyncIterator[FormSaid | Result[R]]]
     ) -> Handler[P, R]: ...
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[Job, P], Generator[Said, Any, R]]
+        self, fn: Callable[Concatenate[Job, P], Generator[FormSaid, Any, R]]
     ) -> Handler[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Job, P], Iterator[Said]]) -> Handler[P, Any]: ...
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], Iterator[FormSaid]]
+    ) -> Handler[P, Any]: ...
     @overload
     def __call__(self, fn: type[Runner[P]]) -> Handler[P, None]: ...
     @overload

@@ -151,7 +151,7 @@ class _LeakDue:
     run: Run
 
 
-Told: TypeAlias = (
+Message: TypeAlias = (
     Granted
     | Signalled
     | Missed
@@ -200,7 +200,7 @@ class _Lane:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Worker(Actor[Told]):
+class Worker(Actor[Message]):
     """A slot-holder of a node.  It belongs to its node, not to the scope that added it."""
 
     inbox_max: int = 65_536
@@ -461,7 +461,7 @@ class Worker(Actor[Told]):
             self._reconcile(number)
         self._has_begun = True
 
-    def handle(self, message: Told) -> None:
+    def handle(self, message: Message) -> None:
         match message:
             case Granted(lane, starts):
                 for start in starts:

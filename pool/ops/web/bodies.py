@@ -55,7 +55,7 @@ Cause = Annotated[str, Meta(max_length=CAUSE_CHARS_MAX)]
 Reason = Annotated[str, Meta(max_length=REASON_MAX)]
 Cursor = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=KEY_BYTES_MAX)]
-Encoding = Literal["json", "base64"]
+BodyEncoding = Literal["json", "base64"]
 
 
 class Sent(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -85,7 +85,7 @@ class CallBody(Sent):
     key: Key
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
 
 
 class JobBody(CallBody):
@@ -138,7 +138,7 @@ class NotifyBody(Sent):
     """A message."""
 
     value: Any
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
 
 
 class Nothing(Sent):
@@ -189,7 +189,7 @@ class EditBody(Sent):
 
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
 
     @property
     def names(self) -> str:
@@ -371,7 +371,7 @@ class BeatBody(Sent):
     seen: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None
 
 
-Held = list[JobToken | BeatBody]
+HeldJobs = list[JobToken | BeatBody]
 
 
 class OfWorker(Sent):
@@ -383,7 +383,7 @@ class OfWorker(Sent):
 class PollBody(OfWorker):
     """All that was handed out and whose end was not answered yet; how many more, how long."""
 
-    held: Annotated[Held, Meta(max_length=CAPACITY_MAX)] = []
+    held: Annotated[HeldJobs, Meta(max_length=CAPACITY_MAX)] = []
     jobs_max: Annotated[int, Meta(ge=0, le=CAPACITY_MAX)] = 1
     wait_s: WaitS = 0.0
 
@@ -391,7 +391,7 @@ class PollBody(OfWorker):
 class HeartbeatBody(OfWorker):
     """Likewise, of who takes no more."""
 
-    held: Annotated[Held, Meta(max_length=CAPACITY_MAX)] = []
+    held: Annotated[HeldJobs, Meta(max_length=CAPACITY_MAX)] = []
 
 
 class ResultBody(Sent):
@@ -399,7 +399,7 @@ class ResultBody(Sent):
 
     token: JobToken
     result: Any = None
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
 
 
 class CompleteBody(OfWorker):
@@ -439,7 +439,7 @@ class GivenUpBody(Sent):
 
     token: JobToken
     state: Any = None
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
 
 
 class ReleaseBody(OfWorker):
@@ -457,7 +457,7 @@ class SaveBody(OfWorker):
     token: JobToken
     number: Annotated[int, Meta(ge=1, le=2**53)]
     state: Any
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
     seen: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None
 
 
