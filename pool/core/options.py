@@ -39,6 +39,14 @@ def policy_of(if_exists: IfExists, *, queue_max: int, attach_any: bool) -> str:
     return letters[if_exists]
 
 
+def attaches(policy: str) -> bool:
+    """Say whether what is dispatched by these letters is answered by the live job, and makes none.
+
+    What is not of that handler, or not of these arguments, may be refused.
+    """
+    return policy.startswith(("a", "b"))
+
+
 # --- what a handler wants for its jobs --------------------------------------------------------
 
 
