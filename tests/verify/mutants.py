@@ -1572,7 +1572,7 @@ MUTANTS: Final = (
         path="pool/jobs/wiring.py",
         old="        if silent >= {s.number for s in self.context.lanes if s.lane.generation}:",
         new="        if silent and not self.context.lanes:",
-        by=("tests/process/test_descriptors.py",),
+        by=("tests/jobs/test_membership.py::test_who_cannot_renew_does_not_open_and_is_told_why",),
     ),
     Mutant(
         name="a frozen process has a hung loop",
