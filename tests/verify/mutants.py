@@ -791,7 +791,9 @@ MUTANTS: Final = (
         path="pool/jobs/worker/worker.py",
         old='if run.is_acknowledged or "i" in start.flags:',
         new='if "i" in start.flags:',
-        needs=("partition", "lossy-requests"),
+        by=(
+            "tests/jobs/test_services.py::test_what_came_while_a_service_ended_for_its_lease_is_handled_when_it_goes_on",
+        ),
     ),
     Mutant(
         name="an older grant is nobody's",
@@ -799,7 +801,9 @@ MUTANTS: Final = (
         path="pool/jobs/worker/reconcile.py",
         old="        else:  # the server went back",
         new="        elif not settled.epoch:  # the server went back",
-        needs=("lost-since-grant",),
+        by=(
+            "tests/jobs/test_keepalive.py::test_a_start_of_before_what_was_settled_last_is_begun_anew_by_who_has_it",
+        ),
     ),
     Mutant(
         name="one lane's loss is every lane's",
@@ -1217,7 +1221,7 @@ MUTANTS: Final = (
         path="pool/errors.py",
         old="        return attrs.evolve(error, maybe_done=True)\n    if not",
         new="        return attrs.evolve(error)\n    if not",
-        needs=("lossy-replies", "wipe"),
+        by=("tests/jobs/test_unsure.py::test_a_server_without_its_data_denies_no_earlier_try",),
     ),
     Mutant(
         name="what a link repeats is refused by a server without its data",
