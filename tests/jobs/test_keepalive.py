@@ -869,3 +869,29 @@ async def test_an_answer_that_is_there_counts_before_a_lease_is_given_up(
         patched.setattr(keepalive, "_newest", newest)
         keepalive.handle(_Due())
     assert done == [answer, "step"]
+
+
+async def test_a_node_whose_renewals_fail_does_not_open_though_its_calls_are_answered(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A9: they have a connection of their own; keys would come to it only to be lost."""
+    body, confirm = KeepAlive._body, KeepAlive.confirm
+
+    class CutOff:
+        def __init__(self, body_io: Any) -> None:
+            self._body_io = body_io
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._body_io, name)
+
+        async def run(self, calls: list[Any], **_: Any) -> list[StoreUnavailable]:
+            return [StoreUnavailable(problem="no descriptor", maybe_done=False) for _ in calls]
+
+    async def cut_off(self: KeepAlive, url: Any, body_io: Any) -> None:
+        cut: Any = CutOff(body_io)
+        await body(self, url, cut)
+
+    monkeypatch.setattr(KeepAlive, "_body", cut_off)
+    monkeypatch.setattr(KeepAlive, "confirm", lambda self, _: confirm(self, 0.2))
+    with pytest.raises(StoreUnavailable, match="no lease can be renewed"):
+        await fleet.node(Handlers())

@@ -1576,7 +1576,9 @@ MUTANTS: Final = (
         path="pool/jobs/wiring.py",
         old="        if silent >= {s.number for s in self.context.lanes if s.lane.generation}:",
         new="        if silent and not self.context.lanes:",
-        by=("tests/process/test_descriptors.py",),
+        by=(
+            "tests/jobs/test_keepalive.py::test_a_node_whose_renewals_fail_does_not_open_though_its_calls_are_answered",
+        ),
     ),
     Mutant(
         name="a frozen process has a hung loop",
