@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -29,6 +30,7 @@ from pool.jobs.listener import Listener
 from pool.jobs.roster import WorkerEntry
 from pool.jobs.run import Run
 from pool.jobs.wiring import Wiring
+from pool.jobs.worker.messages import Missed
 from pool.jobs.worker.outbox import Outbox
 from pool.names import WORKERS
 from pool.redis.commands.member import Opening
@@ -613,6 +615,37 @@ async def test_an_acknowledgement_that_the_server_lost_is_sent_again(
     assert len(diary.entries) == 1
 
 
+async def test_a_start_of_before_what_was_settled_last_is_begun_anew_by_who_has_it(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-05: a server that went back has the start of a job whose end its worker has forgotten,
+    since that remembers of each key only what came last: it would wait for it for ever.
+    """
+    client, names, mine = fleet.client, fleet.names, Handlers()
+    all_there, behind = partial(client.scan_iter, f"{names.prefix}*"), dict[bytes, Any]()
+
+    @mine.job("look")
+    async def look(job: Job) -> None:
+        if not diary.entries:  # nothing leaves before the handler waits for something
+            behind.update((key, client.dump(key)) for key in all_there())
+            assert client.zscore(names.pending, "k") is not None
+        diary.note(job.id)
+
+    node = await fleet.node(mine, lease_ttl_s=60.0)
+    for _ in range(2):
+        await (await node.dispatch(look, "k")).result(timeout_s=30)
+    with client.pipeline() as at_once:
+        at_once.delete(*all_there())
+        for key, dump in behind.items():
+            at_once.restore(key, 0, dump)
+        at_once.execute()
+    [worker] = fleet.workers(node)
+    worker.put(Missed(0))  # as whenever signals may be lost
+    await diary.counts(3)
+    first, second, third = diary.entries
+    assert third == first != second
+
+
 # --- what is said with each renewal -------------------------------------------------------------
 
 
@@ -836,3 +869,29 @@ async def test_an_answer_that_is_there_counts_before_a_lease_is_given_up(
         patched.setattr(keepalive, "_newest", newest)
         keepalive.handle(_Due())
     assert done == [answer, "step"]
+
+
+async def test_a_node_whose_renewals_fail_does_not_open_though_its_calls_are_answered(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A9: they have a connection of their own; keys would come to it only to be lost."""
+    body, confirm = KeepAlive._body, KeepAlive.confirm
+
+    class CutOff:
+        def __init__(self, body_io: Any) -> None:
+            self._body_io = body_io
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._body_io, name)
+
+        async def run(self, calls: list[Any], **_: Any) -> list[StoreUnavailable]:
+            return [StoreUnavailable(problem="no descriptor", maybe_done=False) for _ in calls]
+
+    async def cut_off(self: KeepAlive, url: Any, body_io: Any) -> None:
+        cut: Any = CutOff(body_io)
+        await body(self, url, cut)
+
+    monkeypatch.setattr(KeepAlive, "_body", cut_off)
+    monkeypatch.setattr(KeepAlive, "confirm", lambda self, _: confirm(self, 0.2))
+    with pytest.raises(StoreUnavailable, match="no lease can be renewed"):
+        await fleet.node(Handlers())

@@ -11,6 +11,7 @@ import pytest
 from pool import Handlers, Job, Node
 from pool.errors import InboxFull, JobCancelled, NoSuchJob, NotStopped, UsageError
 from pool.events import AttemptFailed, ServiceMoved
+from pool.jobs.worker.messages import LeaseSoft
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -250,6 +251,37 @@ async def test_a_message_counts_as_handled_when_the_next_one_is_asked_for(
     await diary.has(2, "c")
     assert diary.entries == [(1, "a"), (1, "b"), (2, "b"), (2, "c")]
     await fleet.until(lambda: not fleet.client.llen(fleet.names.inbox("k")))
+
+
+async def test_what_came_while_a_service_ended_for_its_lease_is_handled_when_it_goes_on(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """G-07: the run that ended has heard of it; the one that goes on waits for no other message."""
+    handlers = Handlers()
+    ending, may_end = anyio.Event(), anyio.Event()
+
+    @handlers.service("interrupted")
+    async def interrupted(job: Job) -> None:
+        if ending.is_set():
+            diary.note(job.epoch, await anext(job.notifications()))
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ending.set()
+            with anyio.CancelScope(shield=True):
+                await may_end.wait()
+
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(interrupted, "k")
+    await ref.started(timeout_s=30)
+    [worker] = fleet.workers(node)
+    run = worker.runs["k"]
+    worker.put(LeaseSoft(0))  # it is good all the same: what was ended goes on at once
+    await ending.wait()
+    await node.notify("k", "told")
+    await fleet.until(lambda: run.inbox is not None and not run.inbox.is_unread)
+    may_end.set()
+    await diary.has(run.start.epoch, "told")
 
 
 async def test_a_full_inbox_refuses_and_has_room_again_when_messages_are_handled(

@@ -14,7 +14,7 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
                            (then: that is done, otherwise)
     fire      store        schedule `key` was fired.  extra: jobs (their ids), next
                            (its next time before, and now), fired, missed (what it counts more),
-                           paused, wall_ms
+                           paused, every_ms (between two of its times), wall_ms
     schedule  store        it was changed otherwise.  extra: late_ms (of one that is gone: how long
                            it had been due), paused.  info, of a look at it: look (its next time,
                            fired, missed), every_ms, wall_ms

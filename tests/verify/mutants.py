@@ -621,8 +621,8 @@ MUTANTS: Final = (
         name="seen astray, and left there",
         breaks="the walk finds records that no index leads to, and does nothing about them",
         path="pool/core/walk.py",
-        old='    found: list[WalkStep] = ["restore"] if is_missing else []',
-        new="    found: list[WalkStep] = []",
+        old='    found: list[Step] = ["restore"] if is_missing else []',
+        new="    found: list[Step] = []",
         needs=("lost-index",),
     ),
     Mutant(
@@ -791,7 +791,9 @@ MUTANTS: Final = (
         path="pool/jobs/worker/worker.py",
         old='if run.is_acknowledged or "i" in start.flags:',
         new='if "i" in start.flags:',
-        needs=("partition", "lossy-requests"),
+        by=(
+            "tests/jobs/test_services.py::test_what_came_while_a_service_ended_for_its_lease_is_handled_when_it_goes_on",
+        ),
     ),
     Mutant(
         name="an older grant is nobody's",
@@ -799,7 +801,9 @@ MUTANTS: Final = (
         path="pool/jobs/worker/reconcile.py",
         old="        else:  # the server went back",
         new="        elif not settled.epoch:  # the server went back",
-        needs=("lost-since-grant",),
+        by=(
+            "tests/jobs/test_keepalive.py::test_a_start_of_before_what_was_settled_last_is_begun_anew_by_who_has_it",
+        ),
     ),
     Mutant(
         name="one lane's loss is every lane's",
@@ -1217,7 +1221,7 @@ MUTANTS: Final = (
         path="pool/errors.py",
         old="        return attrs.evolve(error, maybe_done=True)\n    if not",
         new="        return attrs.evolve(error)\n    if not",
-        needs=("lossy-replies", "wipe"),
+        by=("tests/jobs/test_unsure.py::test_a_server_without_its_data_denies_no_earlier_try",),
     ),
     Mutant(
         name="what a link repeats is refused by a server without its data",
@@ -1572,7 +1576,9 @@ MUTANTS: Final = (
         path="pool/jobs/wiring.py",
         old="        if silent >= {s.number for s in self.context.lanes if s.lane.generation}:",
         new="        if silent and not self.context.lanes:",
-        by=("tests/jobs/test_membership.py::test_who_cannot_renew_does_not_open_and_is_told_why",),
+        by=(
+            "tests/jobs/test_keepalive.py::test_a_node_whose_renewals_fail_does_not_open_though_its_calls_are_answered",
+        ),
     ),
     Mutant(
         name="a frozen process has a hung loop",

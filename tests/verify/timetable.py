@@ -83,9 +83,8 @@ def _judge_times(event: Event, found: Finding) -> None:
         found.say(f"{event.key} was fired, and its next time is not behind that", event)
     if event.extra["fired"] != len(jobs):
         found.say(f"{event.key} counts {event.extra['fired']} of {len(jobs)} firings", event)
-    # All periods are whole seconds; so the times passed, at least, are these.
-    if missed < COUNTED_MAX - 1 and (after - before) % (1000 * passed):
-        found.say(f"{event.key} passed times that are not counted at all", event)
+    if missed < COUNTED_MAX - 1 and after - before != passed * event.extra["every_ms"]:
+        found.say(f"{event.key} passed {after - before} ms, and counts {passed} times", event)
     if missed and before > event.extra["wall_ms"] - 1000 * ON_TIME_S:
         found.say(f"{event.key} missed {missed} times that were in time", event)
 

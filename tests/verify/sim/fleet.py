@@ -383,7 +383,8 @@ class Boot:
         try:
             for number in range(plan.get("steps", 0)):
                 await job.progress(number, plan["steps"])
-                await self._step(job, f"s{number}", who)
+                raises = plan["how"] == "raise" and job.attempt <= plan["fails"]
+                await self._step(job, f"s{number}", who, raises=raises and job.attempt == number)
             for token, key, added in plan.get("adds", ()):
                 job.then(Follower("work", key, token, added))
             if plan["s"]:
@@ -429,12 +430,14 @@ class Boot:
         self.record("end", **who)
         return [who["idem"], job.epoch, job.attempt]
 
-    async def _step(self, job: Job, name: str, who: dict[str, Any]) -> None:
-        """Do a step, whose result tells all calls of its function apart."""
+    async def _step(self, job: Job, name: str, who: dict[str, Any], *, raises: bool) -> None:
+        """Do a step, whose result tells all calls of its function apart, or fail within it."""
 
         async def call(step: Step) -> list[Any]:
             self.record("step", "invoke", **self._with(who, step=name, skey=step.key))
             await anyio.sleep(0.001)
+            if raises:
+                raise RuntimeError("as planned")
             self._calls += 1
             return [self.process.name, self._calls]
 

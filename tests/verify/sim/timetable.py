@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.lowlevel
 
 from pool import Node
-from pool.core.schedules import parse_head
+from pool.core.schedules import parse, parse_head
+from pool.core.times import times
 from pool.errors import NoSuchSchedule, PoolError
 from pool.schedules import Cron, Every
 from tests.verify.sim.config import ATTEMPTS_MAX, Config, Plan, digest
@@ -142,9 +144,10 @@ def triggered(item: Sequence[bytes]) -> dict[str, Any] | None:
     return {"key": key, **told(job, {"policy": "queue"} if flags[:1] == "q" else {})}
 
 
-def watch_changes(watch: Watch, args: Sequence[bytes], reply: Any) -> None:
+def watch_changes(watch: Watch, keys: Sequence[bytes], args: Sequence[bytes], reply: Any) -> None:
     """Write what was changed, as the script was told it: of how many times each is to know."""
     at, wall_ms, statuses = 6, int(reply[0]), reply[2]
+    stored = watch.server.keyspace.keys.get(keys[1]) or {}
     for status in statuses:
         name, seen, line, body, _, count = args[at : at + 6]
         messages = args[at + 6 : at + 6 + 2 * int(count)]
@@ -161,11 +164,20 @@ def watch_changes(watch: Watch, args: Sequence[bytes], reply: Any) -> None:
             extra["fired"] = after.fired - before.fired
             extra["missed"] = after.missed - before.missed
             extra["overlapped"] = after.overlapped - before.overlapped
+            extra["every_ms"] = _every_ms(stored[name])
         elif before is not None:
             extra |= {"late_ms": wall_ms - before.due_ms, "paused": before.is_paused}
         extra["is_edit"] = bool(body) or before is None
         said: Any = "fire" if before is not None and after is not None and ids else "schedule"
         watch.record_store(said, key=name.decode(), extra=extra)
+
+
+def _every_ms(text: bytes) -> int:
+    """Return how far apart the times of a schedule are: ours have all the same between them."""
+    schedule = parse("", text)
+    assert schedule is not None
+    first_ms, second_ms = islice(times(schedule.when, 0), 2)
+    return second_ms - first_ms
 
 
 def _id_of(text: bytes, rest: bytes) -> str:

@@ -238,7 +238,7 @@ class Watch:
         elif script is INCOMING and isinstance(reply, bytes) and reply[:2] == b"OK":
             self._on_incoming(keys, args)
         elif script is SCHEDULE and isinstance(reply, list):
-            watch_changes(self, args, reply)
+            watch_changes(self, keys, args, reply)
         elif script is TICK and isinstance(reply, list) and reply[0] != b"0":
             if args[3] not in self.changes:
                 self.changes.add(args[3])
