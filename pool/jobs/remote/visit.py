@@ -19,7 +19,7 @@ before the client heard of it.  So it is the client who gives it back, when it h
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -208,14 +208,14 @@ class Visit:
 
     # --- comparing ----------------------------------------------------------------------------
 
-    async def compare(self) -> None:
-        """Compare what is held once more.
+    async def compare(self, busy: Collection[int] = ()) -> None:
+        """Compare what is held once more; in these lanes it has jobs that were not looked for.
 
         Raises:
             StoreUnavailable, StoreFault: Why not.
         """
         for lane in list(self.said):
-            mine, finds_all = self.held(lane), bool(self.forgotten[lane])
+            mine, finds_all = self.held(lane), lane in busy or bool(self.forgotten[lane])
             if mine or finds_all:
                 try:
                     await self._compare(lane, mine, finds_all=finds_all)

@@ -369,8 +369,8 @@ class RemoteWorkers:
     async def _waited(self, visit: Visit, desk: Desk) -> None:
         for lane in desk.gone:
             visit.lose(lane, "expired")
-        if visit.beats or visit.count:
-            await visit.compare()
+        if visit.beats or visit.count or desk.busy:
+            await visit.compare(desk.busy)
             await visit.time_out()
             await self._tell(visit)
 
