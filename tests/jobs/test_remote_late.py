@@ -9,6 +9,7 @@ import anyio
 import attrs
 import pytest
 
+from pool.core.settlement import Wait
 from pool.jobs.remote.ending import Endings
 from pool.jobs.remote.handing import Handing
 from tests.jobs.test_remote import WAIT_S, client, door, opened
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from pool import JobRef, Node
-    from pool.jobs.remote.claims import Polled
+    from pool.core.settlement import Decision
+    from pool.jobs.remote.claims import HandedOut, Polled
     from pool.jobs.remote.workers import RemoteWorkers
     from tests.jobs.test_remote import Client
     from tests.nodes import Fleet
@@ -50,7 +52,8 @@ class Gate:
 
 
 LATE: Final[dict[str, Callable[[RemoteWorkers, Client], Awaitable[Polled]]]] = {
-    "a poll that took nothing": lambda at, mine: at.poll(mine.claim, jobs_max=0),
+    "a poll that takes nothing": lambda at, mine: at.poll(mine.claim, jobs_max=0),
+    "a poll of who cannot read it": lambda at, mine: at.poll(mine.claim),
     "a beat": lambda at, mine: at.heartbeat(mine.claim),
 }
 
@@ -77,9 +80,16 @@ async def being_late(
     """Have it wait within the block, and go on behind it."""
     hung = await fleet.node(lease_ttl_s=LONG_TTL_S)
     good = await fleet.node(lease_ttl_s=LONG_TTL_S)
-    mine, gives, hands = await client(good), Gate(), Gate()
-    gives.before(monkeypatch, Endings, "give_back", (await door(hung))._endings)
-    hands.before(monkeypatch, Handing, "hand_out", (await door(good))._handing)
+    mine, gives, hands, made = await client(good), Gate(), Gate(), Handing._made
+    theirs, its = (await door(hung))._handing, (await door(good))._handing
+    gives.before(monkeypatch, Endings, "give_back", theirs.endings)
+    gives.before(monkeypatch, Handing, "_acknowledge", theirs)
+    hands.before(monkeypatch, Handing, "hand_out", its)
+
+    def made_here(self: Handing, *args: Any) -> HandedOut | Decision:
+        return made(self, *args) if self is its else Wait(0.0, 1, "of a later version")
+
+    monkeypatch.setattr(Handing, "_made", made_here)
     async with anyio.create_task_group() as hangs:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(mine.poll)
