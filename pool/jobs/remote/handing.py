@@ -8,6 +8,9 @@ It is acknowledged before it is handed out, so what nobody heard of has not begu
 back never begins.  The gateway dies before the acknowledgement: it is granted still, and the next
 poll hands it out.  Dies after it, or its answer is lost: the worker runs it by the record and the
 next poll does not name it, so it is handed out again, under the same epoch and attempt.
+
+Two polls at once: both may acknowledge it, and hand out the same claim.  Of what is acknowledged
+neither gives anything back: that takes its client's word, its time limit, or its lease's end.
 """
 
 from __future__ import annotations

@@ -13,7 +13,10 @@ Lanes are islands: one that does not answer fails the request only if the worker
 for whose sake the client must not believe that they were renewed.
 
 What is not held is never given to others on that account alone: this request may be a late one, of
-before the client heard of it.  So it is the client who gives it back, when it has heard.
+before the client heard of it.  So it is the client who gives it back, when it has heard.  A start
+that was read here may be acknowledged, and handed out, by another request before this one goes on:
+what is done with it on this one's account is done in the step that finds it still granted
+(`UNBEGUN`), and refused otherwise.
 """
 
 from __future__ import annotations
