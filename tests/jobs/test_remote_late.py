@@ -15,7 +15,7 @@ from pool.jobs.remote.handing import Handing
 from tests.jobs.test_remote import WAIT_S, client, door, opened
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from anyio.abc import TaskGroup
 
@@ -51,7 +51,7 @@ class Gate:
         patched.setattr(of, name, gated)
 
 
-LATE: Final[dict[str, Callable[[RemoteWorkers, Client], Awaitable[Polled]]]] = {
+LATE: Final[dict[str, Callable[[RemoteWorkers, Client], Coroutine[Any, Any, Polled]]]] = {
     "a poll that takes nothing": lambda at, mine: at.poll(mine.claim, jobs_max=0),
     "a poll of who cannot read it": lambda at, mine: at.poll(mine.claim),
     "a beat": lambda at, mine: at.heartbeat(mine.claim),

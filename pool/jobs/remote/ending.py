@@ -145,7 +145,7 @@ class Endings:
         return self.released(job, state)
 
     def given_back(self, job: JobClaim, mark: str = UNBEGUN) -> GrantEdge:
-        """Return what hands a job over as long as nobody has handed it out, or with `f` in order."""
+        """Return what hands over a job that was not handed out, or with `f` one in order."""
         of = (job.key, job.epoch, job.id, outcome_ttl_ms(self.context.settings), job.handler)
         return GrantEdge(*of, mark=mark)
 
