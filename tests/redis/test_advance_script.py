@@ -32,6 +32,33 @@ def go(bench: Bench, state: str, *edges: Edge) -> list[str]:
     return bench.advance(guard_of(state), SOURCE[state], *edges, targets=[W2])
 
 
+# --- only what nobody has begun -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("intent", ["", "senough", "t"])
+@pytest.mark.parametrize(("letter", "mark"), [("g", "p"), ("w", "1 p")])
+def test_a_mark_says_that_it_is_of_before_the_acknowledgement(
+    bench: Bench, letter: str, mark: str, intent: str
+) -> None:
+    """Another gateway may have handed it out since, whatever is asked of it by now."""
+    bench.put("k", "P")
+    late = bench.edge(letter, "k", y=mark)
+    go(bench, "P", bench.edge("a", "k"))
+    if intent:
+        intend(bench, intent)
+    before = bench.dump()
+    assert go(bench, "R", late) == ["REFUSED R"]
+    assert bench.dump() == before
+
+
+@pytest.mark.parametrize(("letter", "mark"), [("g", "p"), ("w", "1 p")])
+def test_what_has_not_begun_goes_on_elsewhere_by_it(bench: Bench, letter: str, mark: str) -> None:
+    bench.put("k", "P")
+    (answer,) = go(bench, "P", bench.edge(letter, "k", y=mark))
+    assert answer.startswith(ANSWER.get(letter, "OK"))
+    assert bench.audit() == []
+
+
 # --- the table ----------------------------------------------------------------------------------
 
 

@@ -8,6 +8,8 @@ _REMOTE: Final = "pool/jobs/remote/"
 _TESTS: Final = "tests/jobs/test_remote.py::"
 _TOLD: Final = "tests/jobs/test_remote_told.py::"
 _GIVEN_UP: Final = "tests/jobs/test_remote_given_up.py::"
+_LATE: Final = "tests/jobs/test_remote_late.py::"
+_SCRIPT: Final = "tests/redis/test_advance_script.py::"
 _AGAIN: Final = "tests/jobs/test_remote_again.py::"
 _WEB: Final = "tests/web/test_polling.py::"
 _WORKERS: Final = "tests/web/test_workers.py::"
@@ -260,5 +262,40 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "            raise again(run.error)\n        job, options",
         "new": "            pass\n        job, options",
         "by": (_AGAIN + "test_a_failure_that_nobody_can_judge_is_not_taken",),
+    },
+    {
+        "name": "a gateway gives back what another has handed out",
+        "breaks": "a job begins elsewhere while its holder's lease is fresh",
+        "path": _REMOTE + "ending.py",
+        "old": "mark: str = UNBEGUN)",
+        "new": 'mark: str = "")',
+        "by": (_LATE + "test_what_a_later_poll_has_handed_out_a_late_request_does_not_give_back",),
+    },
+    {
+        "name": "a gateway puts off what another has handed out",
+        "breaks": "likewise, where that one can read what this one cannot",
+        "path": _REMOTE + "handing.py",
+        "old": "self._instead(claim, start, _unbegun(made))",
+        "new": "self._instead(claim, start, made)",
+        "by": (_LATE + "test_what_a_later_poll_has_handed_out_a_late_request_does_not_give_back",),
+    },
+    {
+        "name": "what is to stop is ended by whoever saw it before it began",
+        "breaks": "its handler goes on, and what it has done is refused",
+        "path": "pool/redis/lua/advance.lua",
+        "old": "  if (edge == 'g' or edge == 'w') and r[STATE] ~= 'P'",
+        "new": "  if r[INTENT] == '' and (edge == 'g' or edge == 'w') and r[STATE] ~= 'P'",
+        "by": (
+            _SCRIPT + "test_a_mark_says_that_it_is_of_before_the_acknowledgement",
+            _LATE + "test_what_shall_stop_is_not_ended_by_a_late_request",
+        ),
+    },
+    {
+        "name": "a poll that ends as jobs were handed out elsewhere does not bring them",
+        "breaks": "its client learns with the next poll only that it has jobs",
+        "path": _REMOTE + "workers.py",
+        "old": "visit.compare(desk.busy)",
+        "new": "visit.compare()",
+        "by": (_TESTS + "test_a_poll_that_holds_nothing_ends_when_jobs_were_handed_out_elsewhere",),
     },
 )

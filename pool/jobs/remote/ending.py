@@ -51,6 +51,8 @@ from pool.redis.commands.edges import (
 from pool.redis.commands.upkeep import Owned
 from pool.redis.pipeline import BATCH_BYTES_MAX
 
+# Mark of what a gateway does with a start on its own account: another one may have handed it out.
+UNBEGUN: Final = "p"
 BATCH_MAX: Final = WORK_MAX // ParkEdge.work  # edges in one call, whatever they are
 
 ClaimAndEdge = tuple[JobClaim, Edge]
@@ -142,8 +144,8 @@ class Endings:
             return self.timed_out(claim, job)
         return self.released(job, state)
 
-    def given_back(self, job: JobClaim, mark: str = "") -> GrantEdge:
-        """Return what hands a job over that has not begun, or with `f` in order."""
+    def given_back(self, job: JobClaim, mark: str = UNBEGUN) -> GrantEdge:
+        """Return what hands over a job that was not handed out, or with `f` one in order."""
         of = (job.key, job.epoch, job.id, outcome_ttl_ms(self.context.settings), job.handler)
         return GrantEdge(*of, mark=mark)
 

@@ -8,6 +8,9 @@ It is acknowledged before it is handed out, so what nobody heard of has not begu
 back never begins.  The gateway dies before the acknowledgement: it is granted still, and the next
 poll hands it out.  Dies after it, or its answer is lost: the worker runs it by the record and the
 next poll does not name it, so it is handed out again, under the same epoch and attempt.
+
+Two polls at once: both may acknowledge it, and hand out the same claim.  Of what is acknowledged
+neither gives anything back: that takes its client's word, its time limit, or its lease's end.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from pool.core.stored import saves_of, state_of
 from pool.errors import CodecMissing, Gone, PayloadEncodingError
 from pool.jobs.context import Context
 from pool.jobs.remote.claims import HandedOut, JobClaim, WorkerClaim
-from pool.jobs.remote.ending import BATCH_MAX, Endings
+from pool.jobs.remote.ending import BATCH_MAX, UNBEGUN, Endings
 from pool.jobs.settlement import TellWaiters, edge_of
 from pool.names import pair
 from pool.redis.commands.change import Changed, EdgeStatus
@@ -95,7 +98,7 @@ class Handing:
                 ready[start.key], room.is_used = made, True
                 edges += [(start, edge) for edge in self._beginning(claim, start)]
             else:
-                edges.append((start, self._instead(claim, start, made)))
+                edges.append((start, self._instead(claim, start, _unbegun(made))))
         return await self._acknowledge(claim, lane, edges, ready)
 
     async def again(
@@ -221,6 +224,13 @@ class Handing:
         ttl_ms = self._instead(claim, start, Grant()).ttl_ms
         edge = CancelEdge(start.key, start.epoch, start.id, ttl_ms, start.handler, cause)
         await self.endings.end(claim, lane, [(claim_of(claim, lane, start), edge)])
+
+
+def _unbegun(decision: Decision) -> Decision:
+    """Return it so that it leaves alone what another poll has handed out by then."""
+    if isinstance(decision, (Grant, Wait)):
+        return attrs.evolve(decision, mark=UNBEGUN)
+    return decision
 
 
 def claim_of(claim: WorkerClaim, lane: int, start: Start) -> JobClaim:

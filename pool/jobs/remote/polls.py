@@ -61,6 +61,7 @@ class Desk:
     takes: dict[int, int] = attrs.field(factory=dict)  # by lane: where it was opened
     said: dict[int, LaneLease] = attrs.field(factory=dict)  # by lane: its last renewal
     gone: set[int] = attrs.field(factory=set)  # lanes in which its lease is
+    busy: set[int] = attrs.field(factory=set)  # where another gateway has handed jobs out
     starts: dict[int, dict[str, Start]] = attrs.field(factory=lambda: defaultdict(dict))
     told: set[object] = attrs.field(factory=set)  # what the poll before has told that it is lost
     bell: anyio.Event = attrs.field(factory=anyio.Event)
@@ -293,6 +294,7 @@ class OpenPolls(Actor[Message]):
             desk.bell.set()
         elif said.keys and desk.is_waiting:
             # Another gateway has handed jobs out: from here on their worker has to beat itself.
+            desk.busy.add(lane)
             desk.is_over = True
             desk.bell.set()
         else:

@@ -13,13 +13,16 @@ Lanes are islands: one that does not answer fails the request only if the worker
 for whose sake the client must not believe that they were renewed.
 
 What is not held is never given to others on that account alone: this request may be a late one, of
-before the client heard of it.  So it is the client who gives it back, when it has heard.
+before the client heard of it.  So it is the client who gives it back, when it has heard.  A start
+that was read here may be acknowledged, and handed out, by another request before this one goes on:
+what is done with it on this one's account is done in the step that finds it still granted
+(`UNBEGUN`), and refused otherwise.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -208,14 +211,14 @@ class Visit:
 
     # --- comparing ----------------------------------------------------------------------------
 
-    async def compare(self) -> None:
-        """Compare what is held once more.
+    async def compare(self, busy: Collection[int] = ()) -> None:
+        """Compare what is held once more; in these lanes it has jobs that were not looked for.
 
         Raises:
             StoreUnavailable, StoreFault: Why not.
         """
         for lane in list(self.said):
-            mine, finds_all = self.held(lane), bool(self.forgotten[lane])
+            mine, finds_all = self.held(lane), lane in busy or bool(self.forgotten[lane])
             if mine or finds_all:
                 try:
                     await self._compare(lane, mine, finds_all=finds_all)

@@ -38,7 +38,8 @@ A late or repeated request: a poll looks at what stands there, so twice the same
 a beat renews once more; an end is refused, or told its own outcome; `leave` again finds nothing.  A
 save has its client's number, of which the highest stands; progress has none, and the last is shown.
 What a request does not name it does not give away, whatever room its client has: it may be older
-than the answer that its client runs by.  That one is told what it has, and gives it back.
+than the answer that its client runs by.  That one is told what it has, and gives it back.  What it
+saw granted goes back only if it is granted still: another request may have handed it out since.
 
 Time limits: whoever gives a run up that has had its time (fail, release, leave) has used an attempt
 up, by one rule (`KnownRun.has_had_its_time`).  The gateway that told its client so had a pool time
@@ -47,7 +48,8 @@ Two gateways at once, with clocks that differ: neither decides by its own (G-08)
 numbers counts; a copy of before opens and closes nothing.  Two polls of one worker: at one gateway
 the later takes over, and the former is answered at once; at two both may bring the same claim, and
 what the second acknowledges is acknowledged already.  A poll that holds nothing ends as soon as its
-renewal is told that jobs were handed out elsewhere: from there on the client must beat.
+renewal is told that jobs were handed out elsewhere, and brings them: from there on the client must
+beat.
 
 Lease: `expires_in_s` is the end of the shortest lease granted, less the margin, from when the
 request came; its client counts from when it sent that, so it stops before others may begin (G-03).
@@ -369,8 +371,8 @@ class RemoteWorkers:
     async def _waited(self, visit: Visit, desk: Desk) -> None:
         for lane in desk.gone:
             visit.lose(lane, "expired")
-        if visit.beats or visit.count:
-            await visit.compare()
+        if visit.beats or visit.count or desk.busy:
+            await visit.compare(desk.busy)
             await visit.time_out()
             await self._tell(visit)
 

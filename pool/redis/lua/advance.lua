@@ -52,6 +52,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
                    mark: letters, then = and its crash marks from now on, or nothing and they stay
                    r counts a requeue, and asks for acknowledgement before the handler starts; a asks for
                    that alone; m counts a crash; h (of w): it is held, see record; f: it was handed over in order
+                   p, the last one: only while its start is not acknowledged; REFUSED after that
                    z: empty keeps the checkpoint, else = then its new bytes
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
@@ -270,6 +271,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   end
   if (edge == 'g' or r[STATE] == 'U') and string.sub(unassigned, -#r[HANDLER] - 12) ~= ':unassigned:' .. r[HANDLER] then
     return 'MOVED_ON ' .. r[HANDLER]
+  end
+  if (edge == 'g' or edge == 'w') and r[STATE] ~= 'P' and string.sub(y, -1) == 'p' then
+    return 'REFUSED ' .. r[STATE]
   end
   local intent = string.sub(r[INTENT], 1, 1)
   if intent == 's' and (edge == 'w' or edge == 'g') then
