@@ -1,7 +1,8 @@
 """What programs do with maps and streams in a simulated world, beside jobs.
 
     maps      each process holds all of them, watches each, and writes to any; keys `own-NODE` are
-              one node's alone, written one after another and often waited for
+              one node's alone, written one after another and often waited for, by others, too, who
+              are told at once where in the map's history they stand
     streams   each process adds events, reads every stream with a reader (which goes on where the
               one before it was), and is a consumer of every sink: two of one name, on a stream
               each, and one on all streams.  Handlers are quick or slow; some events are never
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -23,7 +24,7 @@ import attrs
 
 from pool import Node, PoolError
 from pool.errors import StoreFault, StoreLost, StoreUnavailable
-from pool.maps import Resync
+from pool.maps import Position, Resync
 from tests.verify.sim import reading
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import POOL
@@ -63,6 +64,7 @@ class Programs:
     sinks: tuple[SinkPlan, ...] = ()
     positions: dict[tuple[str, str], str] = attrs.field(factory=dict)  # node, stream -> read to
     held: dict[tuple[Boot, str], Any] = attrs.field(factory=dict)  # process, map -> its copy
+    ears: dict[Boot, Any] = attrs.field(factory=dict)  # where each process hears of writes
     _numbers: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -105,6 +107,7 @@ class Programs:
             tasks.start_soon(self._hold, boot, node, name)
         if self.maps:
             tasks.start_soon(self._write, boot, dice)
+            tasks.start_soon(self._await_others, boot)
         for name in self.streams:
             tasks.start_soon(self._read, boot, node, name)
         for plan in self.sinks:
@@ -190,6 +193,41 @@ class Programs:
             if is_waiting:
                 extra |= {"copy": copy.revision, "got": copy.get(key)}
             boot.record("put", extra=extra, **facts)
+            self._tell_others(boot, name, key, value, str(written.at))
+
+    def _tell_others(self, boot: Boot, *told: str) -> None:
+        dice = self.world.dice(f"told/{told[2]}")
+        for other, ear in self.ears.items():
+            if other is not boot and dice.random() < 0.3:
+                with suppress(anyio.WouldBlock, anyio.BrokenResourceError):
+                    ear.send_nowait(told)
+
+    async def _await_others(self, boot: Boot) -> None:
+        """Wait for what others have written, as a job would that carries a position."""
+        self.ears[boot], hears = anyio.create_memory_object_stream[tuple[str, ...]](10)
+        try:
+            with self.ears[boot], hears:
+                async for name, key, value, at in hears:
+                    copy = self.held.get((boot, name))
+                    if copy is not None:
+                        await self._await(boot, copy, f"{name}/{key}", value, at)
+        finally:
+            del self.ears[boot]
+
+    async def _await(self, boot: Boot, copy: Any, path: str, value: str, at: str) -> None:
+        facts: dict[str, Any] = {"key": path, "idem": value}
+        boot.record("await", "invoke", **facts)
+        try:
+            await copy.wait_for(Position.parse(at))
+        except anyio.get_cancelled_exc_class():
+            boot.give_up("await", **facts)
+            raise
+        except PoolError as error:
+            is_lost = isinstance(error, StoreLost)
+            boot.record("await", "fail" if is_lost else "info", err=error.code, **facts)
+        else:
+            extra = {"got": copy.get(path.partition("/")[2])}
+            boot.record("await", extra=extra, **facts)
 
     def copies(self, name: str) -> list[tuple[str, dict[str, Any]]]:
         """Return process -> what its copy of a map is, of those that live."""
