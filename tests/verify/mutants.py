@@ -2536,6 +2536,36 @@ MUTANTS: Final = (
         needs=("maps",),
     ),
     Mutant(
+        name="write of a generation to come that is told as lost",
+        breaks="a copy that has not heard of a loss says lost for what was written behind it",
+        path="pool/maps/replica.py",
+        old="            is_there = True\n",
+        new="            is_there = False\n",
+        needs=("maps",),
+    ),
+    Mutant(
+        name="loss that is told late, and takes what was written since",
+        breaks="who waits is told lost for what stands: the pool was put back before",
+        path="pool/maps/replica.py",
+        old="                self.on_lost(error)\n            self._seek()",
+        new="                self.on_lost(error)\n            self._fail(error)",
+        by=(
+            "tests/maps/test_replica.py"
+            "::test_a_loss_that_is_told_late_takes_nothing_that_was_written_since",
+        ),
+    ),
+    Mutant(
+        name="wait for what a lost generation had, for ever",
+        breaks="of a generation that is not followed the server is not asked",
+        path="pool/maps/replica.py",
+        old="        for generation, asked in doubtful.items():\n            self._sought",
+        new="        for generation, asked in ():\n            self._sought",
+        by=(
+            "tests/maps/test_replica.py"
+            "::test_what_is_of_a_generation_that_the_server_does_not_hold_is_lost",
+        ),
+    ),
+    Mutant(
         name="write that a copy of a lost history has",
         breaks="a copy as far along what the server has lost answers for a write behind the fork",
         path="pool/maps/replica.py",

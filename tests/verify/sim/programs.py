@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -64,7 +65,6 @@ class Programs:
     sinks: tuple[SinkPlan, ...] = ()
     positions: dict[tuple[str, str], str] = attrs.field(factory=dict)  # node, stream -> read to
     held: dict[tuple[Boot, str], Any] = attrs.field(factory=dict)  # process, map -> its copy
-    ears: dict[Boot, Any] = attrs.field(factory=dict)  # where each process hears of writes
     _numbers: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -107,7 +107,6 @@ class Programs:
             tasks.start_soon(self._hold, boot, node, name)
         if self.maps:
             tasks.start_soon(self._write, boot, dice)
-            tasks.start_soon(self._await_others, boot)
         for name in self.streams:
             tasks.start_soon(self._read, boot, node, name)
         for plan in self.sinks:
@@ -195,26 +194,14 @@ class Programs:
             boot.record("put", extra=extra, **facts)
             self._tell_others(boot, name, key, value, str(written.at))
 
-    def _tell_others(self, boot: Boot, *told: str) -> None:
-        dice = self.world.dice(f"told/{told[2]}")
-        for other, ear in self.ears.items():
-            if other is not boot and dice.random() < 0.3:
-                with suppress(anyio.WouldBlock, anyio.BrokenResourceError):
-                    ear.send_nowait(told)
+    def _tell_others(self, boot: Boot, name: str, key: str, value: str, at: str) -> None:
+        """Have some wait for it, as a job would that carries a position."""
+        dice = self.world.dice(f"told/{value}")
+        for (other, held), copy in self.held.items():
+            if held == name and other is not boot and dice.random() < 0.3:
+                other.do(partial(self._await, copy=copy, path=f"{name}/{key}", value=value, at=at))
 
-    async def _await_others(self, boot: Boot) -> None:
-        """Wait for what others have written, as a job would that carries a position."""
-        self.ears[boot], hears = anyio.create_memory_object_stream[tuple[str, ...]](10)
-        try:
-            with self.ears[boot], hears:
-                async for name, key, value, at in hears:
-                    copy = self.held.get((boot, name))
-                    if copy is not None:
-                        await self._await(boot, copy, f"{name}/{key}", value, at)
-        finally:
-            del self.ears[boot]
-
-    async def _await(self, boot: Boot, copy: Any, path: str, value: str, at: str) -> None:
+    async def _await(self, boot: Boot, *, copy: Any, path: str, value: str, at: str) -> None:
         facts: dict[str, Any] = {"key": path, "idem": value}
         boot.record("await", "invoke", **facts)
         try:
