@@ -53,6 +53,7 @@ _PATIENCE: Final = 5.0  # times as long as its tests take without it, and ...
 _STARTS_S: Final = 30.0
 _SCHEDULES: Final = "tests/redis/test_schedule_scripts.py::"
 _CHANNEL: Final = "tests/redis/test_channel_scripts.py::"
+_REPLICA: Final = "tests/maps/test_replica.py::"
 _BATCHES: Final = "tests/redis/test_batch_scripts.py::"
 _CAMPAIGN: Final = "tests/verify/test_campaigns.py::test_a_mixed_campaign_is_clean"
 _ONE_AT_A_TIME: Final = threading.Lock()  # a world owns trio's dice, and the Lua interpreter
@@ -2549,10 +2550,7 @@ MUTANTS: Final = (
         path="pool/maps/replica.py",
         old="                self.on_lost(error)\n            self._seek()",
         new="                self.on_lost(error)\n            self._fail(error)",
-        by=(
-            "tests/maps/test_replica.py"
-            "::test_a_loss_that_is_told_late_takes_nothing_that_was_written_since",
-        ),
+        by=(_REPLICA + "test_a_loss_that_is_told_late_takes_nothing_that_was_written_since",),
     ),
     Mutant(
         name="wait for what a lost generation had, for ever",
@@ -2560,10 +2558,7 @@ MUTANTS: Final = (
         path="pool/maps/replica.py",
         old="        for generation, asked in doubtful.items():\n            self._sought",
         new="        for generation, asked in ():\n            self._sought",
-        by=(
-            "tests/maps/test_replica.py"
-            "::test_what_is_of_a_generation_that_the_server_does_not_hold_is_lost",
-        ),
+        by=(_REPLICA + "test_what_is_of_a_generation_that_the_server_does_not_hold_is_lost",),
     ),
     Mutant(
         name="write that a copy of a lost history has",
