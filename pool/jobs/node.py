@@ -152,6 +152,7 @@ class Node(Dispatching, Operating):
         self._noter: Noter | None = None
         self._drained: anyio.Event | None = None
         self._check_loop: Callable[[], object] = lambda: None  # until it is entered
+        self._is_left = False  # or is being left
         self._forks = LINEAGE.forks
 
     # --- what it is ---------------------------------------------------------------------------
@@ -860,6 +861,9 @@ class Node(Dispatching, Operating):
     ) -> None:
         if self._forks == LINEAGE.forks:
             self._check_loop()
+        if self._is_left or self._state in ("new", "opening"):
+            raise NotRunning(state=self._state)
+        self._is_left = True
         wiring, task_scope, abandoned = self._open_wiring, self._task_scope, -1
         self._state = "draining"
         try:
