@@ -174,8 +174,9 @@ class Node(Dispatching, Operating):
     def state(self) -> State:
         """new, opening, open, troubled, draining, drained, closing, closed or forked.
 
-        `troubled` is open with a part that has crashed and does not run again yet; `forked` is any
-        node in a child of the process that made it.
+        `troubled` is open with a part that has crashed and does not run again yet, or at all: so
+        stays one whose event loop has ended before it was left; `forked` is any node in a child of
+        the process that made it.
         """
         if self._forks != LINEAGE.forks:
             return "forked"

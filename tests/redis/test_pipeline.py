@@ -33,9 +33,9 @@ from pool.errors import (
 from pool.redis import connection
 from pool.redis import pipeline as pipelines
 from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.errors import naming
 from pool.redis.io.loops import current_loop
 from pool.redis.io.system import BodyIO, RunningBody, SystemIO
-from pool.redis.errors import naming
 from pool.redis.pipeline import LARGE_BYTES, Pipeline
 from pool.redis.scripts import Script
 from pool.redis.url import Url

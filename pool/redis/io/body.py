@@ -410,8 +410,9 @@ def _read(call: Command, reply: Reply) -> Reply:
     """Return what a reply says.  One that cannot be read is that call's fault and nobody else's:
     whatever a parser raises ends here."""
     if isinstance(reply, Exception):
-        is_fault = isinstance(reply, StoreFault) and isinstance(call, ScriptCall)
-        return naming(reply, call.keys) if is_fault else reply
+        if not isinstance(reply, StoreFault):
+            return reply
+        return naming(reply, call.keys if isinstance(call, ScriptCall) else plain.keys(call))
     try:
         return call.read(reply) if isinstance(call, ScriptCall) else plain.read(call, reply)
     except Exception as error:  # noqa: BLE001
