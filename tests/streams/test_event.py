@@ -54,8 +54,10 @@ def test_names_and_dates_are_positions() -> None:
     ],
 )
 def test_what_is_no_start_is_refused(start: Any) -> None:
-    with pytest.raises(InvalidOption, match="a datetime with a zone, of 1970 or later"):
+    with pytest.raises(InvalidOption) as raised:
         position_of(start)
+    if isinstance(start, datetime):
+        assert "a datetime with a zone, of 1970 or later" in raised.value.problem
 
 
 @given(st.dictionaries(st.sampled_from("netpx"), st.binary()))
