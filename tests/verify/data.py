@@ -261,8 +261,9 @@ def awaited(view: View, bounds: Bounds, found: Finding) -> None:
         if event.extra["got"] not in allowed:
             got = event.extra["got"]
             found.say(f"{event.p} waited for {event.idem} of {event.key}, and has {got}", event)
+    last = view.final.t if view.final else 0.0
     for (p, value), event in waiting.items():
-        if _is_well(view, bounds, p) and event.t + 2 * _again_s(bounds) < view.final.t:
+        if _is_well(view, bounds, p) and event.t + 2 * _again_s(bounds) < last:
             found.say(f"{p} waits for {value} of {event.key} for ever", event)
 
 
