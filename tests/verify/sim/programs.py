@@ -195,10 +195,9 @@ class Programs:
             self._tell_others(boot, name, key, value, str(written.at))
 
     def _tell_others(self, boot: Boot, name: str, key: str, value: str, at: str) -> None:
-        """Have some wait for it, as a job would that carries a position."""
-        dice = self.world.dice(f"told/{value}")
+        """Have the others wait for it, as jobs would that carry a position."""
         for (other, held), copy in self.held.items():
-            if held == name and other is not boot and dice.random() < 0.3:
+            if held == name and other is not boot:
                 other.do(partial(self._await, copy=copy, path=f"{name}/{key}", value=value, at=at))
 
     async def _await(self, boot: Boot, *, copy: Any, path: str, value: str, at: str) -> None:
