@@ -152,6 +152,7 @@ class Node(Dispatching, Operating):
         self._noter: Noter | None = None
         self._drained: anyio.Event | None = None
         self._check_loop: Callable[[], object] = lambda: None  # until it is entered
+        self._is_left = False  # or is being left
         self._forks = LINEAGE.forks
 
     # --- what it is ---------------------------------------------------------------------------
@@ -173,8 +174,9 @@ class Node(Dispatching, Operating):
     def state(self) -> State:
         """new, opening, open, troubled, draining, drained, closing, closed or forked.
 
-        `troubled` is open with a part that has crashed and does not run again yet; `forked` is any
-        node in a child of the process that made it.
+        `troubled` is open with a part that has crashed and does not run again yet, or at all: so
+        stays one whose event loop has ended before it was left; `forked` is any node in a child of
+        the process that made it.
         """
         if self._forks != LINEAGE.forks:
             return "forked"
@@ -860,6 +862,9 @@ class Node(Dispatching, Operating):
     ) -> None:
         if self._forks == LINEAGE.forks:
             self._check_loop()
+        if self._is_left or self._state in ("new", "opening"):
+            raise NotRunning(state=self._state)
+        self._is_left = True
         wiring, task_scope, abandoned = self._open_wiring, self._task_scope, -1
         self._state = "draining"
         try:

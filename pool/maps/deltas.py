@@ -503,7 +503,18 @@ class KeysChanged:
 
 @attrs.frozen
 class Resync:
-    """Effect: tell watchers that revisions were skipped; the items are whole again."""
+    """Revisions were skipped, and the copy is whole again: look at it.
+
+    `reason` says what made the copy be fetched, and is one of
+
+        gap        the map's log had lost what comes next: it was trimmed before it was read
+        reconnect  the connection was a new one, and the map another than the copy
+        drift      a probe, once per renewal period, found the map to be another than the copy
+        data lost  the server had lost the pool's data, and the pool was made anew
+        restart    the copy's own task had crashed, and was started again
+        overflow   more came than this process could keep; of a watch, more than its buffer holds
+        join       the copy had not been fetched as a whole yet; a watch of a map never sees it
+    """
 
     reason: Reason
     revision: int

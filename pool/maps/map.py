@@ -341,7 +341,8 @@ class ReplicatedMap(Generic[V]):
         """Wait until this copy has a write: the `at` that it, anybody's, was answered.
 
         A position may come from another process, as text: see `Position`.  What is so long past
-        that the map's log does not have it any more is taken for done.
+        that the map's log does not have it any more is taken for done.  What was written behind a
+        loss that this copy has not heard of yet is waited for through that loss.
 
         Raises:
             InvalidOption: It is no position.

@@ -6,6 +6,17 @@
 
 What to do about a gap, a silence or a server that went back is decided in `maps/deltas.py`; this
 actor performs it.
+
+A position is of one generation of the pool, and no order of generations tells which are past.  So
+of what this copy does not follow now only the server can say whether it is lost: the generation
+that a wait is for is asked for when the wait begins, at each probe, and when the copy is whole.
+
+    followed, held by the server    this copy answers, and what the server's history has
+    followed, told to be lost       denied: lost.  Held: it was put back, and the owner rejoins it
+    another, of whatever process    denied: lost.  Held: ours is what was lost; this copy goes there
+
+Only a denial of after the wait has begun counts: a loss that is told late is none of what was
+written since.
 """
 
 from __future__ import annotations
@@ -82,7 +93,17 @@ class _Found:
     history: History | None
 
 
-Message: TypeAlias = News | Fetched | _Found
+@attrs.frozen
+class _Sought:
+    """Whether the server holds the pool of this generation; None if it could not say."""
+
+    asked: tuple[_Waiter, ...]  # for positions of it
+    generation: str
+    followed: str  # the generation that was followed when the server was asked
+    is_there: bool | None
+
+
+Message: TypeAlias = News | Fetched | _Found | _Sought
 Watcher: TypeAlias = Callable[[KeyChange | Resync], object]
 
 
@@ -110,6 +131,7 @@ class Replica(Actor[Message]):
     )  # by revision, the latest stamps
     _waiters: dict[int, set[_Waiter]] = attrs.field(init=False, factory=dict)  # by revision
     _is_asking: bool = attrs.field(init=False, default=False)  # the server, for what we wait for
+    _sought: set[str] = attrs.field(init=False, factory=set)  # generations it is asked for
     _damaged: str = attrs.field(init=False, default="")  # which key was told of
     _is_failing: bool = attrs.field(init=False, default=False)  # it cannot be fetched
     _watchers: list[_Watching] = attrs.field(init=False, factory=list)
@@ -249,18 +271,21 @@ class Replica(Actor[Message]):
 
     def begin(self) -> None:
         self._is_overflowed = self._is_asking = False
+        self._sought.clear()
         self._step(Doubted("restart" if self.is_synced else "join"))
 
     def handle(self, message: Message) -> None:
         match message:
             case HistoryLost(generation=generation, error=error):
-                if generation == self.follower.generation:
-                    self._lose(error)
+                self._lose(generation, error)
             case Rejoined():
                 self._is_lost = False
                 self._step(Doubted("data lost"))
+                self._seek()
             case _Found():
                 self._found(message)
+            case _Sought():
+                self._answered(message)
             case Probed():
                 self._is_lost = False  # the server holds our generation
                 self._damage(message.damaged)
@@ -356,11 +381,12 @@ class Replica(Actor[Message]):
             return None
         return history.has(ours)
 
-    def _lose(self, error: StoreLost) -> None:
-        if not self._is_lost:
-            self._is_lost = True
-            self._fail(error)
-            self.on_lost(error)
+    def _lose(self, generation: str, error: StoreLost) -> None:
+        if generation == self.follower.generation:
+            if not self._is_lost:
+                self._is_lost = True
+                self.on_lost(error)
+            self._seek()
 
     # --- waiters and watchers -----------------------------------------------------------------
 
@@ -380,13 +406,8 @@ class Replica(Actor[Message]):
                     self._answer(waiter)
                 elif self.is_synced and waiter.at.generation == self.at.generation:
                     doubtful.append(waiter)
-        for waiter in self._waiting():
-            if waiter.at.generation != self.at.generation and self._is_newest():
-                self._answer(waiter, is_lost=True)  # of what the pool lost
         self._ask_for(doubtful)
-
-    def _is_newest(self) -> bool:
-        return self.is_synced and self.at.generation == self.follower.generation
+        self._seek()
 
     def _is_missed(self, waiter: _Waiter, probed: Probed) -> bool:
         """Say whether the server may have lost a write before this copy had seen it.
@@ -400,6 +421,40 @@ class Replica(Actor[Message]):
         if doubtful and not self._is_asking and self.state == "running":
             self._is_asking = True
             self.spawn(self._find, tuple(doubtful[:ASKED_MAX]))
+
+    def _seek(self) -> None:
+        """Ask the server for each generation that is waited for, and not followed or told lost."""
+        if self.state != "running":
+            return
+        known = set() if self._is_lost else {self.follower.generation}
+        doubtful: dict[str, list[_Waiter]] = {}
+        for waiter in self._waiting():
+            if waiter.at.generation not in known | self._sought:
+                doubtful.setdefault(waiter.at.generation, []).append(waiter)
+        for generation, asked in doubtful.items():
+            self._sought.add(generation)
+            self.spawn(self._ask_whether_there, generation, tuple(asked))
+
+    async def _ask_whether_there(self, generation: str, asked: tuple[_Waiter, ...]) -> None:
+        followed, is_there = self.follower.generation, None
+        try:
+            await self.stored.find(self.pipeline, generation, [])
+            is_there = True
+        except StoreLost:
+            is_there = False
+        except PoolError:
+            is_there = None  # the next probe asks again
+        self.put(_Sought(asked, generation, followed, is_there))
+
+    def _answered(self, sought: _Sought) -> None:
+        self._sought.discard(sought.generation)
+        if sought.is_there and sought.generation != sought.followed:
+            self._lose(sought.followed, StoreLost(pool=self.stored.control.pool))
+        elif sought.is_there is False:
+            for waiter in sought.asked:
+                if not waiter.event.is_set():
+                    self._answer(waiter, is_lost=True)
+            self._seek()  # for who came meanwhile
 
     async def _find(self, asked: tuple[_Waiter, ...]) -> None:
         ours = self.at

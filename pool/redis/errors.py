@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
 
 from pool.errors import (
     AuthError,
@@ -92,6 +95,8 @@ def _pool(name: str) -> str:
     return found[1] if found else name
 
 
+_NAMED_MAX: Final = 8  # keys that an error names
+
 # Errors by their first word.  Those of our own scripts carry their facts behind it.
 _WORDS: dict[str, Callable[[str], PoolError]] = {
     **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), _refused_credentials),
@@ -143,6 +148,22 @@ def from_words(text: str) -> PoolError:
         return make(text)
     except (ValueError, TypeError):  # one of our words without its facts: ours never say that
         return StoreFault(problem=shown(text))
+
+
+def naming(fault: StoreFault, keys: Sequence[str]) -> StoreFault:
+    """Return it with the keys of its call, if it is a foreign value that no key is named of.
+
+    The server does not say under which of them it has met that.
+    """
+    if not fault.problem.startswith("WRONGTYPE") or any(key in fault.problem for key in keys):
+        return fault
+    which, them = ("the key", "it") if len(keys) == 1 else ("one of the keys", "them")
+    more = f" and {len(keys) - _NAMED_MAX} more" if len(keys) > _NAMED_MAX else ""
+    problem = (
+        f"WRONGTYPE: {which} {', '.join(map(shown, keys[:_NAMED_MAX]))}{more} holds what is none "
+        f"of pool's; look at {them} with TYPE, and rename or delete the value that is foreign"
+    )
+    return attrs.evolve(fault, problem=problem)
 
 
 def is_stale(text: str) -> bool:

@@ -88,7 +88,8 @@ def position_of(start: Any) -> str:
         with suppress(Exception):  # of a kind of datetime, or of a zone, whose code is the caller's
             if start.tzinfo is not None and start >= _EPOCH:
                 return _just_before(int((start - _EPOCH) // timedelta(milliseconds=1)))
-    must = "'oldest', 'newest', an event's id, a datetime with a zone, or epoch milliseconds"
+    since = "a datetime with a zone, of 1970 or later"
+    must = f"'oldest', 'newest', an event's id, {since}, or epoch milliseconds"
     raise checks.option("start", start, must)
 
 
@@ -105,7 +106,8 @@ def epoch_ms(option: str, when: Any) -> int:
         with suppress(Exception):  # of a kind of datetime, or of a zone, whose code is the caller's
             if when.tzinfo is not None and when > _EPOCH:
                 return int((when - _EPOCH) // timedelta(milliseconds=1))
-    raise checks.option(option, when, "a datetime with a zone, or epoch milliseconds")
+    must = "a datetime with a zone, later than the first moment of 1970, or epoch milliseconds"
+    raise checks.option(option, when, must)
 
 
 def _just_before(ms: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -80,6 +80,8 @@ async def test_it_has_what_is_not_ordinary_and_goes_on_from_any_position(
     for place, entry in enumerate(found):
         assert await read(node.journal(since=entry.position)) == found[place + 1 :]
     assert await read(node.journal(since=datetime.now(UTC) + timedelta(hours=1))) == []
+    first = datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))
+    assert edges(await read(node.journal(since=first))) == edges(found)
     earlier = datetime.now(UTC) - timedelta(hours=1)
     assert edges(await read(node.journal(since=earlier))) == edges(found)
 

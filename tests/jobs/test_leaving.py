@@ -552,3 +552,13 @@ async def test_a_trial_ends_though_its_worker_has_left(fleet: Fleet, diary: Diar
     for_s = context.trials.take(run, (0.0, 1), (0, "w"), lambda: None, context.io.clock())
     worker._on_trial(run, for_s)
     await fleet.until(lambda: not context.trials.has(run))
+
+
+async def test_a_node_is_left_once(fleet: Fleet) -> None:
+    new = Node("p", "redis://127.0.0.1:1", observers=())
+    for node, state in ((new, "new"), (await fleet.node(), "closed")):
+        if state == "closed":
+            await fleet.leave(node)
+        with pytest.raises(NotRunning) as raised:
+            await node.__aexit__(None, None, None)
+        assert raised.value.state == state

@@ -7,7 +7,8 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import anyio
 import anyio.lowlevel
@@ -21,7 +22,7 @@ from pool.maps import Change, Counted, Resized, Resync, Written
 from pool.maps import deltas as model
 from pool.maps import watch as watches
 from pool.maps.commands import StoredMap
-from pool.maps.deltas import Position, Probed
+from pool.maps.deltas import Position, Probed, Reason
 from pool.maps.replica import Replica
 from pool.maps.watch import WATCH_BYTES_MAX
 from pool.names import Control
@@ -734,3 +735,9 @@ async def test_fifty_replicas_end_equal_after_a_thousand_writes_of_eight(
     strings = {f"={key}": value for key, value in found.items() if isinstance(value, str)}
     assert strings | {"at": held["at"]} == held
     assert 2 * sum(len(value) for value in found.values() if isinstance(value, tuple)) == items
+
+
+def test_each_reason_of_a_resync_is_told() -> None:
+    for text in (Resync.__doc__, Path("docs/how-to/maps.md").read_text("utf-8")):
+        assert text
+        assert [reason for reason in get_args(Reason) if reason not in text] == []

@@ -30,8 +30,8 @@ from pool.maps.deltas import (
     SetIfNotExists,
     Value,
 )
-from pool.maps.follower import MapFollower
-from pool.maps.replica import Replica, _Found, _Waiter
+from pool.maps.follower import HistoryLost, MapFollower
+from pool.maps.replica import Replica, _Found, _Sought, _Waiter
 from pool.names import Control
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.system import SystemIO
@@ -465,6 +465,134 @@ async def test_flushall_is_told_once_and_the_next_generation_is_followed(
             await replica.wait_for(written.at)
         assert dict(replica.items) == {b"a": b"3"}
         assert len(fleet.lost) == 1
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Look again until it is so: of this nobody tells."""
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            if is_so():
+                return
+            await anyio.sleep(0.01)
+
+
+def elsewhere(fleet: Fleet, replica: Replica, generation: str, key: str = "a") -> Position:
+    """Have another process lose all, make the pool anew, and write."""
+    stored, control = replica.stored, fleet.control
+    if fleet.client.hget(control.config, "incarnation") != generation.encode():
+        fleet.client.delete(*stored.keys())
+        fleet.client.hset(control.config, "incarnation", generation)
+    words = (generation, stored.name, secrets.token_hex(8), 1024, "", "set", key, generation)
+    revision, stamp, _ = WRITE.reads(
+        fleet.client.eval(WRITE.source, len(stored.keys()), *stored.keys(), *words)
+    )
+    return Position(generation, revision, stamp)
+
+
+@pytest.mark.parametrize("begins", ["before", "between", "after"])
+async def test_a_wait_for_what_another_wrote_behind_a_loss_goes_through_it(
+    open_fleet: Callable[[], Any], begins: str
+) -> None:
+    """Its process made the pool anew before this copy has heard of the loss, or was told of it."""
+    async with open_fleet() as fleet:
+        replica = await fleet.join()
+        seen = (await replica.write([Set(b"a", b"1")])).at
+        await replica.wait_for(seen)
+        if begins == "before":
+            at = elsewhere(fleet, replica, "i2")
+        else:
+            elsewhere(fleet, replica, "i2")
+            await until(lambda: fleet.lost)
+            at = elsewhere(fleet, replica, "i2", "b")
+        if begins == "after":
+            fleet.follower.rejoin("i2")
+
+        with anyio.fail_after(PATIENCE_S):
+            async with anyio.create_task_group() as tasks:
+
+                async def wait_for_both() -> None:
+                    await replica.wait_for(at)
+                    assert replica.at.generation == "i2"
+
+                tasks.start_soon(wait_for_both)
+                with pytest.raises(StoreLost):  # the loss took this one
+                    await replica.wait_for(beyond(seen))
+                assert fleet.lost
+                if begins != "after":
+                    fleet.follower.rejoin("i2")
+        assert dict(replica.items)[b"a"] == b"i2"
+        assert len(fleet.lost) == 1
+
+
+async def test_what_is_of_a_generation_that_the_server_does_not_hold_is_lost(
+    open_fleet: Callable[[], Any],
+) -> None:
+    """An older one, one that nobody knows, or one that came and went before this copy was there."""
+    async with open_fleet() as fleet:
+        replica = await fleet.join()
+        for at in (Position("i0", 5, "ab"), Position("i0", 0), Position("i2", 5, "ab")):
+            with anyio.fail_after(PATIENCE_S), pytest.raises(StoreLost):
+                await replica.wait_for(at)
+        assert not fleet.lost  # ours is there
+        gone = elsewhere(fleet, replica, "i2")
+        async with anyio.create_task_group() as tasks:
+            told = anyio.Event()
+
+            async def wait() -> None:
+                with pytest.raises(StoreLost):
+                    await replica.wait_for(gone)
+                told.set()
+
+            tasks.start_soon(wait)
+            await until(lambda: fleet.lost)
+            assert not told.is_set()
+            at = elsewhere(fleet, replica, "i3")
+            fleet.follower.rejoin("i3")
+            with anyio.fail_after(PATIENCE_S):
+                await told.wait()
+                await replica.wait_for(at)
+        assert dict(replica.items) == {b"a": b"i3"}
+        assert not replica._waiters
+
+
+async def test_a_loss_that_is_told_late_takes_nothing_that_was_written_since(
+    open_fleet: Callable[[], Any],
+) -> None:
+    """The pool was put back in the same generation before this copy was told that it was gone."""
+    async with open_fleet() as fleet:
+        replica = await fleet.join()
+        at = fleet.write_unseen(replica, "set", "a", "1")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(replica.wait_for, at)
+            while not replica._waiters:
+                await anyio.lowlevel.checkpoint()
+            replica._receive(HistoryLost("i1", StoreLost(pool="p")))
+            await until(lambda: not replica._waiters)
+        assert dict(replica.items) == {b"a": b"1"}
+
+
+async def test_who_waits_is_told_nothing_by_a_server_that_could_not_say(
+    open_fleet: Callable[[], Any],
+) -> None:
+    """The next probe asks again."""
+    async with open_fleet() as fleet:
+        replica = await fleet.join()
+        replica._sought.add("i0")  # it is asked already, for somebody else
+        async with anyio.create_task_group() as tasks:
+
+            async def wait() -> None:
+                with pytest.raises(StoreLost):
+                    await replica.wait_for(Position("i0", 5, "ab"))
+
+            tasks.start_soon(wait)
+            while not replica._waiters:
+                await anyio.lowlevel.checkpoint()
+            [waiter] = replica._waiting()
+            replica.handle(_Sought((waiter,), "i0", "i1", None))
+            assert not waiter.event.is_set()
+            with anyio.fail_after(PATIENCE_S):
+                await waiter.event.wait()
+        assert not fleet.lost
 
 
 async def test_a_pool_whose_data_come_back_goes_on(open_fleet: Callable[[], Any]) -> None:

@@ -33,6 +33,7 @@ from pool.errors import (
 from pool.redis import connection
 from pool.redis import pipeline as pipelines
 from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.errors import naming
 from pool.redis.io.loops import current_loop
 from pool.redis.io.system import BodyIO, RunningBody, SystemIO
 from pool.redis.pipeline import LARGE_BYTES, Pipeline
@@ -177,6 +178,30 @@ async def test_a_call_raises_what_the_server_answered(
             await pipeline.call(refuse([key], ["OOM command not allowed"]))
         with pytest.raises(StoreFault, match="WRONGTYPE"):
             await pipeline.call(refuse([key], ["WRONGTYPE of value"]))
+
+
+@pytest.mark.anyio
+async def test_a_call_that_meets_a_foreign_value_names_its_key(
+    redis_url: str, key: str, refuse: Script
+) -> None:
+    async with linked(redis_url) as pipeline:
+        with pytest.raises(StoreFault) as raised:
+            await pipeline.call(refuse([key], ["WRONGTYPE Operation against a key"]))
+        assert raised.value.problem.startswith(f"WRONGTYPE: the key {key} holds what is none")
+        assert not raised.value.maybe_done
+        told = f"WRONGTYPE {key} holds what is none of ours"
+        with pytest.raises(StoreFault, match=told):
+            await pipeline.call(refuse([key], [told]))
+
+
+@pytest.mark.parametrize("count", [2, 8, 12])
+def test_of_many_keys_some_are_named(count: int) -> None:
+    keys = [f"k:{n}" for n in range(count)]
+    problem = naming(StoreFault(problem="WRONGTYPE of value"), keys).problem
+    assert all(each in problem for each in keys[:8])
+    assert ("4 more" in problem) is (count == 12)
+    other = StoreFault(problem="ERR of another kind")
+    assert naming(other, keys) is other
 
 
 # --- deadlines ---------------------------------------------------------------------------------

@@ -50,11 +50,14 @@ def test_names_and_dates_are_positions() -> None:
         *(-1, 2**60, True, 1.0, None, b"1-1"),
         datetime(2024, 1, 1),  # noqa: DTZ001 - that is the point
         datetime(1960, 1, 1, tzinfo=UTC),
+        datetime.min.replace(tzinfo=UTC),
     ],
 )
 def test_what_is_no_start_is_refused(start: Any) -> None:
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidOption) as raised:
         position_of(start)
+    if isinstance(start, datetime):
+        assert "a datetime with a zone, of 1970 or later" in raised.value.problem
 
 
 @given(st.dictionaries(st.sampled_from("netpx"), st.binary()))

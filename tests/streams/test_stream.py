@@ -396,8 +396,10 @@ async def test_foreign_data_is_told_and_left_alone(bench: Bench) -> None:
     bench.client.set(bench.key, "of another type")
     async with bench.stream() as stream:
         for call in (stream.add("e", b""), stream.fetch_length(), stream.remove("1-1")):
-            with pytest.raises(StoreFault):
+            with pytest.raises(StoreFault) as raised:
                 await call
+            assert bench.key in raised.value.problem
+            assert "TYPE, and rename or delete" in raised.value.problem
     assert bench.client.get(bench.key) == b"of another type"
 
 

@@ -234,6 +234,39 @@ def waited_for(view: View, _: Bounds, found: Finding) -> None:
                 found.say(f"{value} of {event.key} was waited for, and it is {got}", event)
 
 
+@invariant("I66", "who waits for another's write is told the truth")
+def awaited(view: View, bounds: Bounds, found: Finding) -> None:
+    """Who waits for what another process has written is told that it is lost only if it may be, has
+    it or what was written over it otherwise, and does not wait for ever.
+    """
+    puts = _puts(view)
+    waiting: dict[tuple[str, str], Event] = {}
+    for event in view.of.get("await", ()):
+        if event.type == "invoke":
+            waiting[event.p, event.idem] = event
+            continue
+        began = waiting.pop((event.p, event.idem), event)
+        if event.type == "info":
+            continue
+        name, of = event.key.partition("/")[0], puts[event.key]
+        asked, written = of.asked[event.idem], of.ended[event.idem]
+        found.judged += 1
+        if _is_undone(view, name, written.t, event.t, asked=asked.t):
+            continue
+        if event.type == "fail":
+            found.say(f"{event.p} was told that {event.idem} of {event.key} is lost", began, event)
+            continue
+        later = {value for value, each in of.asked.items() if asked.t <= each.t <= event.t}
+        allowed = later | ({None} if name != "m0" else set())
+        if event.extra["got"] not in allowed:
+            got = event.extra["got"]
+            found.say(f"{event.p} waited for {event.idem} of {event.key}, and has {got}", event)
+    last = view.final.t if view.final else 0.0
+    for (p, value), event in waiting.items():
+        if _is_well(view, bounds, p) and event.t + 2 * _again_s(bounds) < last:
+            found.say(f"{p} waits for {value} of {event.key} for ever", event)
+
+
 @invariant("I45", "maps keep what they took")
 def maps_keep(view: View, _: Bounds, found: Finding) -> None:
     """At the end each key has the last value that was accepted, unless that was undone."""

@@ -68,6 +68,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     put       program      a write into a map, key MAP/KEY, idem its value: invoke, ok, fail, info.
                            extra: wait (for the own copy); ok: r(evision); waited: copy (how far it
                            was then), got (what it had)
+    await     program      it waits for another's `put`: key, idem as there.  invoke; ok: got (what
+                           its copy had then); fail: it is told that it is lost; info
     saw       program      a watcher was told of a change: key MAP.  extra: w (its number),
                            r(evision), k(ey), old, new.  info: it begins (anew): why, items, r as of
                            now, at as of what it was told

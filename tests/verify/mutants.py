@@ -53,6 +53,7 @@ _PATIENCE: Final = 5.0  # times as long as its tests take without it, and ...
 _STARTS_S: Final = 30.0
 _SCHEDULES: Final = "tests/redis/test_schedule_scripts.py::"
 _CHANNEL: Final = "tests/redis/test_channel_scripts.py::"
+_REPLICA: Final = "tests/maps/test_replica.py::"
 _BATCHES: Final = "tests/redis/test_batch_scripts.py::"
 _CAMPAIGN: Final = "tests/verify/test_campaigns.py::test_a_mixed_campaign_is_clean"
 _ONE_AT_A_TIME: Final = threading.Lock()  # a world owns trio's dice, and the Lua interpreter
@@ -2540,6 +2541,30 @@ MUTANTS: Final = (
         old="            await self.wait_for(written.at)\n",
         new="            pass\n",
         needs=("maps",),
+    ),
+    Mutant(
+        name="write of a generation to come that is told as lost",
+        breaks="a copy that has not heard of a loss says lost for what was written behind it",
+        path="pool/maps/replica.py",
+        old="            is_there = True\n",
+        new="            is_there = False\n",
+        needs=("maps",),
+    ),
+    Mutant(
+        name="loss that is told late, and takes what was written since",
+        breaks="who waits is told lost for what stands: the pool was put back before",
+        path="pool/maps/replica.py",
+        old="                self.on_lost(error)\n            self._seek()",
+        new="                self.on_lost(error)\n            self._fail(error)",
+        by=(_REPLICA + "test_a_loss_that_is_told_late_takes_nothing_that_was_written_since",),
+    ),
+    Mutant(
+        name="wait for what a lost generation had, for ever",
+        breaks="of a generation that is not followed the server is not asked",
+        path="pool/maps/replica.py",
+        old="        for generation, asked in doubtful.items():\n            self._sought",
+        new="        for generation, asked in ():\n            self._sought",
+        by=(_REPLICA + "test_what_is_of_a_generation_that_the_server_does_not_hold_is_lost",),
     ),
     Mutant(
         name="write that a copy of a lost history has",

@@ -3846,6 +3846,54 @@ def an_accepted_write_has_gone(s: Story) -> None:
     s.final(maps={"m0": {"own-a": "v1"}})
 
 
+def _await(s: Story, value: str, type_: Any = "ok", got: str | None = None) -> None:
+    facts: dict[str, Any] = {"p": "b/1", "key": "m0/own-a", "idem": value}
+    s.say("await", "invoke", **facts)
+    s.at += 0.01
+    s.say("await", type_, extra={"got": got} if type_ == "ok" else {}, **facts)
+
+
+@good("I66")
+def who_waits_for_anothers_write_has_it_or_a_later_one(s: Story) -> None:
+    _put(s, "v1")
+    _await(s, "v1", got="v1")
+    _put(s, "v2")
+    _await(s, "v1", got="v2")
+    _await(s, "v2", "info")
+
+
+@good("I66")
+def what_may_be_lost_is_told_as_lost_or_not(s: Story) -> None:
+    _put(s, "v1")
+    s.at += 1.0
+    s.fault("loss", since=0.0)
+    _await(s, "v1", "fail")
+    _await(s, "v1", got=None)
+
+
+@bad("I66")
+def what_stands_is_told_as_lost(s: Story) -> None:
+    s.fault("loss", since=0.0)
+    s.at += 1.0
+    _put(s, "v1")
+    _await(s, "v1", "fail")
+
+
+@bad("I66")
+def who_waits_for_anothers_write_has_an_older_one(s: Story) -> None:
+    _put(s, "v1")
+    _put(s, "v2")
+    _await(s, "v2", got="v1")
+
+
+@bad("I66")
+def who_waits_for_anothers_write_waits_for_ever(s: Story) -> None:
+    _put(s, "v1")
+    s.say("await", "invoke", p="b/1", key="m0/own-a", idem="v1")
+    s.at += 90.0
+    s.final()
+
+
 def _event(s: Story, token: str, f: str, at: float = 0.1, p: str = "server", **more: Any) -> None:
     """Tell what becomes of an event of e0, for the sink s."""
     s.at += at

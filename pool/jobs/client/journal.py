@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import itemgetter
 from typing import Final, Self
@@ -47,6 +47,7 @@ from pool.redis.io.system import Reply
 from pool.redis.pipeline import Pipeline
 
 FOLLOW_S: Final = 0.5  # between two looks of who follows
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CAPPED: Final = "the cap took entries before they were read, or the journal has begun anew"
 _ANEW: Final = "the journal has begun anew: the server has lost its data, or somebody deleted it"
 
@@ -83,7 +84,7 @@ def start_of(since: object, lanes: int) -> tuple[ReadTo, ...]:
         assert isinstance(since, datetime)
         if since.tzinfo is None:
             raise checks.option("since", since, "a time with a zone")
-        ms = max(0, round(since.astimezone(UTC).timestamp() * 1000))
+        ms = max(0, round((since - _EPOCH) / timedelta(milliseconds=1)))
         return (ReadTo(f"{ms}-0" if ms else ZERO),) * lanes
     found = parse_position(since, lanes) if type(since) is str else None
     if found is None:

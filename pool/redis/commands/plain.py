@@ -235,6 +235,15 @@ READERS: Final[Mapping[str, PlainReader]] = {
 }
 
 
+def keys(words: Sequence[Word]) -> list[str]:
+    """Return the keys of a plain command that may meet a foreign value there."""
+    if "STREAMS" in words:
+        asked = words[words.index("STREAMS") + 1 :]
+        return [str(key) for key in asked[: len(asked) // 2]]
+    at = 2 if words[0] == "XINFO" else 1
+    return [str(key) for key in words[at : at + 1]]
+
+
 def read(words: Sequence[Word], reply: Any) -> Any:
     """Return what the reply to a plain command says; whatever this raises, it is none."""
     reads = READERS.get(str(words[0]))

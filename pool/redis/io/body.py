@@ -27,7 +27,7 @@ from pool.errors import AuthError, PoolError, StoreFault, StoreUnavailable, agai
 from pool.redis.commands import plain
 from pool.redis.commands.plain import Entries
 from pool.redis.connection import ConnectionLost, Reply, Server, pack
-from pool.redis.errors import Moved, NoScript, from_words
+from pool.redis.errors import Moved, NoScript, from_words, naming
 from pool.redis.scripts import Command, Script, ScriptCall, Word
 
 # What a blocking read that moves on may take, however slowly it does: as long as the most that one
@@ -410,7 +410,9 @@ def _read(call: Command, reply: Reply) -> Reply:
     """Return what a reply says.  One that cannot be read is that call's fault and nobody else's:
     whatever a parser raises ends here."""
     if isinstance(reply, Exception):
-        return reply
+        if not isinstance(reply, StoreFault):
+            return reply
+        return naming(reply, call.keys if isinstance(call, ScriptCall) else plain.keys(call))
     try:
         return call.read(reply) if isinstance(call, ScriptCall) else plain.read(call, reply)
     except Exception as error:  # noqa: BLE001

@@ -1,7 +1,8 @@
 """What programs do with maps and streams in a simulated world, beside jobs.
 
     maps      each process holds all of them, watches each, and writes to any; keys `own-NODE` are
-              one node's alone, written one after another and often waited for
+              one node's alone, written one after another and often waited for, by others, too, who
+              are told at once where in the map's history they stand
     streams   each process adds events, reads every stream with a reader (which goes on where the
               one before it was), and is a consumer of every sink: two of one name, on a stream
               each, and one on all streams.  Handlers are quick or slow; some events are never
@@ -16,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -23,7 +25,7 @@ import attrs
 
 from pool import Node, PoolError
 from pool.errors import StoreFault, StoreLost, StoreUnavailable
-from pool.maps import Resync
+from pool.maps import Position, Resync
 from tests.verify.sim import reading
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import POOL
@@ -190,6 +192,28 @@ class Programs:
             if is_waiting:
                 extra |= {"copy": copy.revision, "got": copy.get(key)}
             boot.record("put", extra=extra, **facts)
+            self._tell_others(boot, name, key, value, str(written.at))
+
+    def _tell_others(self, boot: Boot, name: str, key: str, value: str, at: str) -> None:
+        """Have the others wait for it, as jobs would that carry a position."""
+        for (other, held), copy in self.held.items():
+            if held == name and other is not boot:
+                other.do(partial(self._await, copy=copy, path=f"{name}/{key}", value=value, at=at))
+
+    async def _await(self, boot: Boot, *, copy: Any, path: str, value: str, at: str) -> None:
+        facts: dict[str, Any] = {"key": path, "idem": value}
+        boot.record("await", "invoke", **facts)
+        try:
+            await copy.wait_for(Position.parse(at))
+        except anyio.get_cancelled_exc_class():
+            boot.give_up("await", **facts)
+            raise
+        except PoolError as error:
+            is_lost = isinstance(error, StoreLost)
+            boot.record("await", "fail" if is_lost else "info", err=error.code, **facts)
+        else:
+            extra = {"got": copy.get(path.partition("/")[2])}
+            boot.record("await", extra=extra, **facts)
 
     def copies(self, name: str) -> list[tuple[str, dict[str, Any]]]:
         """Return process -> what its copy of a map is, of those that live."""
