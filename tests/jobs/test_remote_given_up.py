@@ -134,26 +134,28 @@ async def test_progress_of_an_attempt_before_is_not_this_ones(fleet: Fleet) -> N
     await mine.complete(0)
 
 
-@pytest.mark.parametrize("limit", [*OFFERS])
+@pytest.mark.parametrize("limits", [{"timeout_s": 8.0}, {"progress_timeout_s": 8.0}])
 async def test_an_open_poll_ends_when_what_it_holds_has_had_its_time(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, limit: str
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float]
 ) -> None:
+    """A beat is due after 10 s; who was told is not told without end."""
     node = await fleet.node(lease_ttl_s=LONG_TTL_S)
-    mine = await limited(node, offer=OFFERS[limit])
-    waits_s, wait = list[float](), OpenPolls.wait
+    mine = await limited(node, offer=HandlerOffer.of("limited", **limits))
+    waits_s, later_ms, now_ms = list[float](), [0.0], Visit.now_ms
 
-    async def waiting(polls: OpenPolls, desk: Desk, until_s: float) -> None:
-        now_s = polls.context.io.clock()
-        waits_s.append(until_s - now_s)
-        await wait(polls, desk, min(until_s, now_s + 0.5))
+    async def wait(polls: OpenPolls, desk: Desk, until_s: float) -> None:
+        waits_s.append(until_s - polls.context.io.clock())
 
     await node.dispatch("limited", "k")
     await mine.until(1)
-    monkeypatch.setattr(OpenPolls, "wait", waiting)
-    stops = [each.reason for _ in range(3) for each in (await mine.poll()).stop]
-    assert "timeout" in stops
-    # Until its time is over, and no longer; told, it is not told without end.
-    assert [each < 1 for each in waits_s] in ([True, False], [False, False])
+    monkeypatch.setattr(OpenPolls, "wait", wait)
+    monkeypatch.setattr(Visit, "now_ms", lambda *of: now_ms(*of) + later_ms[0])
+    assert not (await mine.poll()).stop
+    later_ms[0] = 8_000.0
+    for _ in range(2):
+        assert [each.reason for each in (await mine.poll()).stop] == ["timeout"]
+    before_s, after_s = waits_s
+    assert before_s < 8.5 < after_s
     await mine.complete(0)
 
 
