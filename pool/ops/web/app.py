@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -578,9 +579,9 @@ def _query(route: WebRoute, raw: bytes) -> Any:
         ) from None
     given = dict(pairs)
     if len(given) < len(pairs):
-        twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
-        facts = {"in": "query", "at": shown(twice)}
-        raise WebRefusal("WEBREQUEST", f"the query says {shown(twice)} twice", facts=facts)
+        twice = shown(_twice(pairs))
+        facts = {"in": "query", "at": twice}
+        raise WebRefusal("WEBREQUEST", f"the query says {twice} twice", facts=facts)
     if route.query is None:
         if given:
             detail = f"the query: nothing can be said here, {_names(given)}"
@@ -603,9 +604,13 @@ class _TwiceError(Exception):
 def _named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        known = set[str]()
-        raise _TwiceError(next(n for n, _ in pairs if n in known or known.add(n)))
+        raise _TwiceError(_twice(pairs))
     return found
+
+
+def _twice(pairs: list[tuple[str, Any]]) -> str:
+    [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+    return name
 
 
 def _parsed(raw: bytes, errors: Literal["strict", "replace"] = "strict") -> Any:
@@ -613,8 +618,8 @@ def _parsed(raw: bytes, errors: Literal["strict", "replace"] = "strict") -> Any:
         raise ValueError(f"{word} is no JSON")
 
     try:
-        text = raw.decode(errors=errors)
-        value = json.loads(text, parse_constant=refuse, object_pairs_hook=_named)
+        sent = raw.decode(errors=errors)
+        value = json.loads(sent, parse_constant=refuse, object_pairs_hook=_named)
         if _SURROGATE.search(raw):
             text = json.dumps(value, ensure_ascii=False).encode(errors=errors)
             value = json.loads(text) if errors == "replace" else value
