@@ -136,7 +136,7 @@ async def test_progress_of_an_attempt_before_is_not_this_ones(fleet: Fleet) -> N
 
 @pytest.mark.parametrize("limits", [{"timeout_s": 8.0}, {"progress_timeout_s": 8.0}])
 async def test_an_open_poll_ends_when_what_it_holds_has_had_its_time(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float]
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any]
 ) -> None:
     """A beat is due after 10 s; who was told is not told without end."""
     node = await fleet.node(lease_ttl_s=LONG_TTL_S)
