@@ -169,8 +169,8 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "no limit counts for what is not named",
         "breaks": "a job whose answer was lost has no time limit",
         "path": _REMOTE + "visit.py",
-        "old": '                if record.intent.startswith("t"):\n                    late.append',
-        "new": "                if False:\n                    late.append",
+        "old": '                if record.intent.startswith("t"):\n                    job = ',
+        "new": "                if False:\n                    job = ",
         "by": (_GIVEN_UP + "test_a_limit_counts_for_what_is_not_named",),
     },
     {

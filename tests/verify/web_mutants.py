@@ -406,8 +406,8 @@ WEB_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "of two members of one name the last is heeded",
         "breaks": "a job has other arguments than who sent it believes",
         "path": "pool/ops/web/app.py",
-        "old": "    if len(found) < len(pairs):\n        known",
-        "new": "    if False:\n        known",
+        "old": "    if len(found) < len(pairs):\n        raise _Twice",
+        "new": "    if False:\n        raise _Twice",
         "by": (_AMBIGUOUS + "test_a_name_twice_in_an_object_is_refused_wherever_it_is",),
     },
     {
