@@ -290,9 +290,8 @@ class PlanKeeper:
         late_s = self._context.timing.ttl_s + self._context.settings.longest_s
         self._late_s = self._context.io.clock() + late_s
         asked: _Asked | None = None
-        async with (
-            anyio.create_task_group() as tasks
-        ):  # of producers, some of which cannot be ended
+        # Of producers, some of which cannot be ended.
+        async with anyio.create_task_group() as tasks:
             while True:
                 before = self._turn
                 self._turn = await self._take_turn(tasks.start_soon, asked)
