@@ -515,6 +515,7 @@ def _schema_word(schema: Any) -> str:
         )
         if name in schema
     ]
+    bounds += [f"like `{schema['pattern']}`"] if "pattern" in schema else []
     default = schema.get("default")
     bounds += [f"default `{default}`"] if default not in (None, "", [], {}) else []
     return f"{found} ({', '.join(bounds)})" if bounds else found

@@ -105,6 +105,7 @@ class Client:
 OFFERS = (
     HandlerOffer.of("add", attempts_max=2, backoff_s=0.01, backoff_max_s=0.02),
     HandlerOffer.of("short", timeout_s=0.3, attempts_max=1),
+    HandlerOffer.of("mute", progress_timeout_s=0.3, attempts_max=1),
     HandlerOffer.of("serve", "service", backoff_s=0.01),
 )
 
@@ -536,12 +537,13 @@ async def test_a_result_that_cannot_be_one_changes_nothing(fleet: Fleet) -> None
     assert await ref.result(timeout_s=WAIT_S) == b"bytes"
 
 
-async def test_a_limit_is_told_and_enforced(fleet: Fleet) -> None:
+@pytest.mark.parametrize("handler", ["short", "mute"])
+async def test_a_limit_is_told_and_enforced(fleet: Fleet, handler: str) -> None:
     node = await fleet.node(lease_ttl_s=1.0)
     mine = await client(node)
-    ref = await node.dispatch("short", "k")
+    ref = await node.dispatch(handler, "k")
     told = await mine.poll()
-    assert told.jobs[0].timeout_s == 0.3
+    assert told.jobs[0].timeout_s == (0.3 if handler == "short" else None)
     late = mine.held["k"]
     stops, lost = set[str](), list[str]()
     with anyio.fail_after(WAIT_S):
@@ -554,7 +556,7 @@ async def test_a_limit_is_told_and_enforced(fleet: Fleet) -> None:
     assert lost == ["timed out"] or lost == ["ended: parked"]
     [refused] = await mine.door.complete(mine.claim, [(late, 1)])
     assert isinstance(refused.error, ClaimRefused)
-    with pytest.raises(JobParked, match="ran longer"):
+    with pytest.raises(JobParked, match="ran longer" if handler == "short" else "no progress"):
         await ref.result(timeout_s=WAIT_S)
 
 

@@ -5,26 +5,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import attrs
 import pytest
 
+from pool.core.record import Progress
+from pool.core.settlement import TOO_LONG
 from pool.errors import JobCancelled, JobParked
-from pool.jobs.remote.claims import Failure, HandlerOffer, Polled, ToStop
+from pool.jobs.remote.claims import Beat, Failure, HandlerOffer, Polled, ToStop
+from pool.jobs.remote.ending import KnownRun
 from pool.jobs.remote.polls import OpenPolls
+from pool.jobs.remote.visit import Visit
 from tests.jobs.test_remote import WAIT_S, Client, client, door, opened
 
 if TYPE_CHECKING:
     from pool import Node
+    from pool.jobs.remote.polls import Desk
     from tests.nodes import Fleet
 
 pytestmark = pytest.mark.anyio
 
 LONG_TTL_S = 60.0  # so that nobody else ends what has had its time, or what a test is slow with
 LIMITED = HandlerOffer.of("limited", timeout_s=0.2, park_on=("timeout",))
+MUTE = HandlerOffer.of("limited", progress_timeout_s=0.2, park_on=("progress",))
+OFFERS = {
+    "timeout": LIMITED,
+    "progress": MUTE,
+    "first": HandlerOffer.of(
+        "limited", progress_timeout_s=0.2, timeout_s=600.0, park_on=("progress",)
+    ),
+}
 
 
-async def limited(*nodes: Node) -> Client:
+async def limited(*nodes: Node, offer: HandlerOffer = LIMITED) -> Client:
     doors = [await door(node) for node in nodes]
-    return Client((await doors[0].register([LIMITED], capacity=2)).claim, doors)
+    return Client((await doors[0].register([offer], capacity=2)).claim, doors)
 
 
 async def until_told(mine: Client) -> ToStop:
@@ -37,14 +51,15 @@ async def until_told(mine: Client) -> ToStop:
 # --- what had its time ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("limit", [*OFFERS])
 @pytest.mark.parametrize("way", ["release", "fail", "leave"])
 async def test_what_had_its_time_has_used_an_attempt_up_however_it_is_given_up(
-    fleet: Fleet, lanes: int, way: str
+    fleet: Fleet, lanes: int, way: str, limit: str
 ) -> None:
     """Or a client that gives such a job back would repeat it for ever."""
     first = await fleet.node(lanes=lanes, lease_ttl_s=LONG_TTL_S)
     other = await fleet.node(lanes=lanes, lease_ttl_s=LONG_TTL_S)
-    mine = await limited(first, other)
+    mine = await limited(first, other, offer=OFFERS[limit])
     ref = await first.dispatch("limited", "k")
     await mine.until(1)
     assert (await until_told(mine)).reason == "timeout"
@@ -57,11 +72,91 @@ async def test_what_had_its_time_has_used_an_attempt_up_however_it_is_given_up(
     else:
         [ended] = await mine.door.fail(mine.claim, [Failure(job=job, message="aborted")])
         assert ended.outcome == "parked"
-    with pytest.raises(JobParked, match="ran longer"):
+    over = TOO_LONG["timeout" if limit == "timeout" else "progress"]
+    with pytest.raises(JobParked, match=over):
         await ref.result(timeout_s=WAIT_S)
     history = (await first.parked.show("k", ref.job_id)).history
-    said = "aborted" if way == "fail" else "ran longer than timeout_s"
+    said = "aborted" if way == "fail" else over
     assert [each.message for each in history] == [said]
+
+
+async def test_progress_that_comes_too_late_is_none(fleet: Fleet) -> None:
+    """Who was told to end has to, and what it gives back then has had its time."""
+    node = await fleet.node(lease_ttl_s=LONG_TTL_S)
+    mine = await limited(node, offer=MUTE)
+    await node.dispatch("limited", "k")
+    await mine.until(1)
+    job = (await until_told(mine)).job
+    due_ms = fleet.client.zscore(fleet.names.due, "k:k")
+    for _ in range(2):
+        told = await mine.beat(Beat(job, Progress(done=1)))
+        assert [each.reason for each in told.stop] == ["timeout"]
+    assert fleet.client.zscore(fleet.names.due, "k:k") == due_ms
+    [ended] = await mine.door.release(mine.claim, [(job, None)])
+    assert ended.outcome == "parked"
+
+
+async def test_progress_that_comes_in_time_is_not_followed_by_a_stop(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the time that it had before is over while its request is served."""
+    node = await fleet.node(lease_ttl_s=LONG_TTL_S)
+    mine = await limited(node, offer=HandlerOffer.of("limited", progress_timeout_s=600.0))
+    await node.dispatch("limited", "k")
+    await mine.until(1)
+    record = fleet.record("k")
+    assert record is not None
+    at_ms, began_ms, limit_ms = [0.0], record.since_ms, 600_000
+    tell = Visit.tell
+
+    def later(visit: Visit, **about: Any) -> None:
+        at_ms[0] += 2
+        tell(visit, **about)
+
+    monkeypatch.setattr(Visit, "now_ms", lambda *_: at_ms[0])
+    monkeypatch.setattr(Visit, "tell", later)
+    for progress, stops in ((None, 1), (Progress(done=1), 0)):
+        at_ms[0] = began_ms + limit_ms - 1
+        assert len((await mine.beat(Beat(mine.held["k"], progress))).stop) == stops
+    await mine.complete(0)
+
+
+async def test_progress_of_an_attempt_before_is_not_this_ones(fleet: Fleet) -> None:
+    node = await fleet.node()
+    mine = await limited(node, offer=HandlerOffer.of("limited", progress_timeout_s=600.0))
+    await node.dispatch("limited", "k")
+    await mine.until(1)
+    job, record = mine.held["k"], fleet.record("k")
+    assert record is not None
+    for told_ms, left_ms in ((-900_000, 600_000), (100_000, 700_000)):
+        told = attrs.evolve(record, more=f"p{record.since_ms + told_ms}/1//")
+        assert KnownRun(told, record.since_ms).left_ms(mine.claim, job) == left_ms
+    await mine.complete(0)
+
+
+@pytest.mark.parametrize("limits", [{"timeout_s": 8.0}, {"progress_timeout_s": 8.0}])
+async def test_an_open_poll_ends_when_what_it_holds_has_had_its_time(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any]
+) -> None:
+    """A beat is due after 10 s; who was told is not told without end."""
+    node = await fleet.node(lease_ttl_s=LONG_TTL_S)
+    mine = await limited(node, offer=HandlerOffer.of("limited", **limits))
+    waits_s, later_ms, now_ms = list[float](), [0.0], Visit.now_ms
+
+    async def wait(polls: OpenPolls, desk: Desk, until_s: float) -> None:
+        waits_s.append(until_s - polls.context.io.clock())
+
+    await node.dispatch("limited", "k")
+    await mine.until(1)
+    monkeypatch.setattr(OpenPolls, "wait", wait)
+    monkeypatch.setattr(Visit, "now_ms", lambda *of: now_ms(*of) + later_ms[0])
+    assert not (await mine.poll()).stop
+    later_ms[0] = 8_000.0
+    for _ in range(2):
+        assert [each.reason for each in (await mine.poll()).stop] == ["timeout"]
+    before_s, after_s = waits_s
+    assert before_s < 8.5 < after_s
+    await mine.complete(0)
 
 
 async def test_what_has_time_left_is_given_back_as_the_attempt_that_it_was(fleet: Fleet) -> None:

@@ -234,7 +234,7 @@ def waited_for(view: View, _: Bounds, found: Finding) -> None:
                 found.say(f"{value} of {event.key} was waited for, and it is {got}", event)
 
 
-@invariant("I66", "who waits for another's write is told the truth")
+@invariant("I68", "who waits for another's write is told the truth")
 def awaited(view: View, bounds: Bounds, found: Finding) -> None:
     """Who waits for what another process has written is told that it is lost only if it may be, has
     it or what was written over it otherwise, and does not wait for ever.

@@ -3853,7 +3853,7 @@ def _await(s: Story, value: str, type_: Any = "ok", got: str | None = None) -> N
     s.say("await", type_, extra={"got": got} if type_ == "ok" else {}, **facts)
 
 
-@good("I66")
+@good("I68")
 def who_waits_for_anothers_write_has_it_or_a_later_one(s: Story) -> None:
     _put(s, "v1")
     _await(s, "v1", got="v1")
@@ -3862,7 +3862,7 @@ def who_waits_for_anothers_write_has_it_or_a_later_one(s: Story) -> None:
     _await(s, "v2", "info")
 
 
-@good("I66")
+@good("I68")
 def what_may_be_lost_is_told_as_lost_or_not(s: Story) -> None:
     _put(s, "v1")
     s.at += 1.0
@@ -3871,7 +3871,7 @@ def what_may_be_lost_is_told_as_lost_or_not(s: Story) -> None:
     _await(s, "v1", got=None)
 
 
-@bad("I66")
+@bad("I68")
 def what_stands_is_told_as_lost(s: Story) -> None:
     s.fault("loss", since=0.0)
     s.at += 1.0
@@ -3879,14 +3879,14 @@ def what_stands_is_told_as_lost(s: Story) -> None:
     _await(s, "v1", "fail")
 
 
-@bad("I66")
+@bad("I68")
 def who_waits_for_anothers_write_has_an_older_one(s: Story) -> None:
     _put(s, "v1")
     _put(s, "v2")
     _await(s, "v2", got="v1")
 
 
-@bad("I66")
+@bad("I68")
 def who_waits_for_anothers_write_waits_for_ever(s: Story) -> None:
     _put(s, "v1")
     s.say("await", "invoke", p="b/1", key="m0/own-a", idem="v1")

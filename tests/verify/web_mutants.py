@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 _ACCESS: Final = "tests/web/test_access.py::"
+_AMBIGUOUS: Final = "tests/web/test_ambiguous.py::"
 _ACTS: Final = "tests/web/test_acts.py::"
 _CONTROL: Final = "tests/web/test_control.py::"
 _EDGE: Final = "tests/web/test_edge.py::"
@@ -392,5 +393,37 @@ WEB_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
             _ACTS + "test_what_is_noted_is_done_though_its_client_has_gone"
             "[asyncio-is cancelled by asyncio]",
         ),
+    },
+    {
+        "name": "a header that came twice is put together",
+        "breaks": "who sends two idempotency keys is known by neither",
+        "path": "pool/ops/web/app.py",
+        "old": "        if name in found and name in ONCE_HEADERS:",
+        "new": "        if False:",
+        "by": (_AMBIGUOUS + "test_a_header_that_may_come_once_is_refused_when_it_comes_twice",),
+    },
+    {
+        "name": "of two members of one name the last is heeded",
+        "breaks": "a job has other arguments than who sent it believes",
+        "path": "pool/ops/web/app.py",
+        "old": "    if len(found) < len(pairs):\n        raise _Twice",
+        "new": "    if False:\n        raise _Twice",
+        "by": (_AMBIGUOUS + "test_a_name_twice_in_an_object_is_refused_wherever_it_is",),
+    },
+    {
+        "name": "what a query lacks is text",
+        "breaks": "who forgot a value looks for bytes that are wrong",
+        "path": "pool/ops/web/app.py",
+        "old": '    except UnicodeDecodeError:\n        detail, facts = "the query',
+        "new": '    except ValueError:\n        detail, facts = "the query',
+        "by": (_AMBIGUOUS + "test_what_a_query_lacks_is_named",),
+    },
+    {
+        "name": "its own description has any method",
+        "breaks": "OPTIONS of a path that is there says that it is not",
+        "path": "pool/ops/web/app.py",
+        "old": '                raise _no_method(method, {"GET"})',
+        "new": '                raise WebRefusal("WEBPATH", "no such path")',
+        "by": (_AMBIGUOUS + "test_a_method_that_a_path_has_not_is_told_those_that_it_has",),
     },
 )

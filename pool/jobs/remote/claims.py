@@ -216,7 +216,7 @@ class HandedOut:
     kwargs: Mapping[str, Any]
     state: Any = None  # what it saved, or handed over
     saves: int = 0  # number of the newest that is stored under this claim; the next is higher
-    is_recovered: bool = False  # a run of it may have begun before, and not have ended
+    is_recovered: bool = False  # the run before it may have ended without handing over
     timeout_s: float | None = None
 
 
@@ -225,8 +225,8 @@ class ToStop:
     """A job that the worker shall end.
 
     stop: somebody asked for it, `detail` says why; end it, then complete or release it.
-    release: it shall go on elsewhere; release it.  timeout: it has had its time; fail or release
-    it, which is the same: an attempt has been used up.
+    release: it shall go on elsewhere; release it.  timeout: it has had its time, or made no
+    progress for too long; fail or release it, which is the same: an attempt has been used up.
     """
 
     job: JobClaim

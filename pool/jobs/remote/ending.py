@@ -7,6 +7,7 @@ here, so a gateway that dies in between leaves what the script did, or did not d
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -15,8 +16,17 @@ from typing import Any, Final
 import attrs
 
 from pool.core.codec import check_size, encode_value
-from pool.core.options import Options
-from pool.core.record import ERROR_CHARS_MAX, Outcome, Record, attempts, one_line, pack_attempt
+from pool.core.options import Limit, Options
+from pool.core.record import (
+    ERROR_CHARS_MAX,
+    Outcome,
+    Progress,
+    Record,
+    attempts,
+    more_of,
+    one_line,
+    pack_attempt,
+)
 from pool.core.settlement import CancelJob, Decision, ParkJob, Wait, after_failure, after_timeout
 from pool.errors import (
     Gone,
@@ -80,14 +90,34 @@ class KnownRun:
     def has_had_its_time(self, claim: WorkerClaim, job: JobClaim) -> bool:
         """Say whether it came to its limit.
 
-        The sweeper has said so; or it is `timeout_s` since it began, by pool time.
+        The sweeper has said so; or it is so by pool time.
         """
         if self.record is None:
             return False
-        options = claim.handlers.get(job.handler)
-        limit_s = options.timeout_s if options is not None else None
-        is_over = limit_s is not None and self.now_ms - self.record.since_ms >= 1000 * limit_s
-        return is_over or self.record.intent.startswith("t")
+        return self.record.intent.startswith("t") or self.left_ms(claim, job) <= 0
+
+    def left_ms(self, claim: WorkerClaim, job: JobClaim) -> float:
+        """Return how long it has until it comes to a limit; infinity: it has none."""
+        return min(self._lefts_ms(claim, job).values(), default=math.inf)
+
+    def limit_of(self, claim: WorkerClaim, job: JobClaim) -> Limit | None:
+        """Return to which limit it comes first; None: to none."""
+        lefts = self._lefts_ms(claim, job)
+        return min(lefts, key=lambda limit: lefts[limit], default=None)
+
+    def _lefts_ms(self, claim: WorkerClaim, job: JobClaim) -> dict[Limit, float]:
+        options, found = claim.handlers.get(job.handler), dict[Limit, float]()
+        if self.record is None or options is None:
+            return found
+        ran_ms = self.now_ms - self.record.since_ms
+        if options.timeout_s is not None:
+            found["timeout"] = 1000 * options.timeout_s - ran_ms
+        if options.progress_timeout_s is not None:
+            told = Progress.parse(more_of(self.record.more, "progress"))
+            # That of an attempt before is older than this one.
+            since_ms = max(self.record.since_ms, told.at_ms if told is not None else 0)
+            found["progress"] = 1000 * options.progress_timeout_s - (self.now_ms - since_ms)
+        return found
 
 
 @attrs.define(eq=False)
@@ -141,7 +171,7 @@ class Endings:
         if run.error is not None:
             raise again(run.error)
         if run.has_had_its_time(claim, job) and not run.is_stopped:
-            return self.timed_out(claim, job)
+            return self.timed_out(claim, job, run)
         return self.released(job, state)
 
     def given_back(self, job: JobClaim, mark: str = UNBEGUN) -> GrantEdge:
@@ -174,7 +204,7 @@ class Endings:
         kind = one_line(failure.type, ERROR_CHARS_MAX) or "Error"
         packed = pack_attempt(kind, failure.message, failure.traceback)
         if failure.may_retry and run.has_had_its_time(claim, job):
-            return self.timed_out(claim, job, packed)
+            return self.timed_out(claim, job, run, packed)
         error, attempt = f"{kind}: {failure.message}", job.attempt
         ran_ms = run.now_ms - record.since_ms if record is not None else 0.0
         if options.kind == "service" and ran_ms >= 1000 * options.healthy_s:
@@ -190,10 +220,10 @@ class Endings:
             decision = attrs.evolve(decision, delay_s=failure.delay_s)
         return self._edge(job, decision, options)
 
-    def timed_out(self, claim: WorkerClaim, job: JobClaim, failed: str = "") -> Edge:
+    def timed_out(self, claim: WorkerClaim, job: JobClaim, run: KnownRun, failed: str = "") -> Edge:
         """Return what follows an attempt that came to its limit."""
-        options = claim.handlers.get(job.handler, Options())
-        decision = after_timeout(job.attempt, options, self.context.io.dice)
+        options, limit = claim.handlers.get(job.handler, Options()), run.limit_of(claim, job)
+        decision = after_timeout(job.attempt, options, self.context.io.dice, limit)
         return self._edge(job, attrs.evolve(decision, failed=failed), options)
 
     def _edge(self, job: JobClaim, decision: Decision, options: Options) -> Edge:
@@ -336,7 +366,9 @@ class Endings:
             edge.handler = changed.facts  # its record names another than its start did
             return (await self.end(claim, job.lane, [(job, edge)]))[0]
         if status is EdgeStatus.TIMED_OUT:
-            [ended] = await self.end(claim, job.lane, [(job, self.timed_out(claim, job))])
+            [ended] = await self.end(
+                claim, job.lane, [(job, self.timed_out(claim, job, KnownRun()))]
+            )
             if isinstance(edge, GrantEdge):
                 return ended  # it was given up, and that is what became of it
             return self._refused(job, "timed out", changed)

@@ -21,6 +21,7 @@ what is done with it on this one's account is done in the step that finds it sti
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ import anyio
 import attrs
 
 from pool.core.codec import decode_value
-from pool.core.record import Outcome, Record, Start
+from pool.core.record import Outcome, Record, Start, pack_more, without_more
 from pool.core.timing import Timing
 from pool.errors import Gone, PayloadEncodingError, PoolError, StoreLost, WorkerGone, again
 from pool.jobs.context import Context
@@ -316,9 +317,15 @@ class Visit:
         if record is None:
             return []
         of, found = (job.key, job.epoch, job.id), list[Edge]()
-        ran_s = (self.now_ms(lane) - record.since_ms) / 1000
-        if beat.progress is not None:
-            found.append(NoteEdge(*of, progress=beat.progress.pack()))
+        run = KnownRun(record, self.now_ms(lane))
+        ran_s = (run.now_ms - record.since_ms) / 1000
+        # What has had its time is to end, whatever it tells from then on: progress or not.
+        if beat.progress is not None and not run.has_had_its_time(self.claim, job):
+            progress = beat.progress.pack()
+            found.append(NoteEdge(*of, progress=progress))
+            told = pack_more(progress=f"{int(run.now_ms)}/{progress}")
+            more = f"{told},{without_more(record.more, 'progress')}"
+            self.running[job.key] = attrs.evolve(record, more=more)  # it counts from here on
             options = self.claim.handlers.get(job.handler)
             if options is not None and options.progress_timeout_s is not None:
                 left_s = min(
@@ -336,15 +343,23 @@ class Visit:
     async def time_out(self) -> None:
         """End what the sweeper has found to be past its limit: its client had its time to end."""
         for lane in list(self.said):
-            late = [b.job for b in self.held(lane) if self._intent(b.job.key).startswith("t")]
-            self.lost |= {job.key: Lost(job, "timed out") for job in late}
+            late = [
+                (beat.job, self.running[beat.job.key])
+                for beat in self.held(lane)
+                if self._intent(beat.job.key).startswith("t")
+            ]
+            self.lost |= {job.key: Lost(job, "timed out") for job, _ in late}
             for key, record in self.forgotten[lane]:
                 if record.intent.startswith("t"):
-                    late.append(claim_of(self.claim, lane, start_of(key, record)))
+                    job = claim_of(self.claim, lane, start_of(key, record))
+                    late.append((job, record))
             if late:
-                keys = {job.key for job in late}
+                keys, now_ms = {job.key for job, _ in late}, self.now_ms(lane)
                 self.forgotten[lane] = [x for x in self.forgotten[lane] if x[0] not in keys]
-                edges = [(job, self.endings.timed_out(self.claim, job)) for job in late]
+                edges = [
+                    (job, self.endings.timed_out(self.claim, job, KnownRun(record, now_ms)))
+                    for job, record in late
+                ]
                 await self.endings.end(self.claim, lane, edges)
 
     def is_trying(self) -> bool:
@@ -373,6 +388,17 @@ class Visit:
                     self.stop.append(ToStop(job, "timeout"))
                 elif job in moves or (is_draining and job.kind == "service"):
                     self.stop.append(ToStop(job, "release"))
+
+    def limit_in_s(self) -> float:
+        """Return in how long the next of what it holds has had its time; infinity: none has."""
+        lefts_ms = [
+            left_ms
+            for lane in self.said
+            for beat in self.held(lane)
+            if (record := self.running.get(beat.job.key)) is not None
+            and (left_ms := KnownRun(record, self.now_ms(lane)).left_ms(self.claim, beat.job)) > 0
+        ]
+        return (1 + min(lefts_ms, default=math.inf)) / 1000  # when it is surely over
 
     async def read_messages(self) -> None:
         """Read what was said to jobs that the worker holds.

@@ -348,9 +348,11 @@ class RemoteWorkers:
             if wants:
                 await self._pull(visit, desk)
             if not (has_news or visit.started or (wants and visit.count)):
-                has_any = visit.beats or visit.count
-                wait_s = min(wait_s, self.heartbeat_s) if has_any else wait_s
-                await self.waiting.wait(desk, visit.arrived_s + wait_s)
+                until_s = visit.arrived_s + wait_s
+                if visit.beats or visit.count:  # it hears at once of what has had its time
+                    ends_s = self.context.io.clock() + visit.limit_in_s()
+                    until_s = min(until_s, visit.arrived_s + self.heartbeat_s, ends_s)
+                await self.waiting.wait(desk, until_s)
                 await self._waited(visit, desk)
             jobs = await self._take(visit, desk)
         finally:

@@ -97,7 +97,11 @@ class Done:
 
 @attrs.frozen(kw_only=True)
 class BatchMade:
-    """A batch that was sealed; those of its members that were refused count as missing."""
+    """A batch that was sealed: `added` of what was sent are its members, by their places.
+
+    Those of them that were refused are among these, and count as missing.  Sent again with fewer,
+    of a batch that is sealed, it is told of these: `GET` tells of all.
+    """
 
     id: str
     added: int

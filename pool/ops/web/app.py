@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -55,6 +56,13 @@ from pool.ops.web.whole import as_a_whole
 
 FAILED_PER_S: Final = 20.0  # requests of nobody known, of all together
 REPEAT_HEADER: Final = "Idempotency-Key"
+# Of what is read here, that may come once: of what a proxy adds, and of cookies, there may be more.
+ONCE_HEADERS: Final = frozenset(
+    {
+        *("authorization", "content-length", "content-type", "host", "idempotency-key"),
+        *("last-event-id", "origin", "sec-fetch-site"),
+    }
+)
 AUTHENTICATOR_S: Final = 10.0  # within which it must have said who asks
 QUERY_CHARS_MAX: Final = 16 * 1024
 _PART: Final = re.compile(r"\{(\w+)\}")
@@ -249,7 +257,9 @@ class WebApp:
     async def _carry_out(self, request: Request) -> WebAnswer:
         method, parts = request.scope["method"], self._parts(request.scope)
         headers = _headers(request.headers)
-        if method in {"HEAD", "GET"} and parts == ["openapi.json"]:
+        if parts == ["openapi.json"]:
+            if method not in {"HEAD", "GET"}:
+                raise _no_method(method, {"GET"})
             return WebAnswer(body=as_json(document(ROUTES, request.scope.get("root_path", ""))))
         route, names = self._find(method, parts)
         caller = await self._caller(request, headers, route.role)
@@ -316,12 +326,7 @@ class WebApp:
         if not allowed:
             where = shown("/" + "/".join(parts))
             raise WebRefusal("WEBPATH", "no such path", facts={"path": where})
-        if "GET" in allowed:
-            allowed.add("HEAD")
-        allow = ", ".join(sorted(allowed))
-        facts: ProblemFacts = {"method": shown(method), "allowed": sorted(allowed)}
-        detail = f"{shown(method)} is none of {allow}"
-        raise WebRefusal("WEBMETHOD", detail, allow=allow, facts=facts)
+        raise _no_method(method, allowed)
 
     # --- who asks -----------------------------------------------------------------------------
 
@@ -459,6 +464,13 @@ class WebApp:
 # --- parts ------------------------------------------------------------------------------------
 
 
+def _no_method(method: str, allowed: set[str]) -> WebRefusal:
+    allowed |= {"HEAD"} if "GET" in allowed else set()
+    allow = ", ".join(sorted(allowed))
+    facts: ProblemFacts = {"method": shown(method), "allowed": sorted(allowed)}
+    return WebRefusal("WEBMETHOD", f"{shown(method)} is none of {allow}", allow=allow, facts=facts)
+
+
 def _check_repeat(route: WebRoute, header: str | None) -> None:
     """Refuse a header by which a repeat would not be known, or none that could be.
 
@@ -534,9 +546,16 @@ def _name(name: str, text: str) -> str:
 
 
 def _headers(given: Headers) -> dict[str, str]:
-    """Return them by name; one that came twice is put together, as HTTP has it."""
+    """Return them by name; one that came twice is put together, as HTTP has it.
+
+    Raises:
+        WebRefusal: One of ours did: together they would be another value than either.
+    """
     found = dict[str, str]()
     for name, value in given.items():
+        if name in found and name in ONCE_HEADERS:
+            facts = {"header": name.title()}
+            raise WebRefusal("WEBREQUEST", f"{name.title()} came twice", facts=facts)
         found[name] = f"{found[name]}, {value}" if name in found else value
     return found
 
@@ -548,14 +567,21 @@ def _query(route: WebRoute, raw: bytes) -> Any:
         pairs = parse_qsl(
             raw.decode("ascii"), keep_blank_values=True, strict_parsing=bool(raw), errors="strict"
         )
-    except ValueError:
-        detail, facts = "the query is no UTF-8, as name=value&...", {"in": "query"}
+    except UnicodeDecodeError:
+        detail, facts = "the query is no UTF-8, percent-encoded", {"in": "query"}
         raise WebRefusal("WEBREQUEST", detail, facts=facts) from None
+    except ValueError:  # a part is not `name=value`
+        at = next((each for each in raw.decode("ascii").split("&") if "=" not in each), "")
+        what = f"{shown(at)} has no value" if at else "a part of it is empty"
+        facts = {"in": "query", "at": shown(at)}
+        raise WebRefusal(
+            "WEBREQUEST", f"the query: {what}, send name=value&...", facts=facts
+        ) from None
     given = dict(pairs)
     if len(given) < len(pairs):
-        twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
-        facts = {"in": "query", "at": shown(twice)}
-        raise WebRefusal("WEBREQUEST", f"the query says {shown(twice)} twice", facts=facts)
+        twice = shown(_twice(pairs))
+        facts = {"in": "query", "at": twice}
+        raise WebRefusal("WEBREQUEST", f"the query says {twice} twice", facts=facts)
     if route.query is None:
         if given:
             detail = f"the query: nothing can be said here, {_names(given)}"
@@ -571,15 +597,36 @@ def _names(given: Mapping[str, str]) -> str:
     return ", ".join(shown(each) for each in list(given)[:3])
 
 
+class _TwiceError(Exception):
+    """An object has two members of one name: of these only one would be heeded."""
+
+
+def _named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _TwiceError(_twice(pairs))
+    return found
+
+
+def _twice(pairs: list[tuple[str, Any]]) -> str:
+    [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+    return name
+
+
 def _parsed(raw: bytes, errors: Literal["strict", "replace"] = "strict") -> Any:
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is no JSON")
 
     try:
-        value = json.loads(raw.decode(errors=errors), parse_constant=refuse)
+        sent = raw.decode(errors=errors)
+        value = json.loads(sent, parse_constant=refuse, object_pairs_hook=_named)
         if _SURROGATE.search(raw):
             text = json.dumps(value, ensure_ascii=False).encode(errors=errors)
             value = json.loads(text) if errors == "replace" else value
+    except _TwiceError as error:
+        at = shown(str(error))
+        facts = {"in": "body", "at": at}
+        raise WebRefusal("WEBREQUEST", f"an object says {at} twice", facts=facts) from None
     except UnicodeEncodeError:
         detail = "the body has half of a pair of surrogates"
         raise WebRefusal("WEBREQUEST", detail, facts={"in": "body"}) from None

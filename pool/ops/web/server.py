@@ -210,7 +210,8 @@ class CuttingProtocol(HttpToolsProtocol):
             self._wait()
 
     def _write_refusal(self) -> None:
-        error = WebRefusal("WEBREQUEST", "it is no HTTP/1.1", facts={"in": "head"})
+        detail = "it is no HTTP/1.1, or has a method that is none here"
+        error = WebRefusal("WEBREQUEST", detail, facts={"in": "head"})
         if max(self._raw_bytes, self._head_bytes) > HEAD_BYTES_MAX:
             detail, hint = f"the head is over {HEAD_BYTES_MAX:,} bytes", "send shorter headers"
             facts = {"in": "head", "bytes_max": HEAD_BYTES_MAX}

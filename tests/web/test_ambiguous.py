@@ -1,0 +1,142 @@
+"""What could be read in two ways, or in none: it is refused, with what it is about."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from pool.ops.web.app import ONCE_HEADERS
+from pool.ops.web.routes import ROUTES
+from tests.nodes import PATIENCE_S
+from tests.web.gateways import SECRETS
+
+CALLER = {"authorization": f"Bearer {SECRETS['admin']}"}
+
+
+@pytest.fixture(scope="module")
+def ask(gateway: tuple[str, int]) -> Any:
+    host, port = gateway
+    with httpx.Client(
+        base_url=f"http://{host}:{port}", headers=CALLER, timeout=PATIENCE_S
+    ) as client:
+
+        def asked(method: str, path: str, status: int, **options: Any) -> Any:
+            answer = client.request(method, path, **options)
+            assert answer.status_code == status, answer.text
+            return answer
+
+        yield asked
+
+
+def problem(answer: httpx.Response) -> Any:
+    told = answer.json()
+    assert (told["status"], told["code"]) == (400, "WEBREQUEST")
+    return told
+
+
+# --- headers --------------------------------------------------------------------------------------
+
+VALUES = {
+    "authorization": CALLER["authorization"],
+    "content-type": "application/json",
+    "idempotency-key": "order-1",
+    "last-event-id": "0",
+    "origin": "http://localhost",
+    "sec-fetch-site": "same-origin",
+}
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_header_that_may_come_once_is_refused_when_it_comes_twice(
+    ask: Any, name: str, is_same: bool
+) -> None:
+    body = json.dumps({"handler": "twice", "key": "header", "allow_unknown": True})
+    headers = {**CALLER, "content-type": "application/json"}
+    headers.pop(name, None)
+    sent = [*headers.items(), (name, VALUES[name])]
+    sent.append((name.title(), VALUES[name] + "2" * (not is_same)))
+    told = problem(ask("POST", "/v1/jobs", 400, content=body, headers=sent))
+    assert told["facts"]["header"] == name.title()
+    ask("GET", "/v1/jobs/header", 404)
+
+
+def test_every_header_that_is_read_may_come_once_or_is_of_proxies() -> None:
+    asked = {name.lower() for route in ROUTES for name in route.headers}
+    assert asked | VALUES.keys() <= ONCE_HEADERS
+
+
+def test_a_header_of_others_may_come_often(ask: Any) -> None:
+    ask("GET", "/v1/pauses", 200, headers=[("x-trace", "1"), ("x-trace", "2"), ("cookie", "a=1")])
+
+
+# --- bodies ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ('{"handler": "h", "handler": "h", "key": "k"}', "handler"),
+        ('{"jobs": [{"handler": "h", "key": "k", "key": "l"}]}', "key"),
+        ('{"handler": "h", "key": "k", "kwargs": {"by": 1, "by": 2}}', "by"),
+        ('{"handler": "h", "key": "k", "args": [[{"deep": 1, "de\\u0065p": 1}]]}', "deep"),
+    ],
+)
+def test_a_name_twice_in_an_object_is_refused_wherever_it_is(
+    ask: Any, body: str, name: str
+) -> None:
+    """Of arguments too: who has it run would not know which one was heeded."""
+    headers = {"content-type": "application/json"}
+    told = problem(ask("POST", "/v1/jobs", 400, content=body, headers=headers))
+    assert told["facts"] == {"in": "body", "at": name}
+    assert f"{name} twice" in told["detail"]
+
+
+# --- queries --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "at", "said"),
+    [
+        ("prefix=a&handler", "handler", "handler has no value"),
+        ("prefix=a&&page=1", "", "a part of it is empty"),
+        ("prefix=%ff", None, "no UTF-8"),
+        ("page=1&page=1", "page", "page twice"),
+    ],
+)
+def test_what_a_query_lacks_is_named(ask: Any, query: str, at: str | None, said: str) -> None:
+    told = problem(ask("GET", f"/v1/jobs?{query}", 400))
+    assert told["facts"] == {"in": "query", **({} if at is None else {"at": at})}
+    assert said in told["detail"]
+
+
+# --- methods --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/v1/status"])
+@pytest.mark.parametrize("method", ["OPTIONS", "POST", "DELETE", "TRACE"])
+def test_a_method_that_a_path_has_not_is_told_those_that_it_has(
+    ask: Any, path: str, method: str
+) -> None:
+    answer = ask(method, path, 405)
+    assert answer.json()["code"] == "WEBMETHOD"
+    assert answer.headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("method", ["FOO", "get", "CONNECT"])
+def test_a_method_that_is_none_is_no_request(gateway: tuple[str, int], method: str) -> None:
+    """The page says so: 400, with the connection ended."""
+    with socket.create_connection(gateway, timeout=PATIENCE_S) as line:
+        line.sendall(f"{method} /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        raw = b""
+        while part := line.recv(65_536):
+            raw += part
+    head, _, body = raw.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in head
+    assert json.loads(body)["code"] == "WEBREQUEST"
+    assert "a method that is none here" in json.loads(body)["detail"]
