@@ -19,6 +19,7 @@ _BEHIND = "; what begins with - and is no option stands behind --"
 _SECRET = re.compile(r"(?<=://)\S+")
 _STATES = ("pending", "running", "waiting", "unassigned", "queued")
 _WEB_PORT = 8080
+GIVE_TOKEN: Final = "give --token, as `pool plans show` tells it, or --anything"
 _STANDINGS = ("live", "closed", "cordoned", "draining", "hung", "silent", "fenced", "gone")
 _JSON = "in JSON: a list, an object for arguments by name, or one value"
 
@@ -384,7 +385,7 @@ def _add_plans(commands: _Commands) -> None:
             )
         if name == "confirm":
             command.add_argument(
-                "--token", type=_filled, help="as `show` or `diff` tells it: just those stops"
+                "--token", type=_token, help="as `show` or `diff` tells it: just those stops"
             )
             command.add_argument("--anything", action="store_true", help="whatever it stops now")
 
@@ -435,6 +436,12 @@ def _filled(text: str) -> str:
     """Return what was given: an unset variable of a script must not mean everything."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty; leave the option out if that is meant")
+    return text
+
+
+def _token(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError(f"it is empty; {GIVE_TOKEN}")
     return text
 
 
