@@ -16,7 +16,7 @@ from pool.errors import ConfigError, NoSuchPlan
 from pool.jobs.client.plan_ref import PlanDiff, PlanStatus
 from pool.jobs.node import Node
 from pool.ops.cli.asking import VerbSaid, act, tell
-from pool.ops.cli.parser import GIVE_TOKEN
+from pool.ops.cli.parser import CONFIRM_BY
 
 
 @attrs.frozen(kw_only=True)
@@ -64,7 +64,7 @@ class PlanCompared:
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool plans`: 0, or 1 if a plan is held, or has a problem."""
     if args.verb == "confirm" and args.anything == (args.token is not None):
-        raise ConfigError(setting="confirm", problem=GIVE_TOKEN)
+        raise ConfigError(setting="confirm", problem=CONFIRM_BY)
     said = act(args, partial(_run, args))
     return tell(args, said.shape, said.lines, ok=said.is_done)
 
