@@ -275,7 +275,7 @@ async def standing(fleet: Fleet, node: Node, count: int) -> None:
     inbox = context.lane_of(key).lane.names.inbox(key)
 
     async def stand() -> bool:
-        return await context.pipeline.execute("LLEN", inbox) == count
+        return bool(await context.pipeline.execute("LLEN", inbox) == count)
 
     await fleet.until(stand)
 
@@ -285,7 +285,7 @@ async def test_all_who_ask_before_a_turn_begins_share_it_and_are_told_of_it(flee
     node, gate = await fleet.node(house(world), **PATIENT), Gate(world)
     await kept(node)
     plan, told, given_up = node.plan("feeds"), dict[int, PlanStatus](), 5
-    token = (await turn(node, world, "a", "b", "c")).last.token
+    await turn(node, world, "a", "b", "c")
     token = (await turn(node, world, "a")).last.token
 
     async def ask(number: int) -> None:
@@ -334,12 +334,12 @@ async def test_who_looks_late_is_told_of_the_turn_that_answered(
     async def ask() -> None:
         told.append(await node.plan("feeds").apply(ASK_S))
 
-    world.answer = raises
+    world.answer, asked = raises, world.asked
     monkeypatch.setattr(plan_ref, "_look", late)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
         await looked.wait()
-        await until(lambda: world.asked)
+        await until(lambda: world.asked > asked)
         for _ in range(3):
             await turn(node, world, "a")
         held_up.set()

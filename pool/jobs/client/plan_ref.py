@@ -235,42 +235,49 @@ class PlanRef:
         client = self._opened()
         asked = client.context.ids.next()
         message = encode_message({"id": asked, "token": token})
+        sent = await self._request(client, message)
         status: PlanStatus | None = None
-        full: InboxFull | None = None
-        job_id, number, failures = "", 0, 0  # in a row: a store that is busy may answer late
+        failures = 0  # in a row: a store that is busy with that turn may answer late
         with anyio.move_on_after(timeout_s):
             while True:
                 try:
-                    if not job_id:
-                        job_id, number = await self._request(client, message)
-                    record, turns = await self._found(client)
-                    status, full, failures = self._status(client, record, turns.last), None, 0
-                    if record.id != job_id:
-                        job_id = ""  # what was asked of the one before has ended with it
-                    elif (turn := turns.answer(number, asked)) is not None:
-                        return attrs.evolve(status, last=turn)
+                    if isinstance(sent, tuple):
+                        record, turns = await self._found(client)
+                        status, failures = self._status(client, record, turns.last), 0
+                        if record.id != sent[0]:
+                            sent = None  # it has ended with the job that was asked
+                        elif (turn := turns.answer(sent[1], asked)) is not None:
+                            return attrs.evolve(status, last=turn)
                 except NoSuchPlan:
-                    if not (_has_here(client, self.name) or _versions(client, self.name)):
-                        raise
-                    job_id, status = "", None  # it is dispatched just now, or in LOOK_S
-                except InboxFull as error:
-                    full = error
+                    sent = None
                 except StoreUnavailable as error:
                     failures += 1
-                    if not job_id or failures == LATE_MAX:
-                        raise unsure(error) if job_id else error from None
+                    if failures == LATE_MAX:
+                        raise unsure(error) from None
                 await anyio.sleep(ASK_AGAIN_S)
-        if full is not None:
-            raise full
+                if not isinstance(sent, tuple):
+                    sent = await self._request(client, message)
+        if isinstance(sent, InboxFull):
+            raise again(sent)
         late = f"plan {self.name!r} took no turn within {timeout_s:g} s"
-        if not job_id:
-            raise TimeoutError(f"{late}, nor is one asked for: no job keeps it yet; ask again")
+        if sent is None:
+            raise TimeoutError(f"{late}, nor is one asked for: no job keeps it yet")
         raise TimeoutError(f"{late}, which stays asked for: {_what_waits(client, status)}")
 
-    async def _request(self, client: JobClient, message: bytes) -> tuple[str, int]:
+    async def _request(
+        self, client: JobClient, message: bytes
+    ) -> tuple[str, int] | InboxFull | None:
+        """Return which job was asked, and by which message; or why it is to be asked again.
+
+        None: no job keeps the plan, and one is dispatched just now, or in LOOK_S.
+        """
         try:
             return await client.requests.notify(plan_key(self.name), message)
+        except InboxFull as error:
+            return error.with_traceback(None)
         except NoSuchJob:
+            if _has_here(client, self.name) or _versions(client, self.name):
+                return None
             raise NoSuchPlan(plan=self.name) from None
 
 

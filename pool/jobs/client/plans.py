@@ -47,7 +47,7 @@ Memory: of an answer each key and its arguments once; of the turn before the key
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -376,8 +376,9 @@ class PlanKeeper:
                 await comparing.ask(answer, scope)
             finally:
                 over.set()
+                scope.cancel()  # what it began in a group that it left open ends, too
 
-        start_soon(answered)
+        start_soon(_apart, answered, over)
         with anyio.move_on_after(limit_s):
             await over.wait()
         if not over.is_set():
@@ -532,6 +533,16 @@ class PlanKeeper:
                     stopping=turn.stopping,
                 )
             )
+
+
+async def _apart(call: Callable[[], Coroutine[Any, Any, None]], over: anyio.Event) -> None:
+    """Call it in a group of its own: a task in which a scope was left open cannot end in peace."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+    except BaseExceptionGroup:
+        if not over.is_set():
+            raise
 
 
 def _problem_of(error: PoolError) -> str:
