@@ -31,7 +31,7 @@ from pool.jobs.client import plan_ref, plans
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.plans import Comparing, PlanKeeper
-from pool.plans import Planned, PlanStatus, StopAll
+from pool.plans import Planned, PlanRef, PlanStatus, StopAll
 from pool.schedules import Every
 from tests.ops.facts import record
 
@@ -366,7 +366,23 @@ async def test_more_than_an_inbox_takes_wait_or_are_told_so(fleet: Fleet) -> Non
         gate.opened.set()
 
 
-async def test_a_plan_of_ones_own_is_there_as_soon_as_the_node_is_open(fleet: Fleet) -> None:
+async def test_a_plan_of_ones_own_is_there_as_soon_as_the_node_is_open(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, see_to, asked = PlanRef._request, plan_ref._see_to, anyio.Event()
+
+    async def requested(*args: Any) -> Any:
+        try:
+            return await request(*args)
+        finally:
+            asked.set()
+
+    async def seen_to(*args: Any) -> None:
+        await asked.wait()
+        await see_to(*args)
+
+    monkeypatch.setattr(PlanRef, "_request", requested)
+    monkeypatch.setattr(plan_ref, "_see_to", seen_to)
     node = await fleet.node(house(World(answer=("a",))), **PATIENT)
     assert (await node.plan("feeds").apply(ASK_S)).last.wanted == 1
 
