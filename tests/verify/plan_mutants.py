@@ -208,8 +208,8 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a dry run calls the producer by itself",
         "breaks": "sys.exit() out of a producer parks the dry run's job",
         "path": _KEPT,
-        "old": "            answer = await PlanKeeper(comparing=comparing)._answer(tasks.start_soon)\n",
-        "new": "            answer = Answer()\n            await comparing._ask(answer)\n",
+        "old": "answer = await PlanKeeper(comparing=comparing)._answer(tasks.start_soon)\n",
+        "new": "answer = Answer()\n            await comparing._ask(answer)\n",
         "by": (_ENDS,),
     },
     {

@@ -444,9 +444,9 @@ def _filled(text: str) -> str:
 
 
 def _token(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError(f"it is empty; {CONFIRM_BY}")
-    return text
+    if text:
+        return text
+    raise argparse.ArgumentTypeError(f"it is empty; {CONFIRM_BY}")
 
 
 def _group(
