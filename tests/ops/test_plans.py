@@ -78,8 +78,9 @@ async def test_a_plan_is_looked_at_tried_and_confirmed(
         wanted[:] = ["a", "b", "c", "d"]
         await told("apply", "feeds")
         wanted[:] = ["a"]
-        assert "! old is not the token of what it would stop now: nothing was" in await said(
-            "confirm", "feeds", "--token", "old", code=FINDING
+        assert (
+            "! old is not the token of what it would stop now: nothing was stopped"
+            in await said("confirm", "feeds", "--token", "old", code=FINDING)
         )
 
 

@@ -86,8 +86,9 @@ async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
             status = await plan.confirm(args.token, args.timeout)
     shown = PlanShown(pool=args.pool, plan=_told(status))
     lines = _lines(status)
-    if args.verb == "confirm" and args.token and status.last.held:
-        lines.insert(1, f"! {args.token} is not the token of what it would stop now: nothing was")
+    if args.verb == "confirm" and status.last.held and args.token != status.last.token:
+        said = "is not the token of what it would stop now: nothing was stopped"
+        lines.insert(1, f"! {args.token} {said}")
     return VerbSaid(shown, lines, _is_well(status))
 
 
