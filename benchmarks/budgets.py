@@ -18,13 +18,19 @@ from typing import Final
 import anyio
 
 from benchmarks.budget import BUDGETS, Figure, judge, load, rewrite, save, table
+from benchmarks.crossings import way_costs
 from benchmarks.desk import Desk
 from benchmarks.node_costs import node_costs, python_costs, rest_costs
 from benchmarks.redis_costs import Costs, store_costs
 from pool.redis.embedded.program import ServerProgram, find_server
 from pool.redis.embedded.server import EmbeddedServer
 
-OF_NODES: Final = {"job": node_costs, "rest": rest_costs, "python": python_costs}
+OF_NODES: Final = {
+    "job": node_costs,
+    "rest": rest_costs,
+    "python": python_costs,
+    "way": way_costs,
+}
 
 
 def measure_store(program: ServerProgram) -> Costs:

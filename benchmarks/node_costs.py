@@ -347,7 +347,7 @@ async def _maps_and_streams(stage: _Stage) -> None:
 # --- at rest --------------------------------------------------------------------------------------
 
 
-async def _go_by(url: str, pool: str, ttl_s: float) -> None:
+async def go_by(url: str, pool: str, ttl_s: float) -> None:
     """Have the pool of another measurement go by the TTL of this one."""
     address = Url.parse(url).at(Control(pool).prefix)
     pipeline = await Pipeline.open(SystemIO(), address, op_timeout_s=PATIENCE_S)
@@ -361,7 +361,7 @@ async def _go_by(url: str, pool: str, ttl_s: float) -> None:
 
 async def rest_costs(url: str, pool: str) -> dict[str, Figure]:
     """Measure what a node with a worker sends between two of its renewals: the median of each."""
-    await _go_by(url, pool, SHORT_TTL_S)
+    await go_by(url, pool, SHORT_TTL_S)
     handlers = _handlers(_nobody)
     io = Counting(is_resting=True)
     with anyio.fail_after(PATIENCE_S):
@@ -447,7 +447,7 @@ async def python_costs(url: str, pool: str) -> dict[str, Figure]:
             is_over.set()
 
     with anyio.fail_after(PATIENCE_S):
-        await _go_by(url, pool, QUIET_TTL_S)
+        await go_by(url, pool, QUIET_TTL_S)
         async with Node(pool, url, settings=QUIET, observers=()) as node:
             for name in ("warm", "measured"):  # first calls import modules and fill caches
                 is_over = anyio.Event()

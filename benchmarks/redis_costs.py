@@ -23,7 +23,7 @@ from pool.maps.commands import LIST, WRITE, StoredMap, probe_call
 from pool.names import Control, Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
-from pool.redis.commands.change import Guard
+from pool.redis.commands.change import AdvanceGuard
 from pool.redis.commands.edges import (
     AcknowledgeEdge,
     CancelEdge,
@@ -151,7 +151,7 @@ class _LaneBench:
     def advance(
         self,
         edges: Sequence[Edge],
-        guard: Guard = "own",
+        guard: AdvanceGuard = "own",
         source: str = WORKER.name,
         claim: str = "",
     ) -> ScriptCall:

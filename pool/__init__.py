@@ -15,6 +15,7 @@
     pool/batches.py  many jobs as one     pool/pauses.py  what operators ask for, by name
     pool/middleware.py  what stands around handlers sees, by name
     pool/codecs.py   what a codec of one's own has
+    pool/metrics.py  figures and health of a node, by name   pool/web.py   the pool over HTTP
     pool/sync.py     the client for callers that block; it is in jobs/sync/
     pool/ops/        for people: the command line, and what it looks at
     pool/testing/    for your tests: a fault proxy, an auditor
@@ -22,9 +23,9 @@
 
 A module imports its own floor or a lower one.  Public is what is named here and in the `__all__` of
 `pool.batches`, `pool.codecs`, `pool.errors`, `pool.events`, `pool.letters`, `pool.listing`,
-`pool.maps`, `pool.middleware`, `pool.pauses`, `pool.plans`, `pool.schedules`, `pool.streams`,
-`pool.sync` and `pool.testing`; the rest may change.  `import pool` alone loads none of them: a name
-is fetched from its home when it is first used.
+`pool.maps`, `pool.metrics`, `pool.middleware`, `pool.pauses`, `pool.plans`, `pool.schedules`,
+`pool.streams`, `pool.sync`, `pool.testing` and `pool.web`; the rest may change.  `import pool`
+alone loads none of them: a name is fetched from its home when it is first used.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Final, Literal, TypeAlias
 
 State: TypeAlias = Literal["pending", "running", "waiting", "unassigned", "queued"]
-Ended: TypeAlias = Literal["done", "parked", "cancelled"]
+EndState: TypeAlias = Literal["done", "parked", "cancelled"]
 
 ACKNOWLEDGE, LIMIT, SEEN, DONE, CANCEL, PARK, WAIT, GRANT = "a", "l", "s", "d", "c", "x", "w", "g"
 SAVE, STEP, NOTE = "v", "t", "n"
@@ -26,7 +26,7 @@ OVER = "o"
 
 # (state, edge) -> states it may lead to.  A stop that was asked for turns WAIT and GRANT into
 # cancelled; every pair that is not here is refused.
-TABLE: Final[dict[tuple[State, str], tuple[State | Ended, ...]]] = {
+TABLE: Final[dict[tuple[State, str], tuple[State | EndState, ...]]] = {
     ("pending", ACKNOWLEDGE): ("running",),
     ("pending", SEEN): ("pending",),
     ("pending", SAVE): ("pending",),

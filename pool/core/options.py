@@ -1,7 +1,7 @@
 """What is wanted for jobs: by their handler, and by a dispatch whose key has a live job.
 
-A handler's options stand in its lane; the scripts read of them the policy alone, which comes last
-(`lua/dispatch.lua`).
+A handler's options stand in its lane.  The scripts read of them the policy, which comes last
+(`lua/dispatch.lua`), and by when a job must begin (`lua/lib/wait.lua`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ def policy_of(if_exists: IfExists, *, queue_max: int, attach_any: bool) -> str:
         "coalesce": "c",
     }
     return letters[if_exists]
+
+
+def attaches(policy: str) -> bool:
+    """Say whether what is dispatched by these letters is answered by the live job, and makes none.
+
+    What is not of that handler, or not of these arguments, may be refused.
+    """
+    return policy.startswith(("a", "b"))
 
 
 # --- what a handler wants for its jobs --------------------------------------------------------

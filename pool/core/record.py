@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 import attrs
 
 from pool.core.digits import DIGITS_MAX, number
-from pool.core.lifecycle import OWNED, Ended, State
+from pool.core.lifecycle import OWNED, EndState, State
 from pool.core.marks import MARKS_TEXT, NO_MARKS, Marks, marks_text
 
 Kind: TypeAlias = Literal["job", "service"]
@@ -34,7 +34,7 @@ ERROR_CHARS_MAX = 500  # of a handler's last error that is kept
 CAUSE_CHARS_MAX = 200
 SUPERSEDED: Final = "superseded by "  # then an id: the cause of what another took the place of
 NOTE_CHARS_MAX = 200  # of what a handler says beside how far it is
-INLINE_BYTES_MAX: Final = 1024  # of what travels with what announces it, likewise
+INLINE_BYTES_MAX: Final = 1024  # of a payload or outcome that goes along with its message
 
 
 # --- what hardly any job has ------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Progress:
 class Outcome:
     """How a job ended, as `result:ID KEY` keeps it."""
 
-    word: Ended
+    word: EndState
     epoch: int
     owner: str
     attempt: int
@@ -316,7 +316,7 @@ class Outcome:
 
     @staticmethod
     def pack(
-        word: Ended, epoch: int, owner: str, attempt: int, *, cause: str = "", body: bytes = b""
+        word: EndState, epoch: int, owner: str, attempt: int, *, cause: str = "", body: bytes = b""
     ) -> bytes:
         """Return what `lua/lib/finish.lua` keeps, but for the times."""
         return f"{word}|{epoch}|{owner}|{attempt}|0||{cause}\n".encode() + body

@@ -21,7 +21,18 @@ _FAULT_STEPS: Final = 3  # of the backoff, ahead: what the server answers will n
 DISPATCH_RETRY_S: Final = 0.05  # somebody waits for it
 RESEND_S: Final = 0.1  # of what a worker, a member or a consumer has to say
 RECOVERY_RETRY_S: Final = 0.25  # of what others look after as well
+TICK_RETRY_S: Final = 0.2  # of who asks for a ticker's next tick
+KEEPING_RETRY_S: Final = 1.0  # of the schedules that the code has
 REFUSED_CAP_S = 5.0  # what was refused goes on so long after it no longer would be
+# Before the second try of a call that may be done twice; it doubles, and dice spread it.
+CALL_RETRY_S: Final = 0.02
+CALL_RETRY_CAP_S: Final = 0.5
+# Before a batch's members are dispatched again that a full pool has refused; it doubles.
+FULL_S: Final = 0.05
+FULL_CAP_S: Final = 2.0
+# The backoff of the job that keeps a plan: what failed is that, and not its producer.
+PLAN_BACKOFF_S: Final = 0.2
+PLAN_BACKOFF_MAX_S: Final = 1.0
 SPREAD_S: Final = 0.3  # so that not all nodes ask in the same millisecond
 
 WINDOW_S: Final = 60.0  # in which too many crashes of one part end the node

@@ -50,7 +50,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 Phase: TypeAlias = Literal["queued", "preparing", "running", "suspended", "settling", "gone"]
 Order: TypeAlias = Literal["stop", "timeout", "release"]
-Why: TypeAlias = Literal["", "lease", "stop", "timeout", "release", "lost"]
+RunWhy: TypeAlias = Literal["", "lease", "stop", "timeout", "release", "lost"]
 Event: TypeAlias = Literal[
     "prepare",
     "prepared",
@@ -82,12 +82,12 @@ Effect: TypeAlias = Literal[
     "send",  # the edge by which it was settled, again
     "forget",
 ]
-State: TypeAlias = tuple[Phase, Why]
-Moved: TypeAlias = tuple[Phase, Why, Effect]
+State: TypeAlias = tuple[Phase, RunWhy]
+Transition: TypeAlias = tuple[Phase, RunWhy, Effect]
 
 EVENTS: Final[tuple[Event, ...]] = get_args(Event)
 ORDERS: Final[tuple[Order, ...]] = get_args(Order)
-WHYS: Final[tuple[Why, ...]] = get_args(Why)
+WHYS: Final[tuple[RunWhy, ...]] = get_args(RunWhy)
 # The states in which a run may be; as `gone` it keeps what it had.
 STATES: Final[tuple[State, ...]] = (
     ("queued", ""),
@@ -100,18 +100,18 @@ STATES: Final[tuple[State, ...]] = (
 _OF_THE_LIVING: Final = ("prepare", "begin", "again", "resume", "crashed")
 
 
-class _Table(dict[tuple[Phase, Why, Event], Moved]):
-    def __missing__(self, asked: tuple[Phase, Why, Event]) -> Moved:
+class _Table(dict[tuple[Phase, RunWhy, Event], Transition]):
+    def __missing__(self, asked: tuple[Phase, RunWhy, Event]) -> Transition:
         phase, why, event = asked
         raise AssertionError(f"a run that is {phase} ({why or 'nothing'}) was told {event!r}")
 
 
-def _rows(phase: Phase, why: Why) -> dict[Event, Moved]:
+def _rows(phase: Phase, why: RunWhy) -> dict[Event, Transition]:
     """Return what each event does in a state; see above."""
     settling: Phase = "settling"
     gone: Phase = "gone"
-    same: Moved = (phase, why, "")
-    rows: dict[Event, Moved] = {}
+    same: Transition = (phase, why, "")
+    rows: dict[Event, Transition] = {}
     if phase == gone:
         return {event: same for event in EVENTS if event not in _OF_THE_LIVING}
     # What may come at any time:
@@ -144,7 +144,7 @@ def _rows(phase: Phase, why: Why) -> dict[Event, Moved]:
             rows["prepared"] = (settling, why, "settle") if why else ("queued", why, "queue")
             rows["stopped"] = (settling, why or "stop", "settle")
         case "running":
-            end: Moved = (gone, why, "forget") if is_lost else (settling, why, "settle")
+            end: Transition = (gone, why, "forget") if is_lost else (settling, why, "settle")
             rows["ended"] = end
             rows["cancelled"] = ("suspended", why, "suspend") if why == "lease" else end
             rows["stopped"] = (phase, "stop", "end") if is_free else same
@@ -169,7 +169,7 @@ class Life:
     """What becomes of a run, whatever else it is."""
 
     phase: Phase
-    why: Why
+    why: RunWhy
 
     def step(self, event: Event) -> Effect:
         """Take an event; return what is to be done about it."""

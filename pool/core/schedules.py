@@ -39,6 +39,7 @@ import attrs
 
 from pool.core.digits import number
 from pool.core.followers import renamed
+from pool.core.options import attaches
 from pool.core.record import KIND_LETTERS, Kind, pack_more
 from pool.core.times import When, moment, next_ms, packed, times, unpacked
 from pool.errors import ConfigError, PoolError
@@ -69,7 +70,7 @@ class ScheduledJob:
     @property
     def is_left_out(self) -> bool:
         """Say whether none is made for a key that has a live job, as far as that is known here."""
-        return not self.policy or self.policy.startswith(("a", "b"))
+        return not self.policy or attaches(self.policy)
 
     def made(self, job_id: str) -> tuple[str, bytes]:
         """Return what the job of that id has in `more`, and its payload."""

@@ -24,7 +24,7 @@ _REST_S_MAX: Final = 300.0  # between passes over a small pool, however long the
 # none: the record names no owner.  claimed: fenced, and its reaper comes to every key of its.
 # adrift: neither lease nor claim has a deadline.
 Standing: TypeAlias = Literal["none", "live", "claimed", "adrift", "done"]
-Step: TypeAlias = Literal["recover", "restore", "suspect"]
+WalkStep: TypeAlias = Literal["recover", "restore", "suspect"]
 
 
 def rest_s(ttl_s: float) -> float:
@@ -63,9 +63,9 @@ def indexes(record: Record) -> tuple[str, ...]:
     return _INDEXES[record.state]["d" in record.flags]
 
 
-def steps(record: Record, owner: Standing, *, is_missing: bool) -> tuple[Step, ...]:
+def steps(record: Record, owner: Standing, *, is_missing: bool) -> tuple[WalkStep, ...]:
     """Return what is to be done about a record, in order; nothing if it is where it belongs."""
     if owner == "done" or (record.state == "unassigned" and is_missing):
         return ("recover",)
-    found: list[Step] = ["restore"] if is_missing else []
+    found: list[WalkStep] = ["restore"] if is_missing else []
     return (*found, "suspect") if owner == "adrift" else tuple(found)

@@ -1,6 +1,9 @@
 """What all actors of one node share: world, store, lanes, and the local copy of who works.
 
-Only the node writes the parts that change (generation, lanes); everybody else reads.
+Who writes: membership the generation, and which lane we are in under which name and lease; the
+keepalive what renewals tell, and each step of a lease; executors `busy`.  Whoever has an answer
+that tells the time, or how many keys are unassigned, notes it by a `tell_`.  All on the event loop:
+the thread that renews writes `Door.shut` alone.
 """
 
 from __future__ import annotations

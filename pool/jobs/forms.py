@@ -47,7 +47,7 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 Function: TypeAlias = Callable[..., Any]
 # What a generator handler yields: how much is done, of how much, and a note; None says nothing.
-Said: TypeAlias = (
+FormSaid: TypeAlias = (
     float | tuple[float, float | None] | tuple[float, float | None, str] | Progress | None
 )
 

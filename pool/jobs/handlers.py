@@ -41,11 +41,12 @@ from pool.core.codec import VERSION_MAX, Codec
 from pool.core.lapse import begin_limits
 from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
 from pool.core.plans import handler_of, plan_and_version
+from pool.core.retry import PLAN_BACKOFF_MAX_S, PLAN_BACKOFF_S
 from pool.core.times import Cron, When, check_when
 from pool.errors import ConfigError, DuplicateHandler, InvalidOption, PoolError, name_of, shown
 from pool.jobs.around import Around, AroundDispatch, Happening, Hook
 from pool.jobs.depends import Plan, check_given, plan_of, signature_of
-from pool.jobs.forms import Result, Runner, Said, function_of, object_function, refused
+from pool.jobs.forms import FormSaid, Result, Runner, function_of, object_function, refused
 from pool.jobs.job import Job
 from pool.jobs.producing import EVERY_MAX_S, EVERY_MIN_S, F, Producer, check_plan
 from pool.jobs.typed.contract import (
@@ -92,8 +93,6 @@ QUEUE_MAX: Final = 100  # jobs queued behind one of their key, unless somebody s
 # room for the rest, as long as that may be.
 NAMES_BYTES_MAX: Final = 56 * 1024
 DIFF_KEPT_S: Final = 60.0  # what a dry run of a plan has found
-KEPT_BACKOFF_S: Final = 0.2  # of a plan whose keeping failed, and not its producer; and at most
-KEPT_BACKOFF_MAX_S: Final = 1.0
 SECONDS_MIN: Final = 0.001  # of a time limit or a backoff
 
 
@@ -527,8 +526,8 @@ class Handlers:
             service = Options(
                 kind="service",
                 attempts_max=0,
-                backoff_s=KEPT_BACKOFF_S,
-                backoff_max_s=KEPT_BACKOFF_MAX_S,
+                backoff_s=PLAN_BACKOFF_S,
+                backoff_max_s=PLAN_BACKOFF_MAX_S,
             )
             once = Options(attempts_max=1, retention_s=DIFF_KEPT_S)
             kept = self._add(handler_of(name, "plan", version), service, encoding, None, keep)
@@ -805,18 +804,20 @@ class _Decorator:
     ) -> Handler[P, R]: ...
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[Job, P], AsyncIterator[Said]]
+        self, fn: Callable[Concatenate[Job, P], AsyncIterator[FormSaid]]
     ) -> Handler[P, None]: ...
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[Job, P], AsyncIterator[Said | Result[R]]]
+        self, fn: Callable[Concatenate[Job, P], AsyncIterator[FormSaid | Result[R]]]
     ) -> Handler[P, R]: ...
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[Job, P], Generator[Said, Any, R]]
+        self, fn: Callable[Concatenate[Job, P], Generator[FormSaid, Any, R]]
     ) -> Handler[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Job, P], Iterator[Said]]) -> Handler[P, Any]: ...
+    def __call__(
+        self, fn: Callable[Concatenate[Job, P], Iterator[FormSaid]]
+    ) -> Handler[P, Any]: ...
     @overload
     def __call__(self, fn: type[Runner[P]]) -> Handler[P, None]: ...
     @overload

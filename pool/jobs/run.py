@@ -20,7 +20,7 @@ from structlog.contextvars import bind_contextvars
 
 from pool.core.options import Limit, Options
 from pool.core.record import Start
-from pool.core.run import Life, Phase, Why
+from pool.core.run import Life, Phase, RunWhy
 from pool.errors import CodecMissing, PayloadEncodingError, UnknownVersion, WrongArguments
 from pool.jobs.around import run_through
 from pool.jobs.blocking import NO_BLOCKING, in_thread
@@ -72,7 +72,7 @@ class Run(Life):
     lane: int
     queued_s: float
     phase: Phase = "queued"
-    why: Why = ""
+    why: RunWhy = ""
     handler: Handler[..., Any] | None = None
     job: Job | None = None
     inbox: Inbox | None = None

@@ -27,7 +27,7 @@ from pool.jobs.context import Context, LaneState, Ranks
 from pool.names import key_of, pair
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Keeps, Target
-from pool.redis.commands.change import Advanced, Changed, EdgeStatus, Guard
+from pool.redis.commands.change import Advanced, AdvanceGuard, Changed, EdgeStatus
 from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.runtime.observers import JobListeners
 from pool.settings import Settings
@@ -201,7 +201,7 @@ class Recovery:
         self._edges.append(edge)
 
     async def carry_out(
-        self, guard: Guard, source: str, tell_waiters: TellWaiters, *, claim: str = ""
+        self, guard: AdvanceGuard, source: str, tell_waiters: TellWaiters, *, claim: str = ""
     ) -> int:
         """Change them, and tell who waits; return how many of the records could be read."""
         if not self._edges:

@@ -79,7 +79,6 @@ PAGE_BYTES_MIN = 4 * 1024
 
 _WRITING = "config maps data lists log due"
 _GROWING = "generation name nonce items_max life"
-_OF_A_MAP = 3  # keys, in a probe
 _OF_A_PROBE = 5  # words for each map
 
 

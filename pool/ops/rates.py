@@ -35,7 +35,6 @@ from pool.redis.pipeline import Pipeline
 
 PERIOD_S: Final = 20.0
 MINUTE_MS: Final = 60_000
-REST: Final = "~"  # handlers that are told together
 _PAGE: Final = 240  # entries read by one command
 _WORDS: Final = {"s": "started", "a": "accepted"}
 _ENDS: Final = {"d": "done", "c": "cancelled", "p": "parked", "r": "retried", "m": "moved"}

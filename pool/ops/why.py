@@ -529,11 +529,6 @@ def _cordon(facts: KeyFacts) -> Cordon:
     return facts.cordoned
 
 
-def _uncordon(facts: KeyFacts) -> str:
-    cordon = _cordon(facts)
-    return "pool status" if cordon.is_drain else f"pool uncordon {cordon.id}"
-
-
 def _says_cordoned(facts: KeyFacts) -> str:
     cordon = _cordon(facts)
     by = f", by {cordon.by}" if cordon.by else ""

@@ -44,7 +44,7 @@ import anyio
 import attrs
 
 from pool.core.headroom import check_headroom
-from pool.core.retry import connect_delay
+from pool.core.retry import CALL_RETRY_CAP_S, CALL_RETRY_S, connect_delay
 from pool.errors import (
     AuthError,
     NotRunning,
@@ -75,8 +75,6 @@ LARGE_BYTES = 32 * 1024  # of one call that waits aside
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # of what waits aside
 WORD_BYTES = 40  # of a call for each of its arguments: what keys, frames and objects come to
 _LONGEST = 7.5  # times `op_timeout_s`, unless told otherwise: as with the default settings
-_RETRY_S = 0.02  # before the second try of a repeatable call; doubles with each further one
-_RETRY_MAX_S = 0.5
 _GIVE_UP_S = 0.2  # for closing a pipeline that could not be opened
 _LATE_S = 0.05  # a timer that fires later than this was held up by the loop, and so were replies
 
@@ -488,7 +486,7 @@ class Pipeline:
         now_s = self.io.clock()
         deadline_s, longest_s = now_s + timeout_s, now_s + self._longest_s
         until_s = longest_s if until_s is None else min(until_s, longest_s)
-        was_sent, pause_s = False, _RETRY_S
+        was_sent, pause_s = False, CALL_RETRY_S
         while True:
             left_s = deadline_s - self.io.clock()
             try:
@@ -505,7 +503,7 @@ class Pipeline:
             except StoreError as error:  # of this try alone
                 raise (unsure(error) if was_sent else error) from None
             await anyio.sleep(rest_s)
-            pause_s = min(2 * pause_s, _RETRY_MAX_S)
+            pause_s = min(2 * pause_s, CALL_RETRY_CAP_S)
 
     def _arm(self, deadline_s: float, delay_s: float) -> None:
         if self._cancel_timer is not None:

@@ -36,7 +36,7 @@ end
 return { number, told or false }
 """
 
-Reads: TypeAlias = Callable[[Any], Any]
+ReplyReader: TypeAlias = Callable[[Any], Any]
 
 
 def _as_it_is(reply: Any) -> Any:
@@ -54,7 +54,7 @@ class Script:
     parts: tuple[tuple[str, str], ...] = attrs.field(repr=False)  # name and text of each
     keys: tuple[str, ...]
     args: tuple[str, ...]
-    reads: Reads = attrs.field(default=_as_it_is, repr=False)  # what callers get of a reply
+    reads: ReplyReader = attrs.field(default=_as_it_is, repr=False)  # what callers get of a reply
     behind: Script | None = attrs.field(default=None, repr=False)  # whose calls it never overtakes
     is_text_too: bool = attrs.field(default=False, repr=False)  # its parts may come as one text
     _keys_fit: tuple[int, bool] = attrs.field(init=False, repr=False)
@@ -103,7 +103,7 @@ class Script:
         *,
         keys: str,
         args: str,
-        reads: Reads = _as_it_is,
+        reads: ReplyReader = _as_it_is,
         behind: Script | None = None,
         made: Mapping[str, str] | None = None,
         is_text_too: bool = False,

@@ -34,7 +34,7 @@ from pool.events import Event, StoreRecovered, StoreTroubled
 
 AGAIN_S: Final = 60.0  # until a trouble is told again
 
-Lane: TypeAlias = int | None  # None: about the whole pool
+LaneOrPool: TypeAlias = int | None  # None: about the whole pool
 
 
 @attrs.define(eq=False)
@@ -46,7 +46,7 @@ class _Trouble:
     failures: int = 0
     is_told: bool = False
     next_s: float = -math.inf  # before that nothing is told
-    lanes: set[Lane] = attrs.field(factory=set)  # of an outage: those that have not answered yet
+    lanes: set[LaneOrPool] = attrs.field(factory=set)  # of an outage: those not heard of yet
 
     def notes(self, now_s: float) -> bool:
         """Note a failure; return whether it is to be told."""
@@ -66,10 +66,10 @@ class Outages:
     emit: Callable[[Event], object]
     clock: Callable[[], float]
     is_apart: bool = False  # each lane has a server of its own
-    _outages: dict[Lane, _Trouble] = attrs.field(init=False, factory=dict)
-    _faults: dict[tuple[Lane, str, str], _Trouble] = attrs.field(init=False, factory=dict)
+    _outages: dict[LaneOrPool, _Trouble] = attrs.field(init=False, factory=dict)
+    _faults: dict[tuple[LaneOrPool, str, str], _Trouble] = attrs.field(init=False, factory=dict)
 
-    def trouble(self, during: str, lane: Lane, error: PoolError) -> None:
+    def trouble(self, during: str, lane: LaneOrPool, error: PoolError) -> None:
         """A call of ours failed, in a lane or, None, about the whole pool; it is tried again."""
         if during == "renew" or isinstance(error, StoreUnavailable):
             mine = self._outages.setdefault(self._place(lane), _Trouble())
@@ -82,7 +82,7 @@ class Outages:
                 StoreTroubled(during=during, lane=lane, problem=str(error), failures=mine.failures)
             )
 
-    def fault(self, during: str, lane: Lane, error: PoolError) -> None:
+    def fault(self, during: str, lane: LaneOrPool, error: PoolError) -> None:
         """A call of ours failed, which is not tried again: nothing would end its outage."""
         before = self._outages.get(self._place(lane))
         was_out = before is not None and lane in before.lanes
@@ -90,7 +90,7 @@ class Outages:
         if not was_out:
             self.forget(lane)
 
-    def forget(self, lane: Lane) -> None:
+    def forget(self, lane: LaneOrPool) -> None:
         """Nobody tries any more: whether it answers is not known."""
         mine = self._outages.get(self._place(lane))
         if mine is not None:
@@ -98,7 +98,7 @@ class Outages:
             if not mine.lanes:
                 mine.began_s = None
 
-    def over(self, lane: Lane) -> None:
+    def over(self, lane: LaneOrPool) -> None:
         """The lane has answered."""
         mine = self._outages.get(self._place(lane))
         if mine is not None and mine.lanes:
@@ -113,10 +113,10 @@ class Outages:
                 if of[0] in (lane, None):
                     self._end(self._faults.pop(of), of[0], of[1])
 
-    def _place(self, lane: Lane) -> Lane:
+    def _place(self, lane: LaneOrPool) -> LaneOrPool:
         return lane if self.is_apart else None
 
-    def _end(self, mine: _Trouble, lane: Lane, during: str) -> None:
+    def _end(self, mine: _Trouble, lane: LaneOrPool, during: str) -> None:
         assert mine.began_s is not None
         if mine.is_told:
             until_s = mine.last_s if during else self.clock()

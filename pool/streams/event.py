@@ -27,7 +27,7 @@ _MS_MAX: Final = 2**53  # what Lua can count
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ID: Final = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
 
-Start: TypeAlias = str | int | datetime
+StartAt: TypeAlias = str | int | datetime
 After: TypeAlias = Literal["", "missed", "restarted"]
 
 

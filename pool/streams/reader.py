@@ -67,7 +67,7 @@ from pool.streams.event import (
     NEWEST,
     After,
     Filter,
-    Start,
+    StartAt,
     StreamEvent,
     event_of,
     number_of,
@@ -148,7 +148,7 @@ class Reader(BufferedReader):
     def __init__(
         self,
         session: Session,
-        first: tuple[StoredStream, Start],
+        first: tuple[StoredStream, StartAt],
         *,
         topics: Iterable[str] | None,
         pattern: str | None,
@@ -185,7 +185,7 @@ class Reader(BufferedReader):
 
     # --- for the program ----------------------------------------------------------------------
 
-    async def add_stream(self, stream: EventSource, start: Start = "oldest") -> None:
+    async def add_stream(self, stream: EventSource, start: StartAt = "oldest") -> None:
         """Read this stream too, from `start` on (see `Stream.reader`); adding it twice is refused.
 
         Raises:
@@ -263,7 +263,7 @@ class Reader(BufferedReader):
 
     # --- where to begin -----------------------------------------------------------------------
 
-    async def _add(self, stored: StoredStream, start: Start) -> None:
+    async def _add(self, stored: StoredStream, start: StartAt) -> None:
         position = position_of(start)
         readings = self._tailer.readings
         check_may_read(stored, {*readings, *self._aside})

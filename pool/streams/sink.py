@@ -102,7 +102,7 @@ from pool.streams.commands import (
     Taken,
     parked_of,
 )
-from pool.streams.event import FIRST, Filter, Start, StreamEvent, check_id, event_of, position_of
+from pool.streams.event import FIRST, Filter, StartAt, StreamEvent, check_id, event_of, position_of
 from pool.streams.sink_acks import Acks
 from pool.streams.sink_calls import SinkCalls
 from pool.streams.sink_hands import Hands
@@ -131,7 +131,7 @@ class Sink(BufferedReader):
         self,
         session: Session,
         name: str,
-        first: tuple[StoredStream, Start],
+        first: tuple[StoredStream, StartAt],
         *,
         no_ack: bool,
         grace_s: float,
@@ -208,7 +208,7 @@ class Sink(BufferedReader):
         """This consumer's name in the groups; another one after its lease was lost."""
         return member_name(self._id, self._number)
 
-    async def add_stream(self, stream: EventSource, start: Start = "oldest") -> None:
+    async def add_stream(self, stream: EventSource, start: StartAt = "oldest") -> None:
         """Read this stream too; `start` counts where the sink has no group yet.
 
         Raises:
@@ -414,7 +414,7 @@ class Sink(BufferedReader):
             deliveries_max=self._deliveries_max,
         )
 
-    def _source(self, stored: StoredStream, start: Start) -> Source:
+    def _source(self, stored: StoredStream, start: StartAt) -> Source:
         position = position_of(start)
         check_may_read(stored, self._sources)
         # One that was read before goes on where it was: what is in hand is not given again.

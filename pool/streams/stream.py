@@ -26,7 +26,7 @@ from pool.streams.event import (
     EVENT_BYTES_MAX,
     LENGTH_MAX,
     TOPIC_BYTES_MAX,
-    Start,
+    StartAt,
     StreamEvent,
     check_id,
     encoded_name,
@@ -248,7 +248,7 @@ class Stream(EventSource):
 
     # --- reading ------------------------------------------------------------------------------
 
-    async def snapshot(self, start: Start = "oldest") -> Snapshot:
+    async def snapshot(self, start: StartAt = "oldest") -> Snapshot:
         """Return all events from `start` to the newest one as of now: `async for` fetches them.
 
         They come in pages, of which one at most is held.  `snapshot.position` is where a reader
@@ -262,7 +262,7 @@ class Stream(EventSource):
 
     def reader(
         self,
-        start: Start = "oldest",
+        start: StartAt = "oldest",
         *,
         topics: Iterable[str] | None = None,
         pattern: str | None = None,
@@ -294,7 +294,7 @@ class Stream(EventSource):
     def sink(
         self,
         name: str,
-        start: Start = "oldest",
+        start: StartAt = "oldest",
         *,
         no_ack: bool = False,
         grace_s: float = GRACE_S,

@@ -15,11 +15,11 @@ from pool.core.run import (
     Event,
     Life,
     Phase,
+    RunWhy,
     State,
-    Why,
 )
 
-STRENGTH: dict[Why, int] = {"": 0, "lease": 1, **dict.fromkeys(ORDERS, 2), "lost": 3}
+STRENGTH: dict[RunWhy, int] = {"": 0, "lease": 1, **dict.fromkeys(ORDERS, 2), "lost": 3}
 # What an event does in a phase, `why` by `why` as it stands in STATES: a word for what is to be
 # done, `-` for nothing, `!` where production never sends it.
 DONE = """
@@ -49,9 +49,9 @@ DONE = """
 """
 
 
-def expected() -> dict[tuple[Phase, Why, Event], str]:
+def expected() -> dict[tuple[Phase, RunWhy, Event], str]:
     """Return the table above, unfolded."""
-    found: dict[tuple[Phase, Why, Event], str] = {}
+    found: dict[tuple[Phase, RunWhy, Event], str] = {}
     for block in DONE.strip("\n").split("\n\n"):
         head, *rows = [line.split() for line in block.splitlines()]
         for phase, *cells in rows:
@@ -71,7 +71,7 @@ def expected() -> dict[tuple[Phase, Why, Event], str]:
 class Lived(Life):
     """A run that is nothing but its life."""
 
-    def __init__(self, phase: Phase = "queued", why: Why = "") -> None:
+    def __init__(self, phase: Phase = "queued", why: RunWhy = "") -> None:
         self.phase, self.why = phase, why
 
     @property

@@ -13,7 +13,7 @@ from pool.core.record import Record
 from pool.names import Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
-from pool.redis.commands.change import Guard
+from pool.redis.commands.change import AdvanceGuard
 from pool.redis.commands.edges import Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import renewal
@@ -116,7 +116,7 @@ class Bench:
         return edge
 
     def advance(self, source: str, edges: Sequence[Edge]) -> ScriptCall:
-        guard: Guard = "own" if source else "free"
+        guard: AdvanceGuard = "own" if source else "free"
         return self.lane.advance(guard, source, edges, pending_s=10.0, targets=(W2,))
 
     # --- damage ---

@@ -10,9 +10,19 @@ from pathlib import Path
 import pytest
 
 from pool.core import record
+from pool.core.batches import CHUNK
 from pool.core.digits import DIGITS_MAX
+from pool.core.journal import DETAIL_BYTES_MAX
 from pool.core.marks import MARKS_CHARS_MAX
+from pool.core.options import POLICY_LETTERS
+from pool.core.pooltime import CLOCK_S
+from pool.core.timing import RENEW_MAX_S
+from pool.jobs.wiring import _SIGNALS_MAX
+from pool.maps.commands import DELTAS_MAX, LOG_BYTES_MAX, READING_S
+from pool.redis.commands.admission import AS_REGISTERED
 from pool.redis.commands.edges import LIFE
+from pool.redis.commands.pausing import _HELD
+from pool.redis.commands.upkeep import LINES_MAX
 
 LUA = Path(__file__).parents[2] / "pool" / "redis" / "lua"
 PARTS = sorted(path.stem for path in (LUA / "lib").glob("*.lua"))
@@ -159,8 +169,44 @@ def test_the_records_fields_are_the_same_on_both_sides() -> None:
     assert [*named.values()] == list(range(1, len(named) + 1))
 
 
-def test_limits_are_the_same_on_both_sides() -> None:
-    text = text_of("record")
-    assert f"local INLINE_BYTES_MAX = {record.INLINE_BYTES_MAX}" in text
-    assert f"local MARKS_CHARS_MAX = {MARKS_CHARS_MAX}" in text
-    assert f"local DIGITS_MAX = {DIGITS_MAX}" in text
+# --- numbers and letters --------------------------------------------------------------------------
+
+# (a script or part, where in it) -> what stands there each time
+TWINS = {
+    ("lib/record", r"^local INLINE_BYTES_MAX = (\S+)"): record.INLINE_BYTES_MAX,
+    ("lib/record", r"^local MARKS_CHARS_MAX = (\S+)"): MARKS_CHARS_MAX,
+    ("lib/record", r"^local DIGITS_MAX = (\S+)"): DIGITS_MAX,
+    ("lib/members", r"^local CHUNK = (\S+)"): CHUNK,
+    ("lib/keep", r"^local KEPT_MAX = (\S+)"): LINES_MAX,
+    ("lib/journal", r"^local ENTRIES_MAX, DETAIL_MAX = \d+, (\S+)"): DETAIL_BYTES_MAX,
+    ("lib/pause", r"^local HELD = (\S+)"): _HELD,
+    ("lib/clock", r"^local CLOCK_MS = (\S+)"): 1000 * CLOCK_S,
+    ("lib/lane", r"ms / 5 or 2000, (\d+)\)"): 1000 * RENEW_MAX_S,
+    ("join", r"ms / 5 or 2000, (\d+)\)"): 1000 * RENEW_MAX_S,
+    ("lib/rmap", r"^local LOG_BYTES = (\S+)"): LOG_BYTES_MAX,
+    ("lib/rmap", r"^local LOG_DELTAS = (\S+)"): DELTAS_MAX,
+    ("lib/rmap", r"^local READING_MS = (\S+)"): 1000 * READING_S,
+    ("lib/rmap_plain", r"local kept = .* and (\d+) or"): DELTAS_MAX,
+    ("lib/rmap_plain", r"local kept = .*floor\((\d+) "): LOG_BYTES_MAX,
+    ("lib/list_plain", r"local kept = .* and (\d+) or"): DELTAS_MAX,
+    ("lib/list_plain", r"local kept = .*floor\((\d+) "): LOG_BYTES_MAX,
+    ("intend", r"'MAXLEN', '~', (\d+)"): _SIGNALS_MAX,
+    ("notify", r"'MAXLEN', '~', (\d+)"): _SIGNALS_MAX,
+    ("signal", r"'MAXLEN', '~', (\d+)"): _SIGNALS_MAX,
+}
+
+
+@pytest.mark.parametrize(("name", "place"), TWINS)
+def test_limits_are_the_same_on_both_sides(name: str, place: str) -> None:
+    said = re.findall(place, (LUA / f"{name}.lua").read_text("utf-8"), re.MULTILINE)
+    assert said
+    assert {float(each) for each in said} == {TWINS[name, place]}
+
+
+@pytest.mark.parametrize("name", ["dispatch", "incoming"])
+def test_the_letters_of_policies_are_the_same_on_both_sides(name: str) -> None:
+    """As a handler says them, and as a dispatch does, which may leave it to the handler."""
+    said = re.findall(r"\[(?:%-)?(abc[a-z]+)\]", (LUA / f"{name}.lua").read_text("utf-8"))
+    assert sorted(map(sorted, said)) == sorted(
+        [sorted(POLICY_LETTERS), sorted(POLICY_LETTERS + AS_REGISTERED)]
+    )

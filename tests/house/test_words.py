@@ -11,6 +11,8 @@ from pathlib import Path
 POOL = Path(__file__).parents[2] / "pool"
 # Those of the glossary's words of before that mean nothing else.
 OLD = {"crew", "mover", "strand", "seam", "seams", "beside", "blob", "incarnation", "founded"}
+# What each actor is told, and what each machine takes.
+EACH_HAS = {"Message", "Event"}
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -40,13 +42,31 @@ def test_no_name_says_an_old_word() -> None:
     assert not said, "\n".join(said)
 
 
-def test_no_two_classes_share_a_name() -> None:
-    """But what one module keeps to itself, and what is the demo's own."""
-    classes = Counter(
+def classes() -> Counter[str]:
+    """Count them, but what one module keeps to itself, and what is the demo's own."""
+    return Counter(
         node.name
         for path, tree in trees()
         if path.parts[0] != "demo"
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert [name for name, times in classes.items() if times > 1] == []
+
+
+def test_no_two_classes_share_a_name() -> None:
+    assert [name for name, times in classes().items() if times > 1] == []
+
+
+def test_no_alias_has_the_name_of_a_class() -> None:
+    aliases = [
+        (path, node.target.id)
+        for path, tree in trees()
+        if path.parts[0] != "demo"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and ast.unparse(node.annotation) == "TypeAlias"
+    ]
+    assert aliases
+    known = {*classes()} - EACH_HAS
+    assert [f"{path}: {name}" for path, name in aliases if name in known] == []

@@ -11,8 +11,9 @@ import anyio.to_thread
 import pytest
 
 from pool import Handlers, Job, Node
+from pool.core.lifecycle import State
 from pool.ops.cli import FINDING, OK, USAGE, main
-from pool.ops.cli.parser import _STANDINGS
+from pool.ops.cli.parser import _STANDINGS, _STATES
 from pool.ops.keyfacts import Standing
 from tests.ops.commands import running
 
@@ -130,3 +131,7 @@ def test_what_cannot_be_meant_is_refused_and_says_how_it_is_said(
 
 def test_who_may_be_looked_for_by_standing_is_whoever_can_stand_so() -> None:
     assert set(_STANDINGS) == set(get_args(Standing))
+
+
+def test_jobs_may_be_looked_for_by_each_state_that_they_can_have() -> None:
+    assert set(_STATES) == set(get_args(State))

@@ -28,7 +28,7 @@ from pool import Call, Handlers, Job, JobRef, Node, PoolError, Retry, Settings
 from pool.core.record import Start
 from pool.events import Event
 from pool.names import key_hash
-from pool.redis.commands.change import Guard
+from pool.redis.commands.change import AdvanceGuard
 from pool.redis.commands.edges import Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.scripts import ScriptCall
@@ -172,7 +172,7 @@ def trap(kind: str, ledger: Ledger) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def trapped(
-        self: Lane, guard: Guard, source: str, edges: Sequence[Edge], **rest: Any
+        self: Lane, guard: AdvanceGuard, source: str, edges: Sequence[Edge], **rest: Any
     ) -> ScriptCall:
         nonlocal reaps
         if kind == "settle" and guard == "own" and any(edge.letter == "d" for edge in edges):

@@ -20,7 +20,7 @@ from pool.names import Names, queued
 from pool.redis.acl import rules
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Guard
+from pool.redis.commands.change import AdvanceGuard
 from pool.redis.commands.edges import Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import renewal
@@ -304,7 +304,7 @@ class Bench:
 
     def advance_call(
         self,
-        guard: Guard,
+        guard: AdvanceGuard,
         source: str,
         *edges: Edge,
         targets: Sequence[Target] = (),
@@ -314,7 +314,7 @@ class Bench:
             guard, source, edges, pending_s=PENDING_S, targets=targets, claim=claim
         )
 
-    def advance(self, guard: Guard, source: str, *edges: Edge, **options: Any) -> list[str]:
+    def advance(self, guard: AdvanceGuard, source: str, *edges: Edge, **options: Any) -> list[str]:
         unassigned, *statuses = self.run(self.advance_call(guard, source, *edges, **options))
         assert unassigned == self.counter("unassigned")
         return [status.decode() for status in statuses]

@@ -33,6 +33,7 @@ from pool.core.batches import (
     outer_of,
 )
 from pool.core.record import MORE
+from pool.core.retry import FULL_CAP_S, FULL_S
 from pool.errors import (
     BatchDiffers,
     BatchSealed,
@@ -75,8 +76,6 @@ OPEN_S: Final = 3600.0  # after so long without a new member it is sealed
 KEEP_S: Final = 86_400.0
 NOTED: Final = 2048  # members noted by one call
 SLICE: Final = 256  # of these dispatched at once; the next ones are prepared meanwhile
-FULL_S: Final = 0.05  # before those are tried again that a full pool has refused
-FULL_MAX_S: Final = 2.0
 _CALLS: Final = "Call(...) or keys"
 _OPTIONS: Final = DispatchOptions()
 
@@ -363,7 +362,7 @@ class Batch:
             before, left = left, [n for n in left if isinstance(answers.get(n), PoolFull | None)]
             if left:
                 await anyio.sleep(pause_s)
-                pause_s = min(2 * pause_s, FULL_MAX_S) if len(left) == len(before) else FULL_S
+                pause_s = min(2 * pause_s, FULL_CAP_S) if len(left) == len(before) else FULL_S
 
     async def _through(self, admitting: Admitting, index: int, call: Call) -> Accepted | PoolError:
         """Dispatch one by way of middleware, which cannot give a member another key.

@@ -25,8 +25,8 @@ from pool.jobs.client.ref import Status, status_of
 from pool.jobs.client.shelves import (
     PAGE_MAX,
     JobFilter,
+    Shelf,
     Shelves,
-    Source,
     legible,
     place_of,
     read_cursor,
@@ -39,7 +39,7 @@ JUDGED: Final = 200  # of them without a pause: 2 ms of the event loop's
 PAYLOADS: Final = 16  # fetched at once
 PAYLOADS_BYTES_MAX: Final = 8 * 1024 * 1024  # fetched for one page, about
 
-Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+CallArguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @attrs.frozen(kw_only=True)
@@ -56,7 +56,7 @@ class JobPage:
     cursor: str
     looked: int
     of: int = 0
-    payloads: Mapping[tuple[str, str], Arguments] = attrs.field(factory=dict)
+    payloads: Mapping[tuple[str, str], CallArguments] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -146,7 +146,7 @@ class Listing:
     def _shelves(self) -> Shelves:
         return Shelves(self.client.context.pipeline)
 
-    async def _sources(self, state: LaneState, wanted: JobFilter) -> Sequence[Source]:
+    async def _sources(self, state: LaneState, wanted: JobFilter) -> Sequence[Shelf]:
         workers = self.client.context.candidates.workers
         worker = workers.get(wanted.owner or "")
         name = worker.name_in(state.number) if worker and worker.is_in(state.number) else ""
@@ -171,8 +171,8 @@ class Listing:
 
     async def _payloads(
         self, found: Sequence[tuple[Status, LaneState, str, Record]]
-    ) -> dict[tuple[str, str], Arguments]:
-        arguments, left = dict[tuple[str, str], Arguments](), PAYLOADS_BYTES_MAX
+    ) -> dict[tuple[str, str], CallArguments]:
+        arguments, left = dict[tuple[str, str], CallArguments](), PAYLOADS_BYTES_MAX
         for i in range(0, len(found), PAYLOADS):
             some, commands = found[i : i + PAYLOADS], list[tuple[Word, ...]]()
             for _, state, name, record in some:

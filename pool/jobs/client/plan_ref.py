@@ -58,7 +58,6 @@ LOOK_S: Final = 10.0
 ASK_AGAIN_S: Final = 0.1
 LATE_MAX: Final = 3  # answers in a row that may be late
 DIFF_MAX_S: Final = 3600.0  # longer than that nobody waits for a dry run
-DIFF_S: Final = 30.0  # beside what its producer may take
 
 
 @attrs.frozen(kw_only=True)

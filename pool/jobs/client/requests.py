@@ -33,11 +33,11 @@ from pool.redis.commands.edges import CancelEdge
 from pool.redis.commands.talk import (
     Behind,
     InboxHas,
-    Intended,
+    IntendSaid,
     LookedAt,
     MovedOn,
     Noted,
-    Notified,
+    NotifySaid,
     NotNoted,
 )
 from pool.redis.io.system import Reply
@@ -112,7 +112,7 @@ class Requests:
             # One that has looked at some before would not see what its own first copy has done.
             is_sure = only_looks or (bool(doubted) and not skip)
             try:
-                told: Notified = await self._call(call, limit, is_sure=is_sure)
+                told: NotifySaid = await self._call(call, limit, is_sure=is_sure)
             except (StoreUnavailable, StoreFault) as error:
                 if only_looks:
                     raise attrs.evolve(error, maybe_done=False) from None
@@ -171,7 +171,7 @@ class Requests:
                 key, job_id, owner, "s" + cause, again_s=self.context.timing.stop_budget_s
             )
             try:
-                intended: Intended = await self._call(call, limit, is_sure=True)
+                intended: IntendSaid = await self._call(call, limit, is_sure=True)
             except (StoreUnavailable, StoreFault) as error:  # a former try may be done all the same
                 if not (owner or was_sent):
                     raise attrs.evolve(error, maybe_done=False) from None

@@ -34,7 +34,7 @@ PAGE_MAX: Final = 2_000  # records looked at for one page: some 2 ms of the serv
 PAGE: Final = 500
 
 _Kind: TypeAlias = Literal["jobs", "owned", "stream", "unassigned", "pending", "due"]
-Source: TypeAlias = tuple[_Kind, str]
+Shelf: TypeAlias = tuple[_Kind, str]
 _CURSOR: Final = re.compile(r"(\d{1,4})\.(\d{1,6})\.(\d{1,20}(?:-\d{1,20})?)", re.ASCII)
 
 
@@ -75,7 +75,7 @@ class Shelves:
 
     pipeline: Pipeline
 
-    async def sources(self, names: Names, wanted: JobFilter, owner: str) -> Sequence[Source]:
+    async def sources(self, names: Names, wanted: JobFilter, owner: str) -> Sequence[Shelf]:
         """Return where in a lane to look, in this order.
 
         `owner` is the name that the owner asked for has there, as far as it is known.
@@ -91,7 +91,7 @@ class Shelves:
             case "unassigned":
                 handlers = await self.pipeline.execute("HKEYS", names.handlers)
                 known = sorted(name.decode(errors="replace") for name in handlers)
-                queues = tuple[Source, ...](("unassigned", name) for name in known)
+                queues = tuple[Shelf, ...](("unassigned", name) for name in known)
                 return (*queues, ("jobs", "")) if await self._has_others(names, queues) else queues
             case "pending":
                 return (("pending", ""),)
@@ -99,7 +99,7 @@ class Shelves:
                 return (("due", ""),)
         return (("jobs", ""),)
 
-    async def _has_others(self, names: Names, queues: Sequence[Source]) -> bool:
+    async def _has_others(self, names: Names, queues: Sequence[Shelf]) -> bool:
         """Say whether more are unassigned than these handlers' queues have, as the lane counts."""
         sizes = [("ZCARD", place_of(names, each)) for each in queues]
         counted = ("HGET", names.lane, "unassigned")
@@ -107,7 +107,7 @@ class Shelves:
         return number_or(0, all_of or b"") > sum(found)
 
     async def read(
-        self, names: Names, source: Source, at: str, count: int
+        self, names: Names, source: Shelf, at: str, count: int
     ) -> tuple[list[tuple[bytes, bytes | None]], str]:
         """Return names in `jobs` with their records, and where to go on: empty, that was all."""
         kind, name, pipeline = source[0], place_of(names, source), self.pipeline
@@ -134,7 +134,7 @@ class Shelves:
         return list(zip(found, texts, strict=True)), following
 
 
-def place_of(n: Names, source: Source) -> str:
+def place_of(n: Names, source: Shelf) -> str:
     """Return the key of such a place."""
     kind, of = source
     match kind:

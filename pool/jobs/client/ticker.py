@@ -19,7 +19,7 @@ import anyio
 import attrs
 
 from pool import checks
-from pool.core.retry import refused_delay
+from pool.core.retry import TICK_RETRY_S, refused_delay
 from pool.errors import NotRunning, PoolError, StoreLost
 from pool.jobs.client.job_client import JobClient
 from pool.names import check_schedule, lane_of
@@ -29,7 +29,6 @@ EVERY_S_MIN: Final = 0.1
 EVERY_S_MAX: Final = 86_400.0
 _LATER_S: Final = 0.25  # by so much at most who did not have the last one lets who had it ask first
 _LATER_SHARE: Final = 0.1  # of the period, likewise
-_RETRY_S: Final = 0.2
 
 
 @attrs.frozen(kw_only=True)
@@ -91,7 +90,7 @@ class Ticker:
             context, had_last = client.context, self._done_ms != 0
             told = await self._ask(client)
             if told is None:
-                await anyio.sleep(refused_delay(self._refusals, _RETRY_S))
+                await anyio.sleep(refused_delay(self._refusals, TICK_RETRY_S))
                 continue
             if told.at_ms:
                 self._done_ms = told.at_ms

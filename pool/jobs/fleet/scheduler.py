@@ -24,7 +24,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from pool.core.retry import refused_delay
+from pool.core.retry import KEEPING_RETRY_S, refused_delay
 from pool.core.schedules import Firing, fire, job_id, parse, parse_head, unread
 from pool.errors import ConfigError, InvalidOption, PoolError, StoreLost, UsageError
 from pool.events import ScheduleMissed, ScheduleOverlapped, ScheduleUnreadable
@@ -36,7 +36,6 @@ from pool.redis.commands.schedules import ScheduleChange, SchedulePage
 
 SCANNED: Final = 64  # schedules that one call of the walk looks at
 PASS_S: Final = 0.001  # then another one may come for what was passed over
-_RETRY_S: Final = 1.0  # between two tries to keep what the code has
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -210,7 +209,7 @@ class Scheduler:
                     self._kept[lane] = stands
                 else:
                     refusals += 1
-                    await anyio.sleep(refused_delay(refusals, _RETRY_S))
+                    await anyio.sleep(refused_delay(refusals, KEEPING_RETRY_S))
         finally:
             self._keeping.discard(lane)
 

@@ -87,7 +87,7 @@ class _Odd:
     key: str
     text: bytes
     record: Record | None  # None: it cannot be worked on
-    steps: tuple[model.Step, ...] = ()
+    steps: tuple[model.WalkStep, ...] = ()
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -180,7 +180,7 @@ class Beat:
     seen: int = 0  # id of a message: it and those before it are handled, and not told again
 
 
-Held: TypeAlias = JobClaim | Beat
+HeldJob: TypeAlias = JobClaim | Beat
 
 
 @attrs.frozen(kw_only=True)

@@ -53,7 +53,7 @@ from pool.redis.pipeline import BATCH_BYTES_MAX
 
 BATCH_MAX: Final = WORK_MAX // ParkEdge.work  # edges in one call, whatever they are
 
-Item = tuple[JobClaim, Edge]
+ClaimAndEdge = tuple[JobClaim, Edge]
 
 
 @attrs.frozen
@@ -209,7 +209,7 @@ class Endings:
         self, items: Iterable[tuple[JobClaim, Callable[[], Edge]]], claim: WorkerClaim
     ) -> list[EndedJob]:
         """Make the edges, and carry them out; of what cannot be made nothing is done."""
-        ended, made = dict[int, EndedJob](), defaultdict[int, list[tuple[int, Item]]](list)
+        ended, made = dict[int, EndedJob](), defaultdict[int, list[tuple[int, ClaimAndEdge]]](list)
         for at, (job, make) in enumerate(items):
             try:
                 made[job.lane].append((at, (job, make())))
@@ -224,7 +224,9 @@ class Endings:
             raise errors[0]
         return [ended[at] for at in sorted(ended)]
 
-    async def end(self, claim: WorkerClaim, lane: int, items: Sequence[Item]) -> list[EndedJob]:
+    async def end(
+        self, claim: WorkerClaim, lane: int, items: Sequence[ClaimAndEdge]
+    ) -> list[EndedJob]:
         """Carry edges out; an error of the store is that of each."""
         found, runs = list[EndedJob](), await self._runs(claim, lane, items)
         for some in _batches(items):
@@ -240,7 +242,7 @@ class Endings:
                 found.append(await self._ended(claim, job, edge, changed, runs.get(job)))
         return found
 
-    async def give_back(self, claim: WorkerClaim, lane: int, items: Sequence[Item]) -> int:
+    async def give_back(self, claim: WorkerClaim, lane: int, items: Sequence[ClaimAndEdge]) -> int:
         """Have others go on with jobs, and begin those that have not begun; return how many will.
 
         Raises:
@@ -280,7 +282,7 @@ class Endings:
         return [runs.get(job, KnownRun()) for job in jobs]
 
     async def _runs(
-        self, claim: WorkerClaim, lane: int, items: Sequence[Item]
+        self, claim: WorkerClaim, lane: int, items: Sequence[ClaimAndEdge]
     ) -> dict[JobClaim, RemoteRun]:
         """Return what listeners are to hear of those that shall end."""
         if self.context.jobs is None:
@@ -490,9 +492,9 @@ def _has_limit(claim: WorkerClaim, job: JobClaim) -> bool:
     return options is not None and options.limit_s is not None
 
 
-def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:
+def _batches(items: Sequence[ClaimAndEdge]) -> Iterator[list[ClaimAndEdge]]:
     """Yield them in batches that are neither too much work nor too large; one alone may be."""
-    some, work, size_bytes = list[Item](), 0, 0
+    some, work, size_bytes = list[ClaimAndEdge](), 0, 0
     for item in items:
         work, size_bytes = work + item[1].work, size_bytes + item[1].size_bytes
         if some and (work > WORK_MAX or size_bytes > BATCH_BYTES_MAX):

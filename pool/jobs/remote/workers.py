@@ -89,7 +89,7 @@ from pool.jobs.remote.claims import (
     Failure,
     HandedOut,
     HandlerOffer,
-    Held,
+    HeldJob,
     JobClaim,
     Lost,
     Polled,
@@ -301,7 +301,7 @@ class RemoteWorkers:
     async def poll(
         self,
         claim: WorkerClaim,
-        held: Sequence[Held] = (),
+        held: Sequence[HeldJob] = (),
         *,
         jobs_max: int = 1,
         wait_s: float = 0.0,
@@ -465,7 +465,7 @@ class RemoteWorkers:
         except NotRunning:
             return  # likewise
 
-    async def heartbeat(self, claim: WorkerClaim, held: Sequence[Held] = ()) -> Polled:
+    async def heartbeat(self, claim: WorkerClaim, held: Sequence[HeldJob] = ()) -> Polled:
         """Renew a worker that has jobs; while a poll of its is open elsewhere, that is closed.
 
         Raises:
@@ -577,7 +577,7 @@ class RemoteWorkers:
 
     # --- claims -------------------------------------------------------------------------------
 
-    def _visit(self, claim: WorkerClaim, held: Iterable[Held], only: int | None = None) -> Visit:
+    def _visit(self, claim: WorkerClaim, held: Iterable[HeldJob], only: int | None = None) -> Visit:
         told = [each if isinstance(each, Beat) else Beat(each) for each in held]
         self._check(claim, [beat.job for beat in told])
         told.sort(key=lambda beat: beat.job.epoch)

@@ -49,7 +49,7 @@ ACK_DELAY_S: Final = 0.005  # from a start to its acknowledgement
 MEMORY_MAX: Final = 10_000  # settlements remembered, for reconciliation
 MEMORY_BYTES_MAX: Final = 16 * 1024 * 1024
 
-Sent: TypeAlias = tuple[Edge, Run | None]
+SentEdge: TypeAlias = tuple[Edge, Run | None]
 
 
 @attrs.frozen(eq=False)
@@ -57,7 +57,7 @@ class Answered:
     """A batch was answered, or could not be sent."""
 
     box: Outbox
-    batch: Sequence[Sent]
+    batch: Sequence[SentEdge]
     reply: Reply
 
 
@@ -85,7 +85,7 @@ class Outbox:
     is_held: bool = False  # nothing is under way, and nothing shall be
     answered_s: float = 0.0  # when Redis last heard from us what we do
     _acks: OrderedDict[Run, float] = attrs.field(factory=OrderedDict)  # by when they are due
-    _edges: deque[Sent] = attrs.field(factory=deque)
+    _edges: deque[SentEdge] = attrs.field(factory=deque)
     _seen: dict[str, SeenEdge] = attrs.field(factory=dict)  # of _edges those of messages, by key
     _saves: dict[str, SaveEdge] = attrs.field(factory=dict)  # likewise those of states
     _has_ack_timer: bool = False
@@ -217,7 +217,7 @@ class Outbox:
             self._has_ack_timer = False
         self.flush(due.acks_until_s)
 
-    def on_answer(self, answer: Answered) -> Iterable[tuple[Sent, Changed]]:
+    def on_answer(self, answer: Answered) -> Iterable[tuple[SentEdge, Changed]]:
         """Take the answer to a batch; return what was sent and what was said of it, each.
 
         Nothing is returned when the batch failed: then it is sent again after a pause.
@@ -234,8 +234,8 @@ class Outbox:
         self.context.tell_unassigned(self.lane, advanced.unassigned)
         return zip(answer.batch, advanced.told, strict=True)
 
-    def _take(self, acks_until_s: float) -> tuple[list[Sent], Ranks]:
-        batch: list[Sent] = []
+    def _take(self, acks_until_s: float) -> tuple[list[SentEdge], Ranks]:
+        batch: list[SentEdge] = []
         ranks = Ranks()
         now_s = self.context.io.clock()
         until_s = max(now_s, acks_until_s)
@@ -270,7 +270,7 @@ class Outbox:
             found = tuple(sorted(found, key=lambda target: target.id != run.target))
         return found
 
-    def _take_back(self, batch: Sequence[Sent]) -> None:
+    def _take_back(self, batch: Sequence[SentEdge]) -> None:
         for edge, run in reversed(batch):
             if not isinstance(edge, AcknowledgeEdge):
                 self._edges.appendleft((edge, run))

@@ -13,7 +13,7 @@ import attrs
 from pool.events import JobEnd, JobSettled, JobStarted
 from pool.jobs.context import Context
 from pool.jobs.run import Run
-from pool.jobs.worker.outbox import Sent
+from pool.jobs.worker.outbox import SentEdge
 from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import CancelEdge, DoneEdge, Edge, GrantEdge, ParkEdge, WaitEdge
 from pool.runtime.observers import JobListeners
@@ -69,8 +69,8 @@ class Teller:
         run.ended_s = self.context.io.clock()
 
     def telling(
-        self, worker: str, told: Iterable[tuple[Sent, Changed]]
-    ) -> Iterator[tuple[Sent, Changed]]:
+        self, worker: str, told: Iterable[tuple[SentEdge, Changed]]
+    ) -> Iterator[tuple[SentEdge, Changed]]:
         """Pass on what was answered, and tell of each run that is settled by it."""
         for (edge, run), changed in told:
             yield (edge, run), changed

@@ -4,10 +4,12 @@
                              |
                              no slot in time: surplus, given back
 
-Who may write: only this actor touches its runs; replies of the pipeline and timers come back as
-messages.  Dying after any step leaves the record with its owner: fencing and reaping take it from
-there.  A repeated start drops out by (key, epoch), a repeated settlement is answered with the
-stored outcome.  What Redis says we own is compared with what we do now and then (`reconcile`).
+Who may write its runs: this actor with its parts in this directory, and the tasks of its slots; the
+wiring notes which have overrun.  All on the event loop: the thread that renews only reads them.
+Replies of the pipeline and timers come back as messages.  Dying after any step leaves the record
+with its owner: fencing and reaping take it from there.  A repeated start drops out by (key, epoch),
+a repeated settlement is answered with the stored outcome.  What Redis says we own is compared with
+what we do now and then (`reconcile`).
 """
 
 from __future__ import annotations
@@ -149,7 +151,7 @@ class _LeakDue:
     run: Run
 
 
-Told: TypeAlias = (
+Message: TypeAlias = (
     Granted
     | Signalled
     | Missed
@@ -198,7 +200,7 @@ class _Lane:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Worker(Actor[Told]):
+class Worker(Actor[Message]):
     """A slot-holder of a node.  It belongs to its node, not to the scope that added it."""
 
     inbox_max: int = 65_536
@@ -459,7 +461,7 @@ class Worker(Actor[Told]):
             self._reconcile(number)
         self._has_begun = True
 
-    def handle(self, message: Told) -> None:
+    def handle(self, message: Message) -> None:
         match message:
             case Granted(lane, starts):
                 for start in starts:

@@ -48,7 +48,7 @@ from pool.ops.web.audit import DISPATCH, ActsNoted
 from pool.ops.web.ending import before_signals
 from pool.ops.web.limits import KNOWN, Lately, Rates, Waits
 from pool.ops.web.openapi import document
-from pool.ops.web.problems import MEDIA_TYPE, Facts, WebRefusal, headers_of, problem_of
+from pool.ops.web.problems import MEDIA_TYPE, ProblemFacts, WebRefusal, headers_of, problem_of
 from pool.ops.web.routes import PATH_CHECKS, ROUTES, WebRoute
 from pool.ops.web.tokens import Tokens
 from pool.ops.web.whole import as_a_whole
@@ -319,7 +319,7 @@ class WebApp:
         if "GET" in allowed:
             allowed.add("HEAD")
         allow = ", ".join(sorted(allowed))
-        facts: Facts = {"method": shown(method), "allowed": sorted(allowed)}
+        facts: ProblemFacts = {"method": shown(method), "allowed": sorted(allowed)}
         detail = f"{shown(method)} is none of {allow}"
         raise WebRefusal("WEBMETHOD", detail, allow=allow, facts=facts)
 
@@ -355,11 +355,11 @@ class WebApp:
         if known is not None:
             known()
         if role is not None and not caller.may(role):
-            lacks: Facts = {"role": role, "caller": caller.name, "has": [*caller.roles]}
+            lacks: ProblemFacts = {"role": role, "caller": caller.name, "has": [*caller.roles]}
             raise WebRefusal("WEBROLE", f"{caller.name} has not the role {role}", facts=lacks)
         if again_s := self._rates.take(caller.name):
             detail = f"{caller.name} may ask {options.requests_per_s:g} times a second"
-            most: Facts = {"caller": caller.name, "requests_per_s": options.requests_per_s}
+            most: ProblemFacts = {"caller": caller.name, "requests_per_s": options.requests_per_s}
             raise WebRefusal("WEBRATE", detail, again_s=again_s, facts=most)
         return caller
 
@@ -383,7 +383,7 @@ class WebApp:
         who = (address, authorization, headers.get("cookie", ""))
         is_taken = options.authenticator is None or not self._lately.has(who)
         if is_taken and (again_s := self._failed.take("")):
-            facts: Facts = {"requests_per_s": FAILED_PER_S, "of": "all who are not known"}
+            facts: ProblemFacts = {"requests_per_s": FAILED_PER_S, "of": "all who are not known"}
             raise WebRefusal("WEBRATE", "too many who are not known", again_s=again_s, facts=facts)
         if options.authenticator is not None:
             caller = await self._authenticated(options.authenticator, headers)

@@ -12,18 +12,22 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pool.checks import SECONDS_MAX
+from pool.core.lapse import LIMIT_S_MIN
 from pool.core.lifecycle import State
-from pool.core.options import LINE_MAX, IfExists
+from pool.core.options import LINE_MAX, IfExists, Limit
+from pool.core.pauses import REASON_MAX
 from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
+from pool.core.record import CAUSE_CHARS_MAX
+from pool.core.times import CRON_CHARS_MAX, EVERY_S_MIN, JITTER_S_MAX, Misfire
 from pool.jobs.client import batch, listing, parked, schedules
 from pool.jobs.client.options import WINDOW_S
 from pool.jobs.handlers import QUEUE_MAX
+from pool.jobs.job import PROGRESS_MAX
 from pool.names import IDEMPOTENCY_KEY_BYTES_MAX, KEY_BYTES_MAX, LABEL_BYTES_MAX
 
 JOBS_MAX: Final = 1_000  # of one request
 MEMBERS_MAX: Final = 10_000  # of a batch, in one request
 WAIT_S_MAX: Final = 30.0
-CAUSE_CHARS_MAX: Final = 200
 COUNT: Final = 100
 OFFERS_MAX: Final = 256
 
@@ -48,10 +52,10 @@ JobId = Annotated[str, Meta(pattern=ID)]
 Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 WaitS = Annotated[float, Meta(ge=0, le=WAIT_S_MAX)]
 Cause = Annotated[str, Meta(max_length=CAUSE_CHARS_MAX)]
-Reason = Annotated[str, Meta(max_length=CAUSE_CHARS_MAX)]
+Reason = Annotated[str, Meta(max_length=REASON_MAX)]
 Cursor = Annotated[str, Meta(max_length=256)]
 Text = Annotated[str, Meta(max_length=KEY_BYTES_MAX)]
-Encoding = Literal["json", "base64"]
+BodyEncoding = Literal["json", "base64"]
 
 
 class Sent(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -81,7 +85,7 @@ class CallBody(Sent):
     key: Key
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
 
 
 class JobBody(CallBody):
@@ -111,8 +115,8 @@ class JobBody(CallBody):
     run_at: Annotated[datetime, Meta(tz=True)] | None = None
     window_s: Seconds = WINDOW_S
     retention_s: Seconds | None = None
-    expires_s: Annotated[float, Meta(ge=0.01, le=SECONDS_MAX)] | None = None
-    start_timeout_s: Annotated[float, Meta(ge=0.01, le=SECONDS_MAX)] | None = None
+    expires_s: Annotated[float, Meta(ge=LIMIT_S_MIN, le=SECONDS_MAX)] | None = None
+    start_timeout_s: Annotated[float, Meta(ge=LIMIT_S_MIN, le=SECONDS_MAX)] | None = None
     then: list[FollowerBody] = []
     otherwise: list[FollowerBody] = []
 
@@ -134,7 +138,7 @@ class NotifyBody(Sent):
     """A message."""
 
     value: Any
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
 
 
 class Nothing(Sent):
@@ -185,7 +189,7 @@ class EditBody(Sent):
 
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
 
     @property
     def names(self) -> str:
@@ -227,8 +231,6 @@ class CancelBody(Sent):
 
 # --- schedules --------------------------------------------------------------------------------
 
-Misfire = Literal["skip", "once", "all"]
-
 
 class ScheduleBody(CallBody):
     """When (one of `cron`, `every_s`, `at`) and what; see `Node.schedule`.
@@ -237,21 +239,21 @@ class ScheduleBody(CallBody):
     both; `misfire_window_s` (3,600) of all three.
     """
 
-    cron: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    cron: Annotated[str, Meta(min_length=1, max_length=CRON_CHARS_MAX)] | None = None
     tz: Annotated[str, Meta(max_length=64)] | UnsetType = UNSET
-    every_s: Annotated[float, Meta(ge=1, le=SECONDS_MAX)] | None = None
+    every_s: Annotated[float, Meta(ge=EVERY_S_MIN, le=SECONDS_MAX)] | None = None
     start: Annotated[datetime, Meta(tz=True)] | UnsetType | None = UNSET
     at: Annotated[datetime, Meta(tz=True)] | None = None
     misfire: Misfire | UnsetType = UNSET
     misfire_window_s: Seconds | UnsetType = UNSET
-    jitter_s: Annotated[float, Meta(ge=0, le=86_400)] | UnsetType = UNSET
+    jitter_s: Annotated[float, Meta(ge=0, le=JITTER_S_MAX)] | UnsetType = UNSET
     if_exists: IfExists | None = None
     queue_max: Annotated[int, Meta(ge=1, le=LINE_MAX)] = QUEUE_MAX
     allow_unknown: bool = False
     delay_s: Seconds = 0.0
     retention_s: Seconds | None = None
-    expires_s: Annotated[float, Meta(ge=0.01, le=SECONDS_MAX)] | None = None
-    start_timeout_s: Annotated[float, Meta(ge=0.01, le=SECONDS_MAX)] | None = None
+    expires_s: Annotated[float, Meta(ge=LIMIT_S_MIN, le=SECONDS_MAX)] | None = None
+    start_timeout_s: Annotated[float, Meta(ge=LIMIT_S_MIN, le=SECONDS_MAX)] | None = None
     then: list[FollowerBody] = []
     otherwise: list[FollowerBody] = []
 
@@ -329,7 +331,7 @@ class OfferBody(Sent):
     kind: Literal["job", "service"] = "job"
     timeout_s: Seconds | UnsetType | None = UNSET
     progress_timeout_s: Seconds | UnsetType | None = UNSET
-    park_on: list[Literal["timeout", "progress", "start"]] | UnsetType = UNSET
+    park_on: list[Limit] | UnsetType = UNSET
     attempts_max: int | UnsetType = UNSET
     backoff_s: Seconds | UnsetType = UNSET
     backoff_max_s: Seconds | UnsetType = UNSET
@@ -356,8 +358,8 @@ class RegisterBody(Sent):
 class ProgressBody(Sent):
     """How far a job is."""
 
-    done: Annotated[float, Meta(ge=-1e15, le=1e15)]
-    total: Annotated[float, Meta(ge=-1e15, le=1e15)] | None = None
+    done: Annotated[float, Meta(ge=-PROGRESS_MAX, le=PROGRESS_MAX)]
+    total: Annotated[float, Meta(ge=-PROGRESS_MAX, le=PROGRESS_MAX)] | None = None
     note: Annotated[str, Meta(max_length=1_000)] = ""
 
 
@@ -369,7 +371,7 @@ class BeatBody(Sent):
     seen: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None
 
 
-Held = list[JobToken | BeatBody]
+HeldJobs = list[JobToken | BeatBody]
 
 
 class OfWorker(Sent):
@@ -381,7 +383,7 @@ class OfWorker(Sent):
 class PollBody(OfWorker):
     """All that was handed out and whose end was not answered yet; how many more, how long."""
 
-    held: Annotated[Held, Meta(max_length=CAPACITY_MAX)] = []
+    held: Annotated[HeldJobs, Meta(max_length=CAPACITY_MAX)] = []
     jobs_max: Annotated[int, Meta(ge=0, le=CAPACITY_MAX)] = 1
     wait_s: WaitS = 0.0
 
@@ -389,7 +391,7 @@ class PollBody(OfWorker):
 class HeartbeatBody(OfWorker):
     """Likewise, of who takes no more."""
 
-    held: Annotated[Held, Meta(max_length=CAPACITY_MAX)] = []
+    held: Annotated[HeldJobs, Meta(max_length=CAPACITY_MAX)] = []
 
 
 class ResultBody(Sent):
@@ -397,7 +399,7 @@ class ResultBody(Sent):
 
     token: JobToken
     result: Any = None
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
 
 
 class CompleteBody(OfWorker):
@@ -437,7 +439,7 @@ class GivenUpBody(Sent):
 
     token: JobToken
     state: Any = None
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
 
 
 class ReleaseBody(OfWorker):
@@ -455,7 +457,7 @@ class SaveBody(OfWorker):
     token: JobToken
     number: Annotated[int, Meta(ge=1, le=2**53)]
     state: Any
-    encoding: Encoding = "json"
+    encoding: BodyEncoding = "json"
     seen: Annotated[str, Meta(pattern="^[0-9]{1,18}$")] | None = None
 
 

@@ -15,7 +15,7 @@ import attrs
 from pool import errors
 from pool.errors import PoolError, sentence, shown
 
-Facts: TypeAlias = Mapping[str, Any]
+ProblemFacts: TypeAlias = Mapping[str, Any]
 MEDIA_TYPE: Final = "application/problem+json"
 AGAIN_S: Final = 1  # what `Retry-After` says where nothing better is known
 
@@ -115,7 +115,7 @@ class WebRefusal(Exception):
     code: str
     detail: str
     hint: str = ""
-    facts: Facts = attrs.field(factory=dict, kw_only=True)
+    facts: ProblemFacts = attrs.field(factory=dict, kw_only=True)
     again_s: float | None = None
     allow: str = ""
 

@@ -29,7 +29,7 @@ from pool.ops.web.asked import WebAnswer, WebRequest
 from pool.ops.why import Why
 
 Method: TypeAlias = Literal["POST", "GET", "PUT", "DELETE"]
-Run: TypeAlias = Callable[[WebRequest], Awaitable[Any]]
+Endpoint: TypeAlias = Callable[[WebRequest], Awaitable[Any]]
 Then: TypeAlias = Callable[[WebRequest, WebAnswer], Awaitable[WebAnswer]]
 Repeats: TypeAlias = Literal["same", "known", "again"]
 
@@ -56,7 +56,7 @@ class WebRoute:
     path: str
     role: Role | None
     does: str
-    run: Run
+    run: Endpoint
     body: tuple[type[bodies.Sent], ...] = ()
     query: type[bodies.Sent] | None = None
     answer: Any = None  # the type of what is told; None: it is no JSON
@@ -458,7 +458,7 @@ def _operating() -> list[WebRoute]:
         ),
     ]
     one = (errors.NoSuchMember, *STORE)
-    verbs: tuple[tuple[str, Run, Any, str], ...] = (
+    verbs: tuple[tuple[str, Endpoint, Any, str], ...] = (
         ("cordon", looking.cordon, bodies.CordonBody, "take no more jobs, and keep those it has"),
         ("uncordon", looking.uncordon, bodies.UncordonBody, "take jobs again"),
         ("drain", looking.drain, bodies.CordonBody, "give up what it has in order, and leave"),
@@ -486,7 +486,7 @@ def _operating() -> list[WebRoute]:
 def _workers() -> list[WebRoute]:
     one = (errors.WorkerGone, errors.WrongClaim, errors.ClaimRefused, *STORE)
     ended = (*one, errors.PayloadEncodingError, errors.PayloadTooLarge, errors.StorageFull)
-    rows: tuple[tuple[str, Run, Any, Any, Sequence[type[PoolError]], str], ...] = (
+    rows: tuple[tuple[str, Endpoint, Any, Any, Sequence[type[PoolError]], str], ...] = (
         (
             "/poll",
             workers.poll,

@@ -20,7 +20,6 @@ from pool.errors import PoolError
 from pool.jobs.remote.claims import JobClaim, WorkerClaim
 from pool.ops.web.problems import WebRefusal
 
-TOKEN_CHARS_MAX: Final = 16 * 1024
 _HINT: Final = "it was signed with another secret: all gateways of a pool need the same"
 
 

@@ -32,7 +32,7 @@ from pool.ops.web.bodies import WAIT_S_MAX, BeatBody, OfferBody, ProgressBody, S
 from pool.ops.web.jobs import from_base64
 from pool.ops.web.problems import MEDIA_TYPE, WebRefusal, problem_of
 
-End: TypeAlias = Callable[
+EndJobs: TypeAlias = Callable[
     [WorkerClaim, Sequence[tuple[JobClaim, Any]]], Awaitable[Sequence[EndedJob]]
 ]
 _WEB_OPTIONS = tuple(name for name in OfferBody.__struct_fields__ if name not in ("name", "kind"))
@@ -379,7 +379,7 @@ def _handed(token: str, each: HandedOut) -> JobHanded:
     )
 
 
-async def _ended(asked: WebRequest, end: End) -> WebAnswer:
+async def _ended(asked: WebRequest, end: EndJobs) -> WebAnswer:
     """End those whose tokens are good, and tell of all in their order."""
     claim = _claim(asked)
     bodies = asked.body.jobs

@@ -12,7 +12,7 @@ import attrs
 
 from pool.core.digits import number
 from pool.core.lifecycle import State
-from pool.core.options import POLICY_LETTERS
+from pool.core.options import POLICY_LETTERS, attaches
 from pool.core.record import KIND_LETTERS, STATES, Kind, more_of
 from pool.redis.commands.calls import Calls, Target, as_ms
 from pool.redis.connection import Reply
@@ -47,7 +47,7 @@ class Admission:
     def go_by(self, policy: str) -> None:
         """Take what its handler says; what is named by an id, or followed, is itself a job."""
         is_own = any(more_of(self.more, name) for name in ("digest", "followers", "batch"))
-        is_attaching = policy.startswith(("a", "b")) and is_own
+        is_attaching = attaches(policy) and is_own
         self.policy = "" if is_attaching else policy
 
 

@@ -16,7 +16,7 @@ from pool.redis.commands.plain import count, typed
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
-Guard: TypeAlias = Literal["own", "reap", "free"]
+AdvanceGuard: TypeAlias = Literal["own", "reap", "free"]
 
 
 class EdgeStatus(Enum):
@@ -136,7 +136,7 @@ class ChangeCalls(Calls):
 
     def advance(
         self,
-        guard: Guard,
+        guard: AdvanceGuard,
         source: str,
         edges: Sequence[Edge],
         *,

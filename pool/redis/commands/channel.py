@@ -9,6 +9,8 @@ from typing import Final
 import attrs
 
 from pool.core.digits import number
+from pool.core.options import POLICY_LETTERS
+from pool.redis.commands.admission import AS_REGISTERED
 from pool.redis.commands.batches import Stirred, stirred
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.connection import Reply
@@ -48,8 +50,9 @@ class ChannelMessage:
 
 
 _END: Final = re.compile(rb"e \d{1,16} \S+ [sfc]\n([!-~]{1,128})", re.ASCII)
+_POLICY: Final = f"[-{AS_REGISTERED}{POLICY_LETTERS}]?".encode()
 _JOB: Final = re.compile(
-    rb"j (\d{1,16}) [js?][-abchqr]?\d* (\d{1,9}) (\d{1,9}) \d+ \d+ \d+\n", re.ASCII
+    rb"j (\d{1,16}) [js?]" + _POLICY + rb"\d* (\d{1,9}) (\d{1,9}) \d+ \d+ \d+\n", re.ASCII
 )
 
 

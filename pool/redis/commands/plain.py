@@ -15,7 +15,7 @@ from pool.core.digits import DIGITS_MAX, is_number
 from pool.core.ids import order
 from pool.redis.scripts import Word
 
-Reads: TypeAlias = Callable[[Sequence[Word], Any], Any]  # of the command's words and its reply
+PlainReader: TypeAlias = Callable[[Sequence[Word], Any], Any]  # of its words and its reply
 Flat: TypeAlias = list[bytes]  # name, value, name, value ...
 Entries: TypeAlias = list[tuple[str, list[tuple[str, dict[str, bytes]]]]]
 
@@ -199,7 +199,7 @@ def _read(words: Sequence[Word], reply: Any) -> Entries:
     return found
 
 
-READERS: Final[Mapping[str, Reads]] = {
+READERS: Final[Mapping[str, PlainReader]] = {
     "HGET": _text_or_none,
     "HGETALL": _flat,
     "HKEYS": _texts,

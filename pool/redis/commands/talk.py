@@ -82,11 +82,11 @@ class NotNoted(Enum):
     UNREADABLE = "MALFORMED"
 
 
-Intended: TypeAlias = Noted | MovedOn | Behind | NotNoted
-Notified: TypeAlias = Noted | MovedOn | InboxHas | LookedAt | NotNoted
+IntendSaid: TypeAlias = Noted | MovedOn | Behind | NotNoted
+NotifySaid: TypeAlias = Noted | MovedOn | InboxHas | LookedAt | NotNoted
 
 
-def intended(reply: Reply) -> Intended:
+def intended(reply: Reply) -> IntendSaid:
     """Read the reply of `intend`."""
     word, _, rest = reply.decode(errors="replace").partition(" ")
     match word:
@@ -101,7 +101,7 @@ def intended(reply: Reply) -> Intended:
     return NotNoted(word)
 
 
-def notified(reply: Reply) -> Notified:
+def notified(reply: Reply) -> NotifySaid:
     """Read the reply of `notify`."""
     word, _, rest = reply.decode(errors="replace").partition(" ")
     match word:

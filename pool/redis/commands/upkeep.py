@@ -181,7 +181,7 @@ def _is_ours(text: bytes) -> bool:
     return len(lines) <= LINES_MAX and all(map(_KEPT.fullmatch, lines))
 
 
-LINES_MAX: Final = 32  # jobs of one member of `kept`; see `keep.lua`
+LINES_MAX: Final = 32  # jobs of one member of `kept`; see `lib/keep.lua`
 _KEPT: Final = re.compile(r"\d{1,16} \S+ .+")
 
 

@@ -398,10 +398,10 @@ class Guard:
             self.care.rose(self.part, self._restarts)
 
 
-Wait: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+WaitCall: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
-async def _wait(wait: Wait) -> None:
+async def _wait(wait: WaitCall) -> None:
     await wait()
 
 
@@ -409,7 +409,7 @@ def supervised(
     name: str,
     body: Callable[[Any], Coroutine[Any, Any, None]],
     care: Care | None,
-    unmoved: Callable[[Wait], Coroutine[Any, Any, None]] = _wait,
+    unmoved: Callable[[WaitCall], Coroutine[Any, Any, None]] = _wait,
 ) -> Callable[[Any], Coroutine[Any, Any, None]]:
     """Return a body that lives as drawn above; without anybody who cares it is the same one.
 

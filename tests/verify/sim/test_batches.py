@@ -12,7 +12,7 @@ from pool.core.options import Options
 from pool.names import Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Guard
+from pool.redis.commands.change import AdvanceGuard
 from pool.redis.commands.edges import Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.scripts import ScriptCall
@@ -144,7 +144,7 @@ def test_a_batch_does_what_its_items_do_one_by_one(seed: int) -> None:
             assert answers == [apart.run(call)[0] for call in calls[1:]]
         else:
             owner = dice.choice(("w1.1", "w2.1", ""))
-            guard: Guard = "own" if owner else "free"
+            guard: AdvanceGuard = "own" if owner else "free"
             edges = _edges(dice, together, owner)
             calls = [
                 LANE.advance(guard, owner, batch, pending_s=TTL_S, targets=(W1, W2))

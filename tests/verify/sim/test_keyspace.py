@@ -16,7 +16,7 @@ from pool.maps import deltas as model
 from pool.names import Control, Names, split_pair
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
-from pool.redis.commands.change import Guard
+from pool.redis.commands.change import AdvanceGuard
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.upkeep import RECONCILE
 from pool.redis.scripts import ScriptCall
@@ -233,7 +233,7 @@ def _random_call(
                 y, z = (f"{y}\n{{}}", z) if letter == "x" else (y, f"{z}\n{{}}")
             edge = WireEdge(key, int(record[5]), record[2], 60_000, record[3], letter, x, y, z)
             owner = record[4]
-            guard: Guard = "own" if owner else "free"
+            guard: AdvanceGuard = "own" if owner else "free"
             return lane.advance(guard, owner, [edge], pending_s=TTL_S, targets=workers)
         case "dead":
             held: Any = both.keyspace.keys.get(both.names.letters.encode(), {})
