@@ -300,16 +300,9 @@ class PlanKeeper:
         # A former owner's last calls may come as late as it would have repeated them.
         late_s = self._context.timing.ttl_s + self._context.settings.longest_s
         self._late_s = self._context.io.clock() + late_s
-<<<<<<< HEAD
         within_s = 0.0
-        async with (
-            anyio.create_task_group() as tasks
-        ):  # of producers, some of which cannot be ended
-=======
-        asked: _Asked | None = None
         # Of producers, some of which cannot be ended.
         async with anyio.create_task_group() as tasks:
->>>>>>> main
             while True:
                 asked, before = await self._requests(within_s), self._turns
                 turn = await self._take_turn(tasks.start_soon, asked)
