@@ -50,6 +50,7 @@ __all__ = [
     "NoSuchPlan",
     "NoSuchSchedule",
     "NodeError",
+    "NotInTime",
     "NotOwner",
     "NotRunning",
     "NotStarted",
@@ -831,6 +832,21 @@ class NotStopped(RefusedError):
     waited_s: float
     owner: str = ""
     why: str = ""
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class NotInTime(RefusedError):
+    """What a command waited for has not come within the time given; it may come yet.
+
+    Calls of a program raise Python's own `TimeoutError`; the command line says that so. What was
+    asked for is not taken back: a turn of a plan stays asked for, a job goes on.
+    """
+
+    code: ClassVar[str] = "POOLNOTINTIME"
+    retryable: ClassVar[bool] = True
+    hint: ClassVar[str] = "look what it waits for, or wait longer: --timeout"
+
+    problem: str
 
 
 # --- we no longer own it --------------------------------------------------------------------

@@ -225,12 +225,25 @@ def commands() -> str:
     assert parser.epilog
     parts = [f"{parser.epilog} All take `--json`."]
     for name, each in sub.choices.items():
-        rows = [] if name == "check" else list(_options(each))  # those of `run`
-        parts += [f"## pool {name}", f"{_sentence(str(helps[name]))}"]
-        parts += [f"```text\n{' '.join(_usage(each).split())}\n```"]
-        parts += [_one_space(each.epilog)] if each.epilog else []
-        parts += [table(("", ""), iter(rows))] if rows else []
+        parts += _command(f"## pool {name}", each, str(helps[name]))
     return "\n\n".join(parts)
+
+
+def _command(title: str, parser: argparse.ArgumentParser, says: str) -> Iterator[str]:
+    """Yield what is said of a command; where it has verbs, of each of them."""
+    yield title
+    yield _sentence(says)
+    yield f"```text\n{' '.join(_usage(parser).split())}\n```"
+    if parser.epilog:
+        yield _one_space(parser.epilog)
+    verbs = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    rows = [] if verbs or title == "## pool check" else list(_options(parser))  # those of `run`
+    if rows:
+        yield table(("", ""), iter(rows))
+    for verb in verbs:
+        for told in verb._choices_actions:
+            of = verb.choices[told.dest]
+            yield from _command(f"#{title} {told.dest}", of, str(told.help))
 
 
 def shapes() -> str:

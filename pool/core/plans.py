@@ -16,14 +16,14 @@ Nothing else is stored of what a plan has.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import attrs
 
-from pool.core.codec import decode_value
+from pool.core.codec import decode_value, encode_value
 from pool.core.record import Record, more_of
 from pool.core.stored import state_of
 from pool.errors import PayloadEncodingError
@@ -36,12 +36,16 @@ _ID: Final = re.compile(r"plan:([^:]+):([0-9a-f]+)(?:[.]\d+)?", re.ASCII)
 NAME_CHARS_MAX: Final = 64
 KEYS_MAX: Final = 100_000  # in one answer
 TOLD_MAX: Final = 20  # keys of a kind that are named
-# Requests that are remembered as done: more than there are turns between two looks of who asks.
-ASKED_MAX: Final = 128
+# Turns that somebody had asked for and are remembered: more than there are between two looks of
+# who asks, and no more than can be read as often as many look.
+ANSWERED_MAX: Final = 64
+ANSWERED_BYTES_MAX: Final = 16_384
+CONFIRMED_MAX: Final = 256  # confirmations that are remembered as done: all of one turn
 PROBLEM_CHARS_MAX: Final = 500
 # Which lets it stop all that it has, whatever that is at the next answer.
 ANYTHING: Final = "any"
 
+T = TypeVar("T")
 Verdict: TypeAlias = Literal["start", "keep", "replace", "taken", "stop", "nothing"]
 
 
@@ -154,13 +158,13 @@ class Diff:
         """What tells these stops from any others."""
         return f"{len(self.stops)}-{self._mark:016x}"
 
-    def is_held(self, stop_max: float, confirmed: str = "") -> bool:
+    def is_held(self, stop_max: float, confirmed: Collection[str] = ()) -> bool:
         """Say whether it would stop more than it may without somebody's word.
 
         All, or more than this share of what the plan has.
         """
         stops = len(self.stops)
-        if not stops or confirmed in (self.token, ANYTHING):
+        if not stops or self.token in confirmed or ANYTHING in confirmed:
             return False
         return stops == self.had or stops > stop_max * self.had
 
@@ -177,8 +181,7 @@ class PlanTurn:
     over and still remembered, or parked; `refused` could not be started, and `problem` says why
     the first was; `taken` have a job of somebody else's.  `stopped` have ended, `stopping` were
     told to and had not.  `held` stops wait for `token` to be confirmed, and nothing was changed.
-    Of keys the first 20 are named.  `asked` are the requests that it and those before it have
-    carried out.
+    Of keys the first 20 are named.  `asked` says how many requests it has answered.
     """
 
     number: int = 0
@@ -199,16 +202,85 @@ class PlanTurn:
     held_keys: tuple[str, ...] = ()
     token: str = ""
     problem: str = ""
-    asked: tuple[str, ...] = ()
+    asked: int = 0
 
 
-def pack_turn(turn: PlanTurn) -> dict[str, Any]:
-    """Return it in terms of JSON."""
-    return attrs.asdict(turn)
+@attrs.frozen
+class AskedTurn:
+    """A turn that somebody had asked for."""
+
+    upto: int  # the newest request that it has answered, by its number in the inbox
+    turn: PlanTurn
 
 
-def parse_turn(state: object) -> PlanTurn:
-    """Return it; what cannot be read is left out."""
+@attrs.frozen
+class Turns:
+    """How a plan's last turns went: what the job that keeps it has saved."""
+
+    last: PlanTurn = attrs.field(factory=PlanTurn)
+    asked: tuple[AskedTurn, ...] = ()  # the oldest first
+    confirmed: tuple[tuple[str, int], ...] = ()  # id of a confirmation, number of its turn
+
+    @property
+    def upto(self) -> int:
+        """The newest request that was answered."""
+        return self.asked[-1].upto if self.asked else 0
+
+    def answer(self, number: int, asked: str) -> PlanTurn | None:
+        """Return the turn that has answered a request; None: none has yet.
+
+        What was sent twice, as an answer of the store was lost, has its id; whoever looks too late
+        finds the earliest that is remembered of those that came behind it.
+        """
+        turn = dict(self.confirmed).get(asked)
+        for each in self.asked:
+            if each.upto >= number if turn is None else each.turn.number >= turn:
+                return each.turn
+        return None
+
+    def then(self, turn: PlanTurn, upto: int, confirmed: Sequence[str]) -> Turns:
+        """Return them with one more, which has answered all up to a request, if to any."""
+        if not turn.asked:
+            return attrs.evolve(self, last=turn)
+        asked = [*self.asked, AskedTurn(upto, turn)][-ANSWERED_MAX:]
+        sizes = [len(encode_value(_pack(each.turn))) for each in asked]
+        while len(asked) > 1 and sum(sizes) > ANSWERED_BYTES_MAX:
+            del asked[0], sizes[0]
+        done = [*self.confirmed, *((each, turn.number) for each in confirmed)]
+        return Turns(turn, tuple(asked), tuple(done[-CONFIRMED_MAX:]))
+
+
+def pack_turns(turns: Turns) -> dict[str, Any]:
+    """Return them in terms of JSON."""
+    return {
+        "last": _pack(turns.last),
+        "asked": [[each.upto, _pack(each.turn)] for each in turns.asked],
+        "confirmed": [list(each) for each in turns.confirmed],
+    }
+
+
+def parse_turns(state: object) -> Turns:
+    """Return them; what cannot be read is left out."""
+    if not isinstance(state, Mapping):
+        return Turns()
+    asked = [AskedTurn(upto, _parse(turn)) for upto, turn in _pairs(state.get("asked"), int)]
+    done = [(each, turn) for each, turn in _pairs(state.get("confirmed"), str) if type(turn) is int]
+    return Turns(_parse(state.get("last")), tuple(asked), tuple(done))
+
+
+def _pairs(value: object, kind: type[T]) -> Iterator[tuple[T, Any]]:
+    for each in value if isinstance(value, (list, tuple)) else ():
+        if isinstance(each, (list, tuple)) and len(each) == 2 and type(each[0]) is kind:
+            yield each[0], each[1]
+
+
+def _pack(turn: PlanTurn) -> dict[str, Any]:
+    """Return a turn in terms of JSON, without what is nothing."""
+    return {name: value for name, value in attrs.asdict(turn).items() if value}
+
+
+def _parse(state: object) -> PlanTurn:
+    """Return a turn; what cannot be read is left out."""
     if not isinstance(state, Mapping):
         return PlanTurn()
     found: dict[str, Any] = {}
@@ -221,11 +293,11 @@ def parse_turn(state: object) -> PlanTurn:
     return PlanTurn(**found)
 
 
-def stored_turn(saved: bytes | None) -> PlanTurn:
-    """Return the last turn of a plan, by what the job that keeps it has saved."""
+def stored_turns(saved: bytes | None) -> Turns:
+    """Return the last turns of a plan, by what the job that keeps it has saved."""
     with suppress(PayloadEncodingError):  # of another's, who has written there
-        return parse_turn(None if saved is None else decode_value(state_of(saved)))
-    return PlanTurn()
+        return parse_turns(None if saved is None else decode_value(state_of(saved)))
+    return Turns()
 
 
 def facts_of(diff: Diff, *, is_held: bool, wanted: int) -> Mapping[str, Any]:

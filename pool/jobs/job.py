@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
@@ -35,6 +36,7 @@ RUNNING: ContextVar[str] = ContextVar("pool_running", default="")
 R = TypeVar("R")
 A = TypeVarTuple("A")
 PROGRESS_MAX: Final = 10**15  # floats are exact up to here
+_STANDING_BYTES_MAX: Final = 64 * 1024  # of messages that are answered together, at least one
 PROGRESS_PARTS: Final = 3  # how much is done, of how much, and a note
 
 
@@ -124,23 +126,32 @@ class Inbox:
         self._is_asked, self.is_unheard = True, False
         while not self._queue:
             if self._is_behind:
-                self._is_behind, self._is_reading = False, True
-                try:
-                    page = await read(self._last)
-                except BaseException:
-                    self._is_behind = True
-                    raise
-                finally:
-                    self._is_reading = False
-                self._is_behind = self._is_behind or page.has_more
-                for number, payload in page.messages:
-                    if number > self._last:
-                        self._queue.append((number, payload))
-                        self._last = number
+                await self._read(read)
             else:
                 self._bell = anyio.Event()
                 await self._bell.wait()
         return self._queue.popleft()
+
+    async def next_at_once(self, read: ReadInbox) -> Message | None:
+        """Return the next message, or None where none is known of."""
+        while self._is_behind and not self._queue:
+            await self._read(read)
+        return self._queue.popleft() if self._queue else None
+
+    async def _read(self, read: ReadInbox) -> None:
+        self._is_behind, self._is_reading = False, True
+        try:
+            page = await read(self._last)
+        except BaseException:
+            self._is_behind = True
+            raise
+        finally:
+            self._is_reading = False
+        self._is_behind = self._is_behind or page.has_more
+        for number, payload in page.messages:
+            if number > self._last:
+                self._queue.append((number, payload))
+                self._last = number
 
     def _ring(self) -> None:
         if self._bell is not None:
@@ -460,6 +471,30 @@ class Job:
             raise
         self._in_hand = number
         return message
+
+    async def _standing(self, within_s: float, at_most: int) -> list[tuple[int, Any]]:
+        """Return the messages that stand in the inbox, numbered; wait so long for the first.
+
+        They stay there until a state is saved, which holds them: so nothing is lost of what is
+        answered together.  Of what cannot be read, None is returned.
+        """
+        inbox, read = self._host.inbox(self._run), partial(self._host.read_inbox, self._run)
+        standing, size = list[tuple[int, Any]](), 0
+        found = await inbox.next_at_once(read)
+        if found is None:
+            with anyio.move_on_after(within_s):
+                found = await inbox.next(read)
+        while found is not None:
+            self._in_hand, payload = found
+            message = None
+            with suppress(PayloadEncodingError):  # not from `notify()`
+                message = decode_value(payload)
+            standing.append((self._in_hand, message))
+            size += len(payload)
+            if len(standing) == at_most or size > _STANDING_BYTES_MAX:
+                break
+            found = await inbox.next_at_once(read)
+        return standing
 
     def _note_unheard(self) -> None:
         """Tell, once, that nobody here takes messages; for objects without `notify()`."""

@@ -25,7 +25,7 @@ from pool.core.ids import order
 from pool.core.journal import JournalEntry
 from pool.core.options import Options
 from pool.core.pauses import Asked
-from pool.core.plans import PlanTurn, plan_and_version, plan_key, stored_turn
+from pool.core.plans import PlanTurn, plan_and_version, plan_key, stored_turns
 from pool.core.record import Record
 from pool.core.schedules import parse
 from pool.core.times import Cron
@@ -247,7 +247,7 @@ async def _plans(
         )
         record = Record.parse(text) if text else None
         if record is not None and plan_and_version(record.handler)[0] == name:
-            kept.append(KeptPlan(name=name, turn=stored_turn(saved or None)))
+            kept.append(KeptPlan(name=name, turn=stored_turns(saved or None).last))
     return kept
 
 

@@ -12,14 +12,26 @@ import pytest
 
 from pool import Call, Follower, Handlers, Job, JobRef, Node, Park
 from pool.core.pauses import Asked
-from pool.core.plans import ANYTHING, after, own_id, plan_key, plan_of, planned_id
-from pool.errors import ConfigError, InvalidKey, InvalidOption, NoSuchPlan, PlanRefused
+from pool.core.plans import (
+    ANSWERED_MAX,
+    ANYTHING,
+    PlanTurn,
+    Turns,
+    after,
+    own_id,
+    pack_turns,
+    parse_turns,
+    plan_key,
+    plan_of,
+    planned_id,
+)
+from pool.errors import ConfigError, InboxFull, InvalidKey, InvalidOption, NoSuchPlan, PlanRefused
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
-from pool.jobs.client import plans
+from pool.jobs.client import plan_ref, plans
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.plans import Comparing, PlanKeeper
-from pool.plans import Planned, PlanStatus, StopAll
+from pool.plans import Planned, PlanRef, PlanStatus, StopAll
 from pool.schedules import Every
 from tests.ops.facts import record
 
@@ -229,16 +241,199 @@ async def test_a_confirmation_that_comes_again_confirms_nothing_more(fleet: Flee
         await node.notify(plan_key("feeds"), {"id": "once", "token": ANYTHING})
         await until(lambda: world.asked > asked)  # noqa: B023 - it is waited for here
     last = (await node.plan("feeds").apply(ASK_S)).last
-    assert (last.held, last.asked.count("once")) == (1, 1)
+    assert (last.held, last.asked) == (1, 1)
     await until(lambda: world.running == {"a": ""})
 
 
-async def test_of_many_who_ask_at_once_each_is_answered(fleet: Fleet) -> None:
-    node = await fleet.node(house(World()), **PATIENT)
+@attrs.define
+class Gate:
+    """A producer that stands still, once it is closed."""
+
+    world: World
+    opened: anyio.Event = attrs.field(factory=anyio.Event)
+    begun: int = 0
+
+    async def answer(self) -> AsyncIterator[Any]:
+        self.begun += 1
+        await self.opened.wait()
+        for each in self.answers.pop(0) if self.answers else ():
+            if isinstance(each, Exception):
+                raise each
+            yield each
+
+    answers: list[tuple[Any, ...]] = attrs.field(factory=list)
+
+    def close(self, *answers: tuple[Any, ...]) -> None:
+        """Give these answers, one a turn, once it is opened."""
+        self.begun, self.opened, self.answers = 0, anyio.Event(), list(answers)
+        self.world.answer = lambda _: self.answer()
+
+
+async def standing(fleet: Fleet, node: Node, count: int) -> None:
+    """Wait until so many requests stand in the inbox."""
+    context, key = fleet.wiring(node).context, plan_key("feeds")
+    inbox = context.lane_of(key).lane.names.inbox(key)
+
+    async def stand() -> bool:
+        return bool(await context.pipeline.execute("LLEN", inbox) == count)
+
+    await fleet.until(stand)
+
+
+async def test_all_who_ask_before_a_turn_begins_share_it_and_are_told_of_it(fleet: Fleet) -> None:
+    world = World()
+    node, gate = await fleet.node(house(world), **PATIENT), Gate(world)
     await kept(node)
+    plan, told, given_up = node.plan("feeds"), dict[int, PlanStatus](), 5
+    await turn(node, world, "a", "b", "c")
+    token = (await turn(node, world, "a")).last.token
+
+    async def ask(number: int) -> None:
+        told[number] = await (plan.confirm(token, ASK_S) if number == 9 else plan.apply(ASK_S))
+
+    before = (await plan.status()).last.number
+    gate.close((RuntimeError("no list"),), ("a",), ("a", "d"))
     async with anyio.create_task_group() as tasks:
-        for _ in range(64):
-            tasks.start_soon(node.plan("feeds").apply, ASK_S)
+        tasks.start_soon(ask, 0)
+        await until(lambda: gate.begun == 1)
+        for number in range(1, 40):
+            tasks.start_soon(ask, number)
+        await standing(fleet, node, 40)  # that of the turn under way is there until it is saved
+        for _ in range(given_up):
+            with pytest.raises(TimeoutError, match="stays asked for"):
+                await plan.apply(0)
+        await standing(fleet, node, 40 + given_up)
+        gate.opened.set()
+    assert gate.begun == 2
+    # The first was told of the turn that failed, the others of the next one.
+    assert (told[0].last.number, told[0].last.asked) == (before + 1, 1)
+    assert "no list" in told[0].last.problem
+    assert {each.last for n, each in told.items() if n} == {told[1].last}
+    shared = told[1].last
+    assert (shared.number, shared.asked, shared.stopped) == (before + 2, 39 + given_up, 2)
+    last = (await plan.apply(ASK_S)).last
+    assert (last.number, last.started, last.asked) == (before + 3, 1, 1)
+
+
+async def test_who_looks_late_is_told_of_the_turn_that_answered(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    node = await fleet.node(house(world), **PATIENT)
+    await kept(node)
+    look, held_up, looked = plan_ref._look, anyio.Event(), anyio.Event()
+
+    async def late(*args: Any) -> Any:
+        if not looked.is_set():
+            looked.set()
+            await held_up.wait()
+        return await look(*args)
+
+    told = list[PlanStatus]()
+
+    async def ask() -> None:
+        told.append(await node.plan("feeds").apply(ASK_S))
+
+    world.answer, asked = raises, world.asked
+    monkeypatch.setattr(plan_ref, "_look", late)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await looked.wait()
+        await until(lambda: world.asked > asked)
+        for _ in range(3):
+            await turn(node, world, "a")
+        held_up.set()
+    assert "the list is on fire" in told[0].last.problem
+    assert told[0].last.asked == 1
+
+
+async def test_more_than_an_inbox_takes_wait_or_are_told_so(fleet: Fleet) -> None:
+    world = World()
+    node, gate = await fleet.node(house(world), messages_max=4, **PATIENT), Gate(world)
+    await kept(node)
+    gate.close()
+    plan = node.plan("feeds")
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(plan.apply, ASK_S)
+        await standing(fleet, node, 4)
+        await until(lambda: gate.begun)
+        with pytest.raises(InboxFull):
+            await plan.apply(0.2)
+        for _ in range(8):
+            tasks.start_soon(plan.apply, ASK_S)
+        await anyio.wait_all_tasks_blocked()
+        gate.opened.set()
+
+
+async def test_a_plan_of_ones_own_is_there_as_soon_as_the_node_is_open(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, see_to, asked = PlanRef._request, plan_ref._see_to, anyio.Event()
+
+    async def requested(*args: Any) -> Any:
+        try:
+            return await request(*args)
+        finally:
+            asked.set()
+
+    async def seen_to(*args: Any) -> None:
+        await asked.wait()
+        await see_to(*args)
+
+    monkeypatch.setattr(PlanRef, "_request", requested)
+    monkeypatch.setattr(plan_ref, "_see_to", seen_to)
+    node = await fleet.node(house(World(answer=("a",))), **PATIENT)
+    assert (await node.plan("feeds").apply(ASK_S)).last.wanted == 1
+
+
+async def test_who_asks_while_the_plan_begins_anew_is_answered(fleet: Fleet) -> None:
+    world = World()
+    node, gate = await fleet.node(house(world), **PATIENT), Gate(world)
+    await kept(node)
+    gate.close()
+    told = list[PlanStatus]()
+
+    async def ask() -> None:
+        told.append(await node.plan("feeds").apply(ASK_S))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask)
+        await until(lambda: gate.begun)
+        before = (await node.job(plan_key("feeds"))).job_id
+        # As a later version takes it over: what was asked of the job before has ended with it.
+        client = node.plan("feeds")._opened()
+        replace = client.admitting("feeds:plan", DispatchOptions(if_exists="replace"))
+        client.dispatcher.admit([replace.admission(plan_key("feeds"), (), {}, is_plans=True)])
+        gate.opened.set()
+        world.answer = ("a",)
+    assert (await node.job(plan_key("feeds"))).job_id != before
+    assert told[0].last.wanted == 1
+
+
+def test_what_is_remembered_of_turns_is_bounded_and_read_as_it_was() -> None:
+    turns = Turns()
+    for number in range(1, 200):
+        turns = turns.then(PlanTurn(number=number, asked=2), 10 * number, [f"c{number}"])
+    turns = turns.then(PlanTurn(number=200), 0, [])
+    assert parse_turns(pack_turns(turns)) == turns
+    assert len(turns.asked) == ANSWERED_MAX
+    found = turns.answer(10 * 190 - 5, "nobody")
+    assert found is not None
+    assert found.number == 190
+    again = turns.answer(10**6, "c190")  # it was sent twice: what counts is what it did
+    assert again is not None
+    assert again.number == 190
+    early = turns.answer(10, "c1")  # and forgotten: the earliest of those behind it
+    assert early is not None
+    assert early.number == 199 - ANSWERED_MAX + 1
+    assert turns.answer(10 * 199 + 1, "new") is None
+    long = PlanTurn(number=1, asked=1, held_keys=("k" * 512,) * 20)
+    for number in range(5):
+        turns = turns.then(attrs.evolve(long, number=300 + number), 3000 + number, [])
+    assert len(turns.asked) == 1
+    assert turns.last.number == 304
+    assert parse_turns({"asked": [7, ["x", {}], [1]], "confirmed": 3, "last": []}) == Turns()
 
 
 async def test_an_empty_answer_stops_nothing_unless_it_is_told_to(fleet: Fleet) -> None:
@@ -333,6 +528,29 @@ async def test_what_cannot_be_changes_nothing(fleet: Fleet) -> None:
     assert [e.problem for e in fleet.all_seen(PlanFailed)] == problems
     assert world.begun == [("before", "")]
     assert set(world.running) == {"before"}
+
+
+def leaves_open(_: Job) -> AsyncIterator[str]:
+    async def answer() -> AsyncIterator[str]:
+        anyio.CancelScope().__enter__()
+        yield "a"
+
+    return answer()
+
+
+async def test_a_dry_run_of_what_leaves_a_scope_open_is_refused_and_leaves_nothing(
+    fleet: Fleet,
+) -> None:
+    world = World()
+    node = await fleet.node(house(world), **PATIENT)
+    await kept(node)
+    world.answer = leaves_open
+    said = "its producer failed: RuntimeError: it left a cancel scope or a task group open"
+    for _ in range(2):
+        with pytest.raises(PlanRefused, match=said):
+            await node.plan("feeds").diff(ASK_S)
+    assert said in (await node.plan("feeds").apply(ASK_S)).last.problem
+    assert not (await node.parked.list()).jobs
 
 
 async def test_a_handler_of_no_entry_and_too_many_keys_are_refused(

@@ -67,5 +67,60 @@ async def test_a_plan_is_looked_at_tried_and_confirmed(
         assert (await told("confirm", "feeds", "--anything"))["plan"]["last"]["stopped"] == 2
         assert (await told("diff", "feeds"))["diff"]["kept"] == 0
         assert await said("show", "nothing", code=FINDING) == ""
-        for wrong in ([], ["--token", "t", "--anything"]):
-            assert await said("confirm", "feeds", *wrong, code=USAGE) == ""
+        for wrong in ([], ["--token", "t", "--anything"], ["--token", ""]):
+            capsys.readouterr()
+            words = ["plans", "confirm", "feeds", *wrong, *where]
+            assert await anyio.to_thread.run_sync(main, words) == USAGE
+            assert "give --token, as `pool plans show` tells it, or --anything" in (
+                capsys.readouterr().err
+            )
+        assert (await said("list")).splitlines()[0] == "1 plan"
+        wanted[:] = ["a", "b", "c", "d"]
+        await told("apply", "feeds")
+        wanted[:] = ["a"]
+        assert (
+            "! old is not the token of what it would stop now: nothing was stopped"
+            in await said("confirm", "feeds", "--token", "old", code=FINDING)
+        )
+
+
+@pytest.mark.anyio
+async def test_what_has_not_come_in_time_is_one_line_and_an_object(
+    pool_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of every verb that waits, and has no state of its own for that."""
+    handlers, begun = Handlers(), anyio.Event()
+
+    @handlers.plan("feeds", every_s=3600)
+    async def feeds(_: Job) -> list[str]:
+        begun.set()
+        await anyio.sleep_forever()
+        return []
+
+    @handlers.service("deaf")
+    async def deaf(_: Job) -> None:
+        with anyio.CancelScope(shield=True):
+            await ended.wait()
+
+    ended = anyio.Event()
+    where = ["--pool", pool_name, "--url", pool_url, "--timeout", "0.1"]
+    async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
+        await begun.wait()
+        ref = await node.dispatch(deaf, "k")
+        with anyio.fail_after(60):
+            while (await ref.status()).state != "running":  # noqa: ASYNC110 - it begins by itself
+                await anyio.sleep(0.01)
+        for words, code in (
+            (("plans", "apply", "feeds"), "POOLNOTINTIME"),
+            (("plans", "confirm", "feeds", "--anything"), "POOLNOTINTIME"),
+            (("plans", "diff", "feeds"), "POOLNOTINTIME"),
+            (("stop", "k"), "POOLNOTSTOPPED"),
+        ):
+            capsys.readouterr()
+            assert await anyio.to_thread.run_sync(main, [*words, *where, "--json"]) == FINDING
+            told = capsys.readouterr()
+            assert json.loads(told.out)["ok"] is False
+            assert json.loads(told.out)["error"]["code"] == code
+            assert told.err.startswith(f"pool: [{code}]")
+            assert len(told.err.splitlines()) == 1
+        ended.set()

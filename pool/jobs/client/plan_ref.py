@@ -1,13 +1,15 @@
 """A plan as others see it, and who sees to it that somebody keeps it.
 
-A request is a message to the job that keeps the plan: it survives that job's owner, and is carried
-out in the turn that is saved with its id.  A dry run is a job of its own, on whichever worker has
-the producer.
+A request is a message to the job that keeps the plan: it survives that job's owner, and is answered
+by a turn that begins behind it, which is found by its number in what that job has saved.  With the
+job itself it ends, and another one is asked anew: see `plans.py`.  A dry run is a job of its own,
+on whichever worker has the producer.
 
 Every node with a producer looks, at its start and then every `LOOK_S`, whether the plan's job is
 there, and of its version or a later one; else it dispatches it, in the place of an earlier one.
 Many may do so at once: one is accepted, and of several that wait for an earlier one the last.
-Dying before that leaves it to the others, or to who starts next.
+Dying before that leaves it to the others, or to who starts next.  Who asks for a turn before that
+waits for it.
 """
 
 from __future__ import annotations
@@ -21,9 +23,19 @@ import attrs
 
 from pool import checks
 from pool.core.codec import encode_message
-from pool.core.plans import ANYTHING, PlanTurn, handler_of, plan_and_version, plan_key, stored_turn
+from pool.core.plans import (
+    ANYTHING,
+    PlanTurn,
+    Turns,
+    handler_of,
+    plan_and_version,
+    plan_key,
+    stored_turns,
+)
 from pool.core.record import Record
 from pool.errors import (
+    HandlerError,
+    InboxFull,
     JobExpired,
     NoSuchJob,
     NoSuchPlan,
@@ -32,6 +44,7 @@ from pool.errors import (
     PoolError,
     StoreUnavailable,
     again,
+    sentence,
     unsure,
 )
 from pool.jobs.client.job_client import JobClient
@@ -104,16 +117,24 @@ class PlanRef:
             StoreUnavailable, NotRunning: As for `JobRef.status()`.
         """
         client = self._opened()
-        record, last = await _look(client, self.name)
+        record, turns = await self._found(client)
+        return self._status(client, record, turns.last)
+
+    async def _found(self, client: JobClient) -> tuple[Record, Turns]:
+        client.check_open()
+        record, turns = await _look(client, self.name)
         if record is None:
             raise NoSuchPlan(plan=self.name)
+        return record, turns
+
+    def _status(self, client: JobClient, record: Record, turn: PlanTurn) -> PlanStatus:
         return PlanStatus(
             plan=self.name,
             state=record.state,
             owner=record.owner,
             version=plan_and_version(record.handler)[1],
             why=client.why_waits(record, plan_key(self.name)),
-            last=last,
+            last=turn,
         )
 
     async def diff(self, timeout_s: float | None = None) -> PlanDiff:
@@ -124,9 +145,9 @@ class PlanRef:
         Raises:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
             NoSuchPlan: No worker has a producer of this name.
-            PlanRefused: What it answered cannot be used, or the workers that are there have only
-                earlier versions of it than the one that keeps the plan; or it would wait, as the
-                pool or the producer is paused.
+            PlanRefused: It failed, what it answered cannot be used, or the workers that are there
+                have only earlier versions of it than the one that keeps the plan; or it would wait,
+                as the pool or the producer is paused.
             TimeoutError: There was no answer within `timeout_s`, or within an hour.
             StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
@@ -151,6 +172,8 @@ class PlanRef:
             facts = await ref.result(limit_s)
         except JobExpired:
             raise TimeoutError(f"nobody has compared plan {self.name!r} in time") from None
+        except HandlerError as error:  # of a worker that died of it, or somebody has stopped it
+            raise PlanRefused(plan=self.name, key="", problem=sentence(error)) from None
         except BaseException:
             with anyio.move_on_after(client.context.settings.op_timeout_s, shield=True):
                 with suppress(PoolError):  # it expires
@@ -172,19 +195,25 @@ class PlanRef:
         )
 
     async def apply(self, timeout_s: float | None = None) -> PlanStatus:
-        """Have the next turn taken now; return how it went.
+        """Have a turn taken now; return how it went.
+
+        It is one that begins after this was called.  All who ask before it begins share it, and
+        each is told of the turn that has answered it, though others may have been taken since.
 
         Raises:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
-            NoSuchPlan: No job keeps one of this name.
+            NoSuchPlan: No job keeps one of this name, and no worker has a producer of it; where one
+                has, the job is waited for.
             TimeoutError: That turn has not ended within `timeout_s`; it stays asked for.  The text
                 says what it waits for.
+            InboxFull: `Settings.messages_max` others ask already, and none was answered within
+                `timeout_s`: nothing was asked for.
             StoreUnavailable, StoreLost, NotRunning: As for `notify()`.
         """
         return await self._ask("", timeout_s)
 
     async def confirm(self, token: str | None = None, timeout_s: float | None = None) -> PlanStatus:
-        """Let the next turn, taken now, stop what one before it has held; return how it went.
+        """Let a turn, taken now, stop what one before it has held; return how it went.
 
         Args:
             token: `PlanTurn.token` or `PlanDiff.token`: just those stops.  If the producer means
@@ -193,7 +222,8 @@ class PlanRef:
 
         Raises:
             InvalidOption: `token` is no text, or `timeout_s` as for `apply()`.
-            NoSuchPlan, TimeoutError, StoreUnavailable, StoreLost, NotRunning: As for `apply()`.
+            NoSuchPlan, TimeoutError, InboxFull, StoreUnavailable, StoreLost, NotRunning: As for
+                `apply()`.
         """
         if token is not None and not checks.text("token", token):
             raise checks.option("token", token, "one that a turn told")
@@ -204,26 +234,56 @@ class PlanRef:
         client = self._opened()
         asked = client.context.ids.next()
         message = encode_message({"id": asked, "token": token})
-        try:
-            await client.requests.notify(plan_key(self.name), message)
-        except NoSuchJob:
-            raise NoSuchPlan(plan=self.name) from None
+        sent = await self._request(client, message)
         status: PlanStatus | None = None
         failures = 0  # in a row: a store that is busy with that turn may answer late
         with anyio.move_on_after(timeout_s):
             while True:
                 try:
-                    status = await self.status()
-                    failures = 0
-                    if asked in status.last.asked:
-                        return status
+                    if isinstance(sent, tuple):
+                        record, turns = await self._found(client)
+                        status, failures = self._status(client, record, turns.last), 0
+                        if record.id != sent[0]:
+                            sent = None  # it has ended with the job that was asked
+                        elif (turn := turns.answer(sent[1], asked)) is not None:
+                            return attrs.evolve(status, last=turn)
+                except NoSuchPlan:
+                    sent = None
                 except StoreUnavailable as error:
                     failures += 1
                     if failures == LATE_MAX:
                         raise unsure(error) from None
                 await anyio.sleep(ASK_AGAIN_S)
-        late = f"plan {self.name!r} took no turn within {timeout_s:g} s, which stays asked for"
-        raise TimeoutError(f"{late}: {_what_waits(client, status)}")
+                if not isinstance(sent, tuple):
+                    sent = await self._request(client, message)
+        if isinstance(sent, InboxFull):
+            raise again(sent)
+        late = f"plan {self.name!r} took no turn within {timeout_s:g} s"
+        if sent is None:
+            raise TimeoutError(f"{late}, nor is one asked for: no job keeps it yet")
+        raise TimeoutError(f"{late}, which stays asked for: {_what_waits(client, status)}")
+
+    async def _request(
+        self, client: JobClient, message: bytes
+    ) -> tuple[str, int] | InboxFull | None:
+        """Return which job was asked, and by which message; or why it is to be asked again.
+
+        None: no job keeps the plan, and one is dispatched just now, or in LOOK_S.
+        """
+        try:
+            return await client.requests.notify(plan_key(self.name), message)
+        except InboxFull as error:
+            return error.with_traceback(None)
+        except NoSuchJob:
+            if _has_here(client, self.name) or _versions(client, self.name):
+                return None
+            raise NoSuchPlan(plan=self.name) from None
+
+
+def _has_here(client: JobClient, name: str) -> bool:
+    """Say whether this node sees to it that a plan is kept."""
+    mine = client.handlers._planned() if client.handlers is not None else ()
+    return any(each == name for each, *_ in mine)
 
 
 def _versions(client: JobClient, name: str) -> list[int]:
@@ -274,9 +334,8 @@ async def _compares(client: JobClient, name: str) -> str:
     return handler_of(name, "diff", of if of in found else found[-1])
 
 
-async def _look(client: JobClient, name: str) -> tuple[Record | None, PlanTurn]:
-    """Return the record of the job that keeps a plan, and its last turn."""
-    client.check_open()
+async def _look(client: JobClient, name: str) -> tuple[Record | None, Turns]:
+    """Return the record of the job that keeps a plan, and how its last turns went."""
     key, context = plan_key(name), client.context
     names = context.lane_of(key).lane.names
     text, saved = await context.pipeline.execute_all(
@@ -284,8 +343,8 @@ async def _look(client: JobClient, name: str) -> tuple[Record | None, PlanTurn]:
     )
     record = None if text is None else read(key.encode(), text)
     if record is None or plan_and_version(record.handler)[0] != name:
-        return None, PlanTurn()
-    return record, stored_turn(saved)
+        return None, Turns()
+    return record, stored_turns(saved)
 
 
 async def plans(client: JobClient) -> list[str]:

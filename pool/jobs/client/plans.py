@@ -15,9 +15,18 @@ before left undone.  Dying
     between two stops                       those that were written are carried out by their owners
     after a stop, before its successor      the key has no job: the next turn starts it
     between two starts                      those accepted bear the plan's ids: found by the next
-    before what was done is saved           it is told again as having been so already; a request
-                                            that came with a message comes again with that
-    after that, before its message is gone  the request comes again, and is known to be done
+    before what was done is saved           it is told again as having been so already; the requests
+                                            that it was to answer stand in the inbox still
+    after that                              they are gone from there in the same step, and how the
+                                            turn went that has answered them is saved with it
+
+Requests are messages to that job.  All that stand when a turn begins share it, and who asks finds
+it by the number of the message: of each of the last turns that were asked for, it is saved up to
+which one it has answered.  They are taken between turns alone: saving one takes with it what was
+given out by then, and what it knows nothing of would be asked for no more if its owner ended just
+then.  A token lets pass just the stops that it was told of, beside whomever it is sent.  A message
+that was sent twice, as an answer of the store was lost, costs a turn; but a confirmation has an id,
+and is one only once.
 
 Who keeps a plan first walks over the live jobs, and again once the time is over in which the calls
 of one before it, frozen or cut off, may still have come; then every `WALK_S`.  In between it knows
@@ -38,7 +47,7 @@ Memory: of an answer each key and its arguments once; of the turn before the key
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -47,17 +56,17 @@ import anyio.lowlevel
 import attrs
 
 from pool.core.plans import (
-    ASKED_MAX,
     KEYS_MAX,
     PROBLEM_CHARS_MAX,
     TOLD_MAX,
     Diff,
     PlanTurn,
+    Turns,
     after,
     facts_of,
     judge,
-    pack_turn,
-    parse_turn,
+    pack_turns,
+    parse_turns,
     planned_id,
 )
 from pool.core.record import Outcome, digest_of, one_line
@@ -94,6 +103,7 @@ STOPS: Final = 128  # asked to stop at the same time
 STARTS: Final = 64  # in one call: some 3 ms of the server's time
 STOP_S: Final = 10.0  # a turn waits so long for all that it stops; the next one looks again, ...
 SOON_S: Final = 1.0  # ... which is taken soon then
+ASKED_MAX: Final = 256  # requests that one turn answers; the others have the next one
 RUNS_MAX: Final = 8  # jobs of a key that the plan ended, within the time these are remembered
 
 T = TypeVar("T")
@@ -262,10 +272,11 @@ class Comparing:
 
 @attrs.frozen
 class _Asked:
-    """What somebody has asked for: a turn at once, and maybe with a token."""
+    """What stands when a turn begins: so many ask for it, and some of them with a token."""
 
-    id: str
-    token: str
+    count: int = 0
+    upto: int = 0  # the newest of them
+    tokens: Mapping[str, str] = attrs.field(factory=dict)  # by the id of a confirmation
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -277,7 +288,7 @@ class PlanKeeper:
     _walk_s: float = 0.0  # when to walk again
     _is_troubled: bool = False  # the store failed the last turn
     _late_s: float = 0.0  # until then calls of a former owner may come
-    _turn: PlanTurn = attrs.field(factory=PlanTurn)
+    _turns: Turns = attrs.field(factory=Turns)
     _hanging: anyio.Event | None = None  # set once a producer that was too late has returned
     _interrupt: KeyboardInterrupt | None = None  # that the producer raised
     _told: dict[str, None] = attrs.field(factory=dict)  # keys that others have, and it was said
@@ -285,23 +296,24 @@ class PlanKeeper:
     async def run(self) -> None:
         """Take turns until the job is stopped or handed over."""
         job, every_s = self.comparing.job, self.comparing.producer.every_s
-        self._turn = parse_turn(job.state)
+        self._turns = parse_turns(job.state)
         # A former owner's last calls may come as late as it would have repeated them.
         late_s = self._context.timing.ttl_s + self._context.settings.longest_s
         self._late_s = self._context.io.clock() + late_s
-        asked: _Asked | None = None
+        within_s = 0.0
         # Of producers, some of which cannot be ended.
         async with anyio.create_task_group() as tasks:
             while True:
-                before = self._turn
-                self._turn = await self._take_turn(tasks.start_soon, asked)
-                self._tell(before)
+                asked, before = await self._requests(within_s), self._turns
+                turn = await self._take_turn(tasks.start_soon, asked)
+                self._turns = before.then(turn, asked.upto, [*asked.tokens])
+                self._tell(turn, before.last)
                 try:
-                    await job.save(pack_turn(self._turn))
+                    await job.save(pack_turns(self._turns))
                 finally:  # also where the plan is handed over just now
-                    self._tell_node(before)
-                is_whole = not (self._turn.stopping or self._is_troubled)
-                asked = await self._request(every_s if is_whole else min(every_s, SOON_S))
+                    self._tell_node(before.last)
+                is_whole = not (turn.stopping or self._is_troubled)
+                within_s = every_s if is_whole else min(every_s, SOON_S)
 
     @property
     def _context(self) -> Any:
@@ -316,29 +328,23 @@ class PlanKeeper:
         if interrupt is not None and KeyboardInterrupt.__name__ not in before.problem:
             self._context.on_interrupt(interrupt)
 
-    async def _request(self, within_s: float) -> _Asked | None:
-        """Wait until somebody asks for a turn, or for so long.
+    async def _requests(self, within_s: float) -> _Asked:
+        """Return what stands; wait so long for somebody to ask for a turn."""
+        standing = await self.comparing.job._standing(within_s, ASKED_MAX)
+        told = [message for _, message in standing if isinstance(message, dict)]
+        tokens = {str(each.get("id")): str(each.get("token")) for each in told if each.get("token")}
+        for done, _ in self._turns.confirmed:  # it was sent twice, and confirms nothing more
+            tokens.pop(done, None)
+        return _Asked(len(standing), standing[-1][0] if standing else 0, tokens)
 
-        Never while a turn is taken: saving that takes with it what was given out by then, and what
-        the turn knows nothing of would be asked for no more if its owner ended just then.
-        """
-        with anyio.move_on_after(within_s):
-            async for message in self.comparing.job.notifications():
-                if isinstance(message, dict):  # else it is nothing that we say
-                    return _Asked(str(message.get("id", "")), str(message.get("token", "")))
-        return None
-
-    async def _take_turn(self, start_soon: Callable[..., Any], asked: _Asked | None) -> PlanTurn:
+    async def _take_turn(self, start_soon: Callable[..., Any], asked: _Asked) -> PlanTurn:
         """Take one turn; return how it went, whatever became of it."""
-        context, before, self._is_troubled = self._context, self._turn, False
+        context, number, self._is_troubled = self._context, self._turns.last.number + 1, False
         began_s = context.io.clock()
-        # What was carried out comes again if its owner died just then: it confirms nothing more.
-        fresh = asked if asked is not None and asked.id not in before.asked else None
-        done = (*before.asked, *([fresh.id] if fresh is not None else []))[-ASKED_MAX:]
-        base = PlanTurn(number=before.number + 1, epoch=self.comparing.job.epoch, asked=done)
+        base = PlanTurn(number=number, epoch=self.comparing.job.epoch, asked=asked.count)
         try:
             answer = await self._answer(start_soon)
-            turn = await self._converge(base, answer, "" if fresh is None else fresh.token)
+            turn = await self._converge(base, answer, asked.tokens.values())
         except NotRunning:
             raise
         except PoolError as error:
@@ -369,8 +375,9 @@ class PlanKeeper:
                 await comparing.ask(answer, scope)
             finally:
                 over.set()
+                scope.cancel()  # what it began in a group that it left open ends, too
 
-        start_soon(answered)
+        start_soon(_apart, answered, over)
         with anyio.move_on_after(limit_s):
             await over.wait()
         if not over.is_set():
@@ -381,7 +388,9 @@ class PlanKeeper:
         comparing.check(answer)
         return answer
 
-    async def _converge(self, turn: PlanTurn, answer: Answer, confirmed: str) -> PlanTurn:
+    async def _converge(
+        self, turn: PlanTurn, answer: Answer, confirmed: Collection[str]
+    ) -> PlanTurn:
         """Make the jobs those that are wanted."""
         comparing, wanted, now_s = self.comparing, answer.wanted, self._context.io.clock()
         if self._had is None or now_s >= self._walk_s:
@@ -498,9 +507,9 @@ class PlanKeeper:
             admission = anew
         return False
 
-    def _tell(self, before: PlanTurn) -> None:
+    def _tell(self, turn: PlanTurn, before: PlanTurn) -> None:
         """Tell what is new in how it went."""
-        turn, name, emit = self._turn, self.comparing.name, self._context.emit
+        name, emit = self.comparing.name, self._context.emit
         for key in turn.taken_keys:
             if key not in self._told:
                 emit(PlanConflicted(plan=name, key=key))
@@ -525,6 +534,16 @@ class PlanKeeper:
             )
 
 
+async def _apart(call: Callable[[], Coroutine[Any, Any, None]], over: anyio.Event) -> None:
+    """Call it in a group of its own: a task in which a scope was left open cannot end in peace."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+    except BaseExceptionGroup:
+        if not over.is_set():
+            raise
+
+
 def _problem_of(error: PoolError) -> str:
     """Return in a sentence what speaks against a turn."""
     said = sentence(error)
@@ -541,17 +560,14 @@ async def keep_plan(client: JobClient, job: Job, producer: Producer, name: str) 
 
 async def compared(client: JobClient, job: Job, producer: Producer, name: str) -> Mapping[str, Any]:
     """Return what a plan's next turn would do, in terms of JSON; nothing is changed."""
-    comparing, answer = Comparing(client=client, job=job, producer=producer, name=name), Answer()
-    try:
-        with anyio.move_on_after(producer.timeout_s) as limit:
-            await comparing.ask(answer, anyio.CancelScope())
-        if limit.cancelled_caught:
-            raise comparing.late()
-        comparing.check(answer)
-        diff = await comparing.compare(answer.wanted, await comparing.walk())
-    except PlanRefused as error:
-        return {"key": error.key, "problem": one_line(error.problem, PROBLEM_CHARS_MAX)}
-    except PoolError as error:
-        return {"key": "", "problem": _problem_of(error)}
+    comparing = Comparing(client=client, job=job, producer=producer, name=name)
+    async with anyio.create_task_group() as tasks:
+        try:
+            answer = await PlanKeeper(comparing=comparing)._answer(tasks.start_soon)
+            diff = await comparing.compare(answer.wanted, await comparing.walk())
+        except PlanRefused as error:
+            return {"key": error.key, "problem": one_line(error.problem, PROBLEM_CHARS_MAX)}
+        except PoolError as error:
+            return {"key": "", "problem": _problem_of(error)}
     is_held = not answer.stops_all and diff.is_held(producer.stop_max)
     return facts_of(diff, is_held=is_held, wanted=len(answer.wanted))

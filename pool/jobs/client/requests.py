@@ -76,8 +76,10 @@ class Requests:
     # key -> owner and job id
     _owners: OrderedDict[str, tuple[str, str]] = attrs.field(init=False, factory=OrderedDict)
 
-    async def notify(self, key: str, payload: bytes) -> None:
-        """Put a message into the inbox of the key's job.
+    async def notify(self, key: str, payload: bytes) -> tuple[str, int]:
+        """Put a message into the inbox of the key's job; return which, and the message's number.
+
+        Numbers rise in the order in which messages are accepted, from one job to the next as well.
 
         Which job that is, is learned before anything is written: what is repeated is for that one,
         and is looked for in its inbox.  If it is not there any more, the message may have been
@@ -123,9 +125,9 @@ class Requests:
                 raise (unsure(error) if doubted else error) from None
             else:
                 match told:
-                    case Noted():
+                    case Noted(number=number):
                         self._remember(key, owner, job_id)
-                        return
+                        return job_id, number
                     case LookedAt(further) if further > skip and limit.left_s() > 0:
                         skip = further
                         continue

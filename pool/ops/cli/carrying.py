@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pool.errors import (
     AuthError,
     NoServer,
+    NotInTime,
     PoolError,
     StoreUnavailable,
     UnsupportedServer,
@@ -42,7 +43,7 @@ def carry_out(args: argparse.Namespace) -> int:
     except Unwritable as error:
         _drop_output()
         return _say(f"its output cannot be written: {error}", FINDING)
-    except (PoolError, BaseExceptionGroup) as error:
+    except (PoolError, TimeoutError, BaseExceptionGroup) as error:
         if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
             return _INTERRUPTED
         cause = cause_of(error)
@@ -80,10 +81,16 @@ def _complete(args: argparse.Namespace) -> None:
 
 
 def cause_of(error: BaseException) -> PoolError | None:
-    """Return the error of ours that is behind it, if there is nothing else."""
+    """Return the error of ours that is behind it, if there is nothing else.
+
+    Whatever was waited for: that it has not come in time is no traceback's.
+    """
     leaves = list(_leaves(error))
-    ours = [leaf for leaf in leaves if isinstance(leaf, PoolError)]
-    return ours[0] if len(ours) == len(leaves) else None
+    ours = [leaf for leaf in leaves if isinstance(leaf, (PoolError, TimeoutError))]
+    if len(ours) != len(leaves):
+        return None
+    first = next((leaf for leaf in ours if isinstance(leaf, PoolError)), None)
+    return first or NotInTime(problem=str(ours[0]) or "time is up")
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -19,6 +19,7 @@ _BEHIND = "; what begins with - and is no option stands behind --"
 _SECRET = re.compile(r"(?<=://)\S+")
 _STATES = ("pending", "running", "waiting", "unassigned", "queued")
 _WEB_PORT = 8080
+CONFIRM_BY: Final = "give --token, as `pool plans show` tells it, or --anything"
 _STANDINGS = ("live", "closed", "cordoned", "draining", "hung", "silent", "fenced", "gone")
 _JSON = "in JSON: a list, an object for arguments by name, or one value"
 
@@ -380,11 +381,15 @@ def _add_plans(commands: _Commands) -> None:
             command.add_argument("name", metavar="NAME", help="the plan's name")
         if name in ("diff", "apply", "confirm"):
             command.add_argument(
-                "--timeout", type=float, default=120.0, metavar="SECONDS", help="(default: 120)"
+                "--timeout",
+                type=float,
+                default=120.0,
+                metavar="SECONDS",
+                help="to wait (default: 120)",
             )
         if name == "confirm":
             command.add_argument(
-                "--token", type=_filled, help="as `show` or `diff` tells it: just those stops"
+                "--token", type=_token, help="as `show` or `diff` tells it: just those stops"
             )
             command.add_argument("--anything", action="store_true", help="whatever it stops now")
 
@@ -436,6 +441,12 @@ def _filled(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("it is empty; leave the option out if that is meant")
     return text
+
+
+def _token(text: str) -> str:
+    if text:
+        return text
+    raise argparse.ArgumentTypeError(f"it is empty; {CONFIRM_BY}")
 
 
 def _group(

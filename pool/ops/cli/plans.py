@@ -16,6 +16,7 @@ from pool.errors import ConfigError, NoSuchPlan
 from pool.jobs.client.plan_ref import PlanDiff, PlanStatus
 from pool.jobs.node import Node
 from pool.ops.cli.asking import VerbSaid, act, tell
+from pool.ops.cli.parser import CONFIRM_BY
 
 
 @attrs.frozen(kw_only=True)
@@ -63,7 +64,7 @@ class PlanCompared:
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool plans`: 0, or 1 if a plan is held, or has a problem."""
     if args.verb == "confirm" and args.anything == (args.token is not None):
-        raise ConfigError(setting="confirm", problem="give --token, or --anything")
+        raise ConfigError(setting="confirm", problem=CONFIRM_BY)
     said = act(args, partial(_run, args))
     return tell(args, said.shape, said.lines, ok=said.is_done)
 
@@ -84,7 +85,11 @@ async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
         case _:
             status = await plan.confirm(args.token, args.timeout)
     shown = PlanShown(pool=args.pool, plan=_told(status))
-    return VerbSaid(shown, _lines(status), _is_well(status))
+    lines = _lines(status)
+    if args.verb == "confirm" and status.last.held and args.token != status.last.token:
+        said = "is not the token of what it would stop now: nothing was stopped"
+        lines.insert(1, f"! {args.token} {said}")
+    return VerbSaid(shown, lines, _is_well(status))
 
 
 async def _list(pool: str, node: Node) -> VerbSaid:
@@ -94,7 +99,8 @@ async def _list(pool: str, node: Node) -> VerbSaid:
             found.append(await node.plan(name).status())
         except NoSuchPlan:
             continue  # its job has just ended
-    lines = [f"{len(found)} plans", *(_lines(each)[0] for each in found)]
+    count = f"{len(found)} plan{'' if len(found) == 1 else 's'}"
+    lines = [count, *(_lines(each)[0] for each in found)]
     told = PlansTold(pool=pool, plans=tuple(map(_told, found)))
     return VerbSaid(told, lines, all(map(_is_well, found)))
 

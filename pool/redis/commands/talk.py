@@ -38,6 +38,7 @@ class Noted:
     """It is written, in the record or the inbox of the job."""
 
     job_id: str = ""  # of an intent
+    number: int = 0  # of a message
 
 
 @attrs.frozen
@@ -105,7 +106,7 @@ def notified(reply: Reply) -> NotifySaid:
     word, _, rest = reply.decode(errors="replace").partition(" ")
     match word:
         case "OK":
-            return Noted()
+            return Noted(number=number(rest))
         case "MOVED_ON":
             owner, job_id = rest.split(" ")
             return MovedOn(_owner(owner), job_id)
