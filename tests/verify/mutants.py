@@ -2548,7 +2548,7 @@ MUTANTS: Final = (
         path="pool/maps/replica.py",
         old="            is_there = True\n",
         new="            is_there = False\n",
-        needs=("maps",),
+        needs=("maps", "wipe"),
     ),
     Mutant(
         name="loss that is told late, and takes what was written since",
