@@ -18,6 +18,10 @@ _ATTEMPTED: Final = """        raise  # our own coroutine is being closed
 """
 _UNUSABLE: Final = _TESTS + "test_what_cannot_be_changes_nothing"
 
+_LEFT_OPEN: Final = (
+    _TESTS + "test_a_dry_run_of_what_leaves_a_scope_open_is_refused_and_leaves_nothing"
+)
+
 PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     {
         "name": "Ctrl-C is told behind a turn that was saved",
@@ -157,10 +161,7 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": _KEPT,
         "old": "        start_soon(_apart, answered, over)\n",
         "new": "        start_soon(answered)\n",
-        "by": (
-            _TESTS
-            + "test_a_dry_run_of_what_leaves_a_scope_open_is_refused_and_leaves_nothing[asyncio]",
-        ),
+        "by": (_LEFT_OPEN + "[asyncio]",),
     },
     {
         "name": "a wait of the command line ends in a traceback",
@@ -210,7 +211,7 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": _KEPT,
         "old": "answer = await PlanKeeper(comparing=comparing)._answer(tasks.start_soon)\n",
         "new": "answer = Answer()\n            await comparing._ask(answer)\n",
-        "by": (_ENDS,),
+        "by": (_LEFT_OPEN,),
     },
     {
         "name": "a producer's own cancellation is taken for ours",
