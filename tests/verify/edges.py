@@ -37,13 +37,15 @@ CALLS: Final = frozenset({"dispatch", "result", "cancel", "notify", "map", "put"
 @invariant("I30", "what was refused is not done")
 def refused_is_not_done(view: View, _: Bounds, found: Finding) -> None:
     """A dispatch that surely failed never starts, `JobExists` included; a message that was surely
-    refused is never handled.
+    refused is never handled.  A member of a batch is excused if the batch lost that it was refused,
+    and somebody has asked for it once more.
     """
     began = {run.start.idem: run.start for run in reversed(view.runs)}
     for event in view.of.get("dispatch", ()):
         if event.type == "fail":
             found.judged += 1
-            if start := began.get(event.idem):
+            start = began.get(event.idem)
+            if start is not None and not _was_asked_anew(view, event, start):
                 found.say(f"{event.idem} failed with {event.err}, and ran", event, start)
     handled = {(e.job, e.extra["seq"]): e for e in view.of.get("note", ())}
     for event in view.of.get("notify", ()):
@@ -52,6 +54,16 @@ def refused_is_not_done(view: View, _: Bounds, found: Finding) -> None:
             note = handled.get((event.job, event.extra["seq"]))
             if note is not None and not view.loses(event.t, note.t, event.key):
                 found.say(f"message {event.extra['seq']} failed with {event.err}", event, note)
+
+
+def _was_asked_anew(view: View, refused: Event, start: Event) -> bool:
+    asked = view.invoked.get(refused.idem, refused)
+    return any(
+        fault.since <= refused.t
+        for again in view.of.get("again", ())
+        if again.idem == refused.idem and asked.t <= again.t <= start.t
+        for fault in view.excuses({"loss"}, asked.t, start.t, lane=again.extra["lane"])
+    )
 
 
 @invariant("I31", "nothing ends without its cause")

@@ -21,6 +21,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     overlap   store        the job of a firing was left out: its key had a live one
     batch     producer     invoke, then ok (nonce): it is open: key.  extra: then (idem of who is
                            to follow it), least (how many of its members must succeed for that)
+    again     producer     another one than who dispatched member idem adds it to its batch once
+                           more: key.  extra: lane (of the batch, which notes who was refused)
     ticker    program      invoke: it waits for the ticks of `key`; ok: no more.  extra: every_s
     tick      program      one is its.  extra: number, missed, done (was_done)
     ticked    store        process p has been given one: key.  extra: number, missed

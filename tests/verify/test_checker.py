@@ -2042,6 +2042,42 @@ def what_ran_before_a_loss_was_refused_after_it(s: Story) -> None:
     s.say("dispatch", "fail", err="POOLEXISTS", **facts)
 
 
+def member_added_twice(
+    *, lane: str = "0", since: float = 0.0, is_lost: bool = True, asked: str = "before"
+) -> Tell:
+    """Return the story of a member that was refused, and ran when it was added once more."""
+
+    def ask(s: Story) -> None:
+        s.say("again", p="d/2", key="k", idem="c-j1", extra={"lane": "0"})
+
+    def tell(s: Story) -> None:
+        s.at = 5.0
+        refused(s, "j1", "POOLEXISTS")
+        s.at += 1.0
+        if is_lost:
+            s.fault("loss", lane=lane, since=since)
+        s.at += 1.0
+        if asked == "before":
+            ask(s)
+        s.at += 0.1
+        s.start("j1")
+        s.end("j1")
+        s.at += 0.1
+        if asked == "after":
+            ask(s)
+
+    return tell
+
+
+good("I30")(member_added_twice())
+good("I30")(member_added_twice(lane=""))
+bad("I30")(member_added_twice(is_lost=False))
+bad("I30")(member_added_twice(lane="1"))  # the batch still had who was refused
+bad("I30")(member_added_twice(since=5.5))  # likewise
+bad("I30")(member_added_twice(asked="after"))
+bad("I30")(member_added_twice(asked=""))
+
+
 @bad("I30")
 def a_refused_message_was_handled(s: Story) -> None:
     s.whole("j1")

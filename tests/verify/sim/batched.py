@@ -53,6 +53,8 @@ class Members:
                 if is_first:
                     boot.record("batch", key=self.name, nonce=batch._nonce)
                 for chunk in self.chunks:
+                    if not is_first:
+                        self._say_again(boot, batch, chunk)
                     await self._add(batch, chunk, said)
         except PoolError as error:
             boot.record("event", extra={"event": "refused", "error": error.code})
@@ -70,9 +72,14 @@ class Members:
             async with around, node.batch(self.name, within=around) as batch:
                 boot.record("batch", key=outer, nonce=around._nonce)
                 for chunk in self.chunks:
+                    self._say_again(boot, batch, chunk)
                     await self._add(batch, chunk, {})
         except PoolError as error:
             boot.record("event", extra={"event": "refused", "error": error.code})
+
+    def _say_again(self, boot: Boot, batch: Batch, chunk: Sequence[tuple[str, str, Plan]]) -> None:
+        for key, token, _ in chunk:
+            boot.record("again", key=key, idem=token, extra={"lane": str(batch._lane.number)})
 
     async def _add(
         self,
