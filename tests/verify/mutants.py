@@ -622,8 +622,8 @@ MUTANTS: Final = (
         name="seen astray, and left there",
         breaks="the walk finds records that no index leads to, and does nothing about them",
         path="pool/core/walk.py",
-        old='    found: list[Step] = ["restore"] if is_missing else []',
-        new="    found: list[Step] = []",
+        old='    found: list[WalkStep] = ["restore"] if is_missing else []',
+        new="    found: list[WalkStep] = []",
         needs=("lost-index",),
     ),
     Mutant(
