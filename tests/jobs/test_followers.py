@@ -30,7 +30,7 @@ from pool.errors import (
     StoreUnavailable,
     WrongArguments,
 )
-from pool.events import ChannelApart, JobEvents, JobStarted
+from pool.events import ChannelApart, JobEvents, JobStarted, StoreTroubled
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.fleet.carrier import Carrier
 from pool.jobs.followers import CHAIN_MAX, FOLLOWERS_MAX
@@ -324,6 +324,25 @@ async def test_what_is_lost_of_the_index_is_found_by_the_walk(
     fleet.client.hset(names.lane, "outgoing", 1)
     await diary.has("note", "n", "w")
     assert node.state == "open"
+
+
+async def test_what_its_lane_did_not_take_is_carried_once_more(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    """G-05: a message that a lane refused as a whole is there until that lane has it."""
+    lanes = LANES
+    origin = next(n for n in range(99) if lane_of(f"k-{n}", lanes) == 0)
+    follower = next(n for n in range(99) if lane_of(f"n-{n}", lanes) == 1)
+    node = await fleet.node(handlers, lanes=lanes)
+    payloads = Names(fleet.pool, 1).payloads
+    fleet.client.set(payloads, "somebody's")
+    try:
+        then = Follower("note", f"n-{follower}", "w")
+        await node.options(then=then).dispatch("charge", f"k-{origin}", 1)
+        await fleet.seen(StoreTroubled, during="carry over")
+    finally:
+        fleet.client.delete(payloads)
+    await diary.has("note", f"n-{follower}", "w")
 
 
 async def test_two_that_carry_at_once_take_no_data_for_lost(

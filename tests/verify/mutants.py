@@ -3193,7 +3193,7 @@ MUTANTS: Final = (
         path="pool/jobs/fleet/carrier.py",
         old="            if done is None:\n                return",
         new="            done = done or Stirred()",
-        by=("tests/jobs/test_islands.py::test_followers_for_a_lane_that_hangs_wait_for_it",),
+        by=("tests/jobs/test_followers.py::test_what_its_lane_did_not_take_is_carried_once_more",),
     ),
     Mutant(
         name="followers that nobody knows",
