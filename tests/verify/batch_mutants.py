@@ -56,8 +56,8 @@ BATCH_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "refused to one of two",
         "breaks": "a member counts as missing that was refused to one maker, and runs for another",
         "path": _MAKING,
-        "old": "        missing = await self._never_to_begin([items[n] for n in over]) if over else ()",
-        "new": "        missing = {items[n].id for n in errors}",
+        "old": "await self._never_to_begin([items[n] for n in over]) if over else ()",
+        "new": "{items[n].id for n in errors}",
         "by": (_TESTS + "one_that_was_refused_and_runs_since_is_neither_refused_nor_missing",),
     },
     {
