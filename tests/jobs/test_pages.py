@@ -189,7 +189,7 @@ async def test_a_repeated_message_is_looked_for_page_by_page(fleet: Fleet) -> No
     wiring = fleet.wiring(client)
     state = wiring.context.lanes[0]
     inbox: Any = fleet.client.lrange(fleet.names.inbox("r"), 0, -1)
-    request = inbox[0].split(b"|")[1].decode()
+    number, request, *_ = inbox[0].decode().split("|")
     skips, skip = [], 0
     while True:
         call = state.lane.notify("r", "", f"!{request}", b"0", messages_max=99, skip=skip)
@@ -198,6 +198,6 @@ async def test_a_repeated_message_is_looked_for_page_by_page(fleet: Fleet) -> No
             break
         skip = told.skip
         skips.append(skip)
-    assert (told, skips) == (Noted(), [2, 4, 6, 8])
+    assert (told, skips) == (Noted(number=int(number)), [2, 4, 6, 8])
     assert fleet.client.llen(fleet.names.inbox("r")) == 9
     assert attrs.evolve(state.lane).pages == TINY
