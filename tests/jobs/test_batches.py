@@ -605,6 +605,54 @@ async def test_what_is_refused_is_named_and_counts_as_missing(
     gate.event.set()
 
 
+async def test_one_that_was_refused_and_runs_since_is_neither_refused_nor_missing(
+    fleet: Fleet, handlers: Handlers, gate: Gate, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key is free again, and another one goes on, before the batch has noted that."""
+    node, other = await fleet.node(handlers, lanes=lanes), await fleet.node(lanes=lanes)
+    stands = await node.dispatch("stand", "k")
+    dispatch, calls = Batch._dispatch, ["k", "k"]
+
+    async def late(self: Batch, *args: Any) -> None:
+        await dispatch(self, *args)
+        monkeypatch.undo()
+        gate.event.set()
+        await stands.result(PATIENCE_S)
+        gate.event = anyio.Event()
+        again = await other.batch("b").__aenter__()
+        assert [each.index for each in await again.add("stand", calls)] == [1]
+
+    async with node.batch("b") as batch:
+        monkeypatch.setattr(Batch, "_dispatch", late)
+        refused = await batch.add("stand", calls)
+    assert [each.index for each in refused] == [1]
+    gate.event.set()
+    assert counts(await batch.ref.wait(PATIENCE_S)) == (2, 0, 0, 1, 0, 0, 1)
+
+
+async def test_one_that_was_refused_to_who_died_then_is_missing(
+    fleet: Fleet, handlers: Handlers, gate: Gate, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lane was told that it never begins, and its batch was not: who goes on tells it."""
+    node, other = await fleet.node(handlers, lanes=lanes), await fleet.node(lanes=lanes)
+    stands = await node.dispatch("stand", "k")
+
+    async def dies(self: Batch, items: object) -> None:
+        raise StoreUnavailable(problem="died", maybe_done=True)
+
+    monkeypatch.setattr(Batch, "_tell_ends", dies)
+    with pytest.raises(StoreUnavailable):
+        await (await node.batch("b").__aenter__()).add("stand", ["k"])
+    monkeypatch.undo()
+    gate.event.set()
+    await stands.result(PATIENCE_S)
+    batch = await other.batch("b").__aenter__()
+    await batch.add("stand", ["k"])
+    assert counts(await batch.ref.status()) == (1, 0, 0, 0, 0, 0, 1)
+    await batch.seal()
+    assert (await batch.ref.wait(PATIENCE_S)).state == "failed"
+
+
 async def test_a_full_pool_is_waited_for(
     fleet: Fleet, handlers: Handlers, diary: Diary, gate: Gate
 ) -> None:

@@ -53,6 +53,22 @@ BATCH_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (_TESTS + "one_that_another_has_opened_meanwhile_is_missing",),
     },
     {
+        "name": "refused to one of two",
+        "breaks": "a member counts as missing that was refused to one maker, and runs for another",
+        "path": _MAKING,
+        "old": "await self._never_to_begin([items[n] for n in over]) if over else ()",
+        "new": "{items[n].id for n in errors}",
+        "by": (_TESTS + "one_that_was_refused_and_runs_since_is_neither_refused_nor_missing",),
+    },
+    {
+        "name": "refused to who died",
+        "breaks": "a member that never begins is not counted, if who made sure of that died then",
+        "path": _MAKING,
+        "old": "isinstance(each, PoolError) or each.seen is None]",
+        "new": "isinstance(each, PoolError)]",
+        "by": (_TESTS + "one_that_was_refused_to_who_died_then_is_missing",),
+    },
+    {
         "name": "parent that nobody is told",
         "breaks": "who opens a batch that is there is not told what it is within",
         "path": "pool/redis/lua/batch_open.lua",

@@ -5,13 +5,17 @@
 
 A member is noted in the batch's lane before its own lane accepts it, under an id that follows from
 the batch and its place: so whoever comes again, because the maker died or was not answered, notes
-and dispatches the same, and nothing twice.  What was noted and never dispatched is found after the
-batch was sealed (`fleet/caretaker.py`), and so is what this process did not get to tell of.
+and dispatches the same, and nothing twice.  Others may
+come while the first is at it, and find the key free that was taken: so of a member that was refused
+its lane makes sure that it never begins (`muster`), before it counts as missing and its maker is
+told; one that others have brought in since is not refused.  What was noted and never dispatched is
+found after the batch was sealed (`fleet/caretaker.py`), and so is what nobody got to tell of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -325,10 +329,35 @@ class Batch:
         for error in errors.values():
             if isinstance(error, (StoreError, NotRunning)):
                 raise again(error)
-        if errors:
-            await self._tell_ends([(first + n, "m") for n in errors])
+        # One that is over may be so because it was refused to who has not told of it.
+        over = [n for n, each in in_order if isinstance(each, PoolError) or each.seen is None]
+        missing = await self._never_to_begin([items[n] for n in over]) if over else ()
+        if missing:
+            await self._tell_ends([(first + n, "m") for n in over if items[n].id in missing])
         self._added += len(calls)
-        return [Refused(index=first + n, key=calls[n].key, error=e) for n, e in errors.items()]
+        return [
+            Refused(index=first + n, key=calls[n].key, error=error)
+            for n, error in errors.items()
+            if items[n].id in missing
+        ]
+
+    async def _never_to_begin(self, items: Sequence[Admission]) -> Collection[str]:
+        """Return which jobs are not there; their lanes make sure that they never will be."""
+        client, missing = self._client, set[str]()
+        shares = defaultdict[int, list[tuple[str, str]]](list)
+        for item in items:
+            shares[client.context.lane_of(item.key).number].append((item.key, item.id))
+        for number, jobs in shares.items():
+            state, most = client.context.lanes[number], self._lane.lane.pages.mustered
+            for i in range(0, len(jobs), most):
+                some = jobs[i : i + most]
+                expects = state.time.expects(client.context.io.clock())
+                known_s = client.context.settings.known_s
+                call = state.lane.muster(some, known_s=known_s, expects=expects)
+                words: Sequence[str] = await ask(client, state, call)
+                told = zip(some, words, strict=True)
+                missing |= {job_id for (_, job_id), word in told if word == "m"}
+        return missing
 
     def _item(self, admitting: Admitting, index: int, call: Call) -> Admission:
         item = admitting.admission(call.key, call.args, call.kwargs)
