@@ -268,7 +268,7 @@ async def test_who_waits_for_the_calls_before_it_is_answered_in_time(
 async def test_many_lanes_at_the_shortest_ttl_overflow_no_mailbox(a_fleet: Fleet) -> None:
     """A5: 256 lanes told 256 lease ends at once; a mailbox for 256 ended the node."""
     async with a_fleet.running():
-        node = await a_fleet.node(handlers_of(), lanes=256, lease_ttl_s=1.0, op_timeout_s=4.0)
+        node = await a_fleet.node(handlers_of(), lanes=256, lease_ttl_s=1.0, op_timeout_s=10.0)
         wiring = a_fleet.wiring(node)
         for lane in range(256):
             wiring._reaper.lease_ends(lane, 1.0)

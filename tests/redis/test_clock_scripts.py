@@ -515,6 +515,35 @@ def test_who_measured_a_step_is_believed_and_not_who_came_behind_it(clock: Clock
     assert abs(clock.field("seen") - began_ms - clock.passed_ms) < BUSY_MS
 
 
+@pytest.mark.parametrize(
+    ("step_ms", "then_ms"), [(-HOUR_MS, 0), (-HOUR_MS, 3_000), (-HOUR_MS, HOUR_MS), (4_000, -4_000)]
+)
+def test_who_measured_a_step_and_left_is_believed_where_the_clock_is_surely_off(
+    clock: Clock, step_ms: int, then_ms: int
+) -> None:
+    """It was no witness, nobody confirmed it, and what was stored meanwhile goes by its claim: pool
+    time went on from where it had stood, and that waited for as long.
+    """
+    clock.renew(since_ms=0, who="n9")
+    clock.passed_ms = 20_000
+    clock.step(20_000 + step_ms)
+    clock.renew(since_ms=0, off_ms=step_ms, who="n9")
+    stored_ms = due_ms(clock, come(clock))
+    assert abs(stored_ms - bench_now(clock)) < BUSY_MS
+    clock.step(then_ms)
+    allowed_ms = BUSY_MS + (then_ms if then_ms == 3_000 else 0)
+    clock.passed_ms += 7 * PERIOD_MS
+    clock.step(7 * PERIOD_MS)  # the claim is old
+    told = None
+    for passed_ms in (0, PERIOD_MS, PERIOD_MS):
+        assert abs(due_ms(clock, come(clock)) - bench_now(clock)) <= allowed_ms
+        expected_ms = raw_ms(clock) + passed_ms
+        told = clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=expected_ms, who="n2")
+    assert told
+    assert abs(clock.error_ms(told)) <= allowed_ms
+    assert clock.field("seen") == told.now_ms
+
+
 def test_the_delay_of_who_comes_to_a_clock_that_went_back_counts_from_now(clock: Clock) -> None:
     """And not from where pool time stood, which goes on with the first claim."""
     clock.step(-HOUR_MS)

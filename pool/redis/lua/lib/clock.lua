@@ -17,7 +17,8 @@ what has been stored since.  Whose lease is of `begun` was surely alive when poo
 what it has measured has the round trips taken off.  A claim is for one offset, whose number is `turn`.
 Who has come since is told what a witness claims and begins anew with that, so that of another step it measures
 what that witness would, and of this one it confirms the claim.  What a witness has claimed that is heard no more stays in the claim of who came since, at
-its end: of the two times that may be meant the one counts by which less has passed since `seen`.
+its end: of the two times that may be meant the one counts by which less has passed since `seen`.  So does what any
+other has measured, where raw is behind `seen` and surely off.
 ]]
 local CLOCK_MS = 1000 -- less is no step
 local CLAIM_PERIODS = 4 -- after so many somebody else may claim something else
@@ -73,6 +74,9 @@ local function keep_time()
       had_kind = nil
     elseif knows < had_known and (by == 0 or math.abs(by - had_by) > slack) then
       return
+    end
+    if by == 0 and had_by ~= 0 and left == '' and raw < seen then
+      left = had_by -- what was stored meanwhile goes by that
     end
   end
   if tonumber(left) and math.abs(by - left) <= slack then

@@ -35,7 +35,8 @@ if is_astray and expects ~= '0' then
       local age = math.floor(raw_us / 1000) - whole(had_raw)
       local has_it = is_unheard or beyond ~= 0
       if age < 0 or age > 4 * period_ms then
-        left = kind == 'w' and by or left -- the clock may have stepped since
+        local is_left = kind == 'w' or left == '' and raw_us < seen * 1000 -- by who is gone, as in clock
+        left = is_left and by or left -- the clock may have stepped since
       elseif tonumber(by) ~= 0 then
         now = math.floor(raw_us / 1000) - tonumber(by)
         has_it = false
