@@ -257,7 +257,8 @@ def awaited(view: View, bounds: Bounds, found: Finding) -> None:
             found.say(f"{event.p} was told that {event.idem} of {event.key} is lost", began, event)
             continue
         later = {value for value, each in of.asked.items() if asked.t <= each.t <= event.t}
-        allowed = later | ({None} if name != "m0" else set())
+        # What nobody knows to be done may have been on its way behind it.
+        allowed = {*later, *of.unsure(event.t)} | ({None} if name != "m0" else set())
         if event.extra["got"] not in allowed:
             got = event.extra["got"]
             found.say(f"{event.p} waited for {event.idem} of {event.key}, and has {got}", event)

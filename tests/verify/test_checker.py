@@ -3890,6 +3890,13 @@ def _await(s: Story, value: str, type_: Any = "ok", got: str | None = None) -> N
 
 
 @good("I68")
+def what_was_on_its_way_is_written_over_what_is_waited_for(s: Story) -> None:
+    _put(s, "v1", "info")
+    _put(s, "v2")
+    _await(s, "v2", got="v1")
+
+
+@good("I68")
 def who_waits_for_anothers_write_has_it_or_a_later_one(s: Story) -> None:
     _put(s, "v1")
     _await(s, "v1", got="v1")
