@@ -91,6 +91,7 @@ class Fleet:
     events: list[object]
     lost: list[StoreLost] = attrs.field(factory=list)
     replicas: list[Replica] = attrs.field(factory=list)
+    _is_lost: anyio.Event = attrs.field(init=False, factory=anyio.Event)
 
     def make(self, name: str = "flags", **options: Any) -> Replica:
         replica = Replica(
@@ -99,11 +100,20 @@ class Fleet:
             pipeline=self.pipeline,
             follower=self.follower,
             emit=self.events.append,
-            on_lost=self.lost.append,
+            on_lost=self._lose,
             **options,
         )
         self.replicas.append(replica)
         return replica
+
+    def _lose(self, error: StoreLost) -> None:
+        self.lost.append(error)
+        self._is_lost.set()
+
+    async def told_lost(self) -> None:
+        """Wait until a copy has heard that its generation is lost."""
+        with anyio.fail_after(PATIENCE_S):
+            await self._is_lost.wait()
 
     async def join(self, name: str = "flags", **options: Any) -> Replica:
         replica = self.make(name, **options)
@@ -467,15 +477,6 @@ async def test_flushall_is_told_once_and_the_next_generation_is_followed(
         assert len(fleet.lost) == 1
 
 
-async def until(is_so: Callable[[], object]) -> None:
-    """Look again until it is so: of this nobody tells."""
-    with anyio.fail_after(PATIENCE_S):
-        while True:
-            if is_so():
-                return
-            await anyio.sleep(0.01)
-
-
 def elsewhere(fleet: Fleet, replica: Replica, generation: str, key: str = "a") -> Position:
     """Have another process lose all, make the pool anew, and write."""
     stored, control = replica.stored, fleet.control
@@ -502,7 +503,7 @@ async def test_a_wait_for_what_another_wrote_behind_a_loss_goes_through_it(
             at = elsewhere(fleet, replica, "i2")
         else:
             elsewhere(fleet, replica, "i2")
-            await until(lambda: fleet.lost)
+            await fleet.told_lost()
             at = elsewhere(fleet, replica, "i2", "b")
         if begins == "after":
             fleet.follower.rejoin("i2")
@@ -544,7 +545,7 @@ async def test_what_is_of_a_generation_that_the_server_does_not_hold_is_lost(
                 told.set()
 
             tasks.start_soon(wait)
-            await until(lambda: fleet.lost)
+            await fleet.told_lost()
             assert not told.is_set()
             at = elsewhere(fleet, replica, "i3")
             fleet.follower.rejoin("i3")
@@ -562,12 +563,12 @@ async def test_a_loss_that_is_told_late_takes_nothing_that_was_written_since(
     async with open_fleet() as fleet:
         replica = await fleet.join()
         at = fleet.write_unseen(replica, "set", "a", "1")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(replica.wait_for, at)
-            while not replica._waiters:
-                await anyio.lowlevel.checkpoint()
-            replica._receive(HistoryLost("i1", StoreLost(pool="p")))
-            await until(lambda: not replica._waiters)
+        with anyio.fail_after(PATIENCE_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(replica.wait_for, at)
+                while not replica._waiters:
+                    await anyio.lowlevel.checkpoint()
+                replica._receive(HistoryLost("i1", StoreLost(pool="p")))
         assert dict(replica.items) == {b"a": b"1"}
 
 

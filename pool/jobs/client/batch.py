@@ -5,11 +5,11 @@
 
 A member is noted in the batch's lane before its own lane accepts it, under an id that follows from
 the batch and its place: so whoever comes again, because the maker died or was not answered, notes
-and dispatches the same, and nothing twice.  Others may
-come while the first is at it, and find the key free that was taken: so of a member that was refused
-its lane makes sure that it never begins (`muster`), before it counts as missing and its maker is
-told; one that others have brought in since is not refused.  What was noted and never dispatched is
-found after the batch was sealed (`fleet/caretaker.py`), and so is what nobody got to tell of.
+and dispatches the same, and nothing twice.  Others may come while the first is at it, and find the
+key free that was taken: so of a member that was refused its lane makes sure that it never begins
+(`muster`), before it counts as missing and its maker is told; one that others have brought in since
+is not refused.  What was noted and never dispatched is found after the batch was sealed
+(`fleet/caretaker.py`), and so is what nobody got to tell of.
 """
 
 from __future__ import annotations
