@@ -347,14 +347,13 @@ class Wiring:
         worker.put(Drain(going.grace_s))
         with going.patience:
             await worker.wait_idle()
-        going.owns = len(worker.runs)
+        going.owns, judged = len(worker.runs), self._judge_abandoned(worker)
         with anyio.move_on_after(call_s):
             going.owns = await self.membership.give_up(worker)
-        in_s = self._judge_abandoned(worker)
         await self._supervisor.stop(worker, CLOSE_BUDGET_S)
         worker.abandon()
         if worker.left_over() and self.context.settings.on_overrun == "exit":
-            await anyio.sleep(in_s)  # a node that leaves must not take its judge along
+            await judged.wait()  # a node that leaves must not take its judge along
 
     def _gone(self, going: _Going) -> None:
         del self._going[going.worker.id]
@@ -483,14 +482,23 @@ class Wiring:
             self._judge_later(lane)  # others were told later
         self._overran(late)
 
-    def _judge_abandoned(self, worker: Worker) -> float:
-        """Likewise of a worker that nobody renews any more, when its lease may have ended: in s."""
+    def _judge_abandoned(self, worker: Worker) -> anyio.Event:
+        """Likewise of a worker that nobody renews from now on, when its lease may have ended.
+
+        By what was granted until now: the node's own lease goes on, and says nothing of this one.
+        """
+        judged = anyio.Event()
+
+        def judge() -> None:
+            self._overran(worker.left_over())
+            judged.set()
+
         ends_s = [self.context.lanes[run.lane].lease.hard_s for run in worker.left_over()]
-        if not ends_s:
-            return 0.0
-        in_s = max(0.0, min(ends_s) - self.context.io.clock())
-        self.context.loop.later(in_s, lambda: self._overran(worker.left_over()))
-        return in_s
+        if ends_s:
+            self.context.loop.later(max(0.0, min(ends_s) - self.context.io.clock()), judge)
+        else:
+            judged.set()
+        return judged
 
     def _overran(self, runs: Sequence[Run]) -> None:
         for run in runs:

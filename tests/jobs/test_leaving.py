@@ -347,10 +347,26 @@ async def test_a_job_that_drains_its_own_node_is_given_back_like_any_other(
 
 
 @pytest.mark.parametrize("is_leaving", [False, True])
+@pytest.mark.parametrize("is_answered", [True, False])
 async def test_a_handler_that_outlives_the_lease_of_its_removed_worker_is_an_overrun(
-    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch, is_leaving: bool
+    fleet: Fleet,
+    diary: Diary,
+    monkeypatch: pytest.MonkeyPatch,
+    is_leaving: bool,
+    is_answered: bool,
 ) -> None:
-    """G-03: its key is another's then; `exit` ends the process, also one that leaves."""
+    """G-03: its key is another's then; `exit` ends the process, also one that leaves.
+
+    However long its leaving waits for an answer: the node goes on to be renewed, the worker not.
+    """
+    leave = Membership._leave
+
+    async def wait(self: Membership, *what: Any) -> Any:
+        if not is_answered and self is fleet.wiring(first).membership:
+            await anyio.sleep_forever()
+        return await leave(self, *what)
+
+    monkeypatch.setattr(Membership, "_leave", wait)
     monkeypatch.setattr("pool.jobs.wiring.CLOSE_BUDGET_S", 0.2)
     handlers, release = Handlers(), anyio.Event()
 

@@ -1170,6 +1170,21 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="judged by the lease of the node",
+        breaks="a handler of a removed worker lives on beside the next owner while leaving waits",
+        path="pool/jobs/wiring.py",
+        old="        going.owns, judged = len(worker.runs), self._judge_abandoned(worker)\n"
+        "        with anyio.move_on_after(call_s):\n"
+        "            going.owns = await self.membership.give_up(worker)\n",
+        new="        going.owns = len(worker.runs)\n"
+        "        with anyio.move_on_after(call_s):\n"
+        "            going.owns = await self.membership.give_up(worker)\n"
+        "        judged = self._judge_abandoned(worker)\n",
+        by=(
+            "tests/jobs/test_leaving.py::test_a_handler_that_outlives_the_lease_of_its_removed_worker_is_an_overrun",
+        ),
+    ),
+    Mutant(
         name="any other shutdown is a new one",
         breaks="old data that come back drain the whole fleet",
         path="pool/jobs/wiring.py",
