@@ -12,7 +12,7 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
                            extra: digest, kind job|service, attempts_max, delay_s, poison
     follow    producer     idem is to follow: key.  extra: of (idem of its predecessor), when
                            (then: that is done, otherwise)
-    fire      store        schedule `key` was fired.  extra: jobs (their ids), next
+    fire      store        schedule `key` was fired.  extra: jobs (their ids), to (their key), next
                            (its next time before, and now), fired, missed (what it counts more),
                            paused, every_ms (between two of its times), wall_ms
     schedule  store        it was changed otherwise.  extra: late_ms (of one that is gone: how long
@@ -113,13 +113,13 @@ what it may excuse:
     data      a key of one map or stream (`of`) was taken away, or foreign: it excuses nothing else
 
 extra of final_state: drained (bool), now_ms (server time at t), jobs {key: [job id, state, kind]},
-outcomes {job id: {word, epoch, owner, attempt, ended_ms, cause, value}}, problems [of the auditor],
-leases [identities in keepalive], live [identities that living processes have], unknown [keys of the
-pool that nobody can explain], claims [identities in cleanup that are not done], workers [ids in the
-map's truth], takes {identity: how many keys it takes}, working [identities of workers that live],
-refused [what the server would not let the pool's user do], shared {key: value of the
-shared map}, maps {name: what it holds}, out [messages to lanes that are under way], batches {id:
-{nonce, state, letters of its members, counts}}, plan {wanted, there: key -> version, parked}.
+outcomes {job id: {key, word, epoch, owner, attempt, ended_ms, cause, value}}, problems [of the
+auditor], leases [identities in keepalive], live [identities that living processes have], unknown
+[keys of the pool that nobody can explain], claims [identities in cleanup that are not done],
+workers [ids in the map's truth], takes {identity: how many keys it takes}, working [identities of
+workers that live], refused [what the server would not let the pool's user do], shared {key: value
+of the shared map}, maps {name: what it holds}, out [messages to lanes that are under way], batches
+{id: {nonce, state, letters of its members, counts}}, plan {wanted, there: key -> version, parked}.
 """
 
 from __future__ import annotations

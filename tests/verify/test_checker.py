@@ -4499,9 +4499,14 @@ def two_follow_a_batch(s: Story) -> None:
     _batch(s, "done", then=2)
 
 
-def _fires(s: Story, *jobs: str, accepted: bool = True, **changed: Any) -> None:
+def _fires(s: Story, *jobs: str, to: str = "k", accepted: bool = True, **changed: Any) -> None:
     """Tell of a firing of a schedule of each 10 s that comes in time."""
-    told = {"jobs": [*jobs], "next": (90_000, 90_000 + 10_000 * len(jobs)), "fired": len(jobs)}
+    told = {
+        "jobs": [*jobs],
+        "to": to,
+        "next": (90_000, 90_000 + 10_000 * len(jobs)),
+        "fired": len(jobs),
+    }
     told |= {
         "missed": 0,
         "overlapped": 0,
@@ -4513,8 +4518,8 @@ def _fires(s: Story, *jobs: str, accepted: bool = True, **changed: Any) -> None:
     }
     s.say("fire", "info", key="nightly", extra=told)
     for job in jobs if accepted else ():
-        s.say("dispatch", "invoke", key=job, idem=job, extra={"digest": "x"})
-        s.say("dispatch", key=job, job=job, idem=job, extra={"digest": "x"})
+        s.say("dispatch", "invoke", key=to, idem=job, extra={"digest": "x"})
+        s.say("dispatch", key=to, job=job, idem=job, extra={"digest": "x"})
 
 
 @good("I63")
@@ -4558,6 +4563,68 @@ def a_firing_is_never_accepted(s: Story) -> None:
 def a_time_is_fired_twice(s: Story) -> None:
     _fires(s, "nightly@1")
     _fires(s, "nightly@1", accepted=False)
+
+
+def _fires_again(s: Story, *, has_run: bool = False, accepted: bool = True) -> None:
+    """Tell of a firing that is lost, and of one of the same time, and so of the same id, by the
+    schedule as it is made again for another key.
+    """
+    _fires(s, "nightly@1", to="lost")
+    if has_run:
+        _runs(s, "lost")
+    s.fault("loss")
+    s.at += 10.0
+    _fires(s, "nightly@1", accepted=accepted)
+
+
+def _runs(s: Story, key: str) -> None:
+    s.start("nightly@1", key)
+    s.end("nightly@1", key)
+    s.commit("nightly@1", key)
+    s.events = [attrs.evolve(e, idem=e.idem.removeprefix("c-")) for e in s.events]
+
+
+@good("I1", "I7", "I9", "I10", "I63")
+def a_lost_firing_is_made_again_for_another_key(s: Story) -> None:
+    _fires_again(s)
+    _runs(s, "k")
+    s.final({"nightly@1": ("done", 10, None, 0.0)})
+    s.events[-1].extra["outcomes"]["nightly@1"]["key"] = "k"
+
+
+@good("I8", "I10", "I11", "I63")
+def a_firing_that_has_run_is_lost_and_made_again_for_another_key(s: Story) -> None:
+    _fires_again(s, has_run=True)
+    _runs(s, "k")
+
+
+@good("I1")
+def a_firing_that_was_made_again_waits(s: Story) -> None:
+    _fires_again(s)
+    s.final(jobs={"k": ["nightly@1", "unassigned", "job"]})
+
+
+@bad("I1")
+def a_firing_that_was_made_again_is_nowhere(s: Story) -> None:
+    _fires_again(s)
+    s.final()
+
+
+@bad("I63")
+def a_firing_that_was_made_again_is_never_accepted(s: Story) -> None:
+    _fires_again(s, accepted=False)
+
+
+@bad("I9")
+def a_firing_that_was_made_again_runs_under_a_key_of_neither(s: Story) -> None:
+    _fires_again(s)
+    _runs(s, "other")
+
+
+@bad("I63")
+def a_time_is_fired_again_for_another_key_and_nothing_was_lost(s: Story) -> None:
+    _fires(s, "nightly@1", to="other")
+    _fires(s, "nightly@1")
 
 
 @bad("I63")

@@ -8,7 +8,7 @@ from collections import Counter
 from pool.core.schedules import COUNTED_MAX, ON_TIME_S, schedule_of
 from tests.verify.history import Event
 from tests.verify.invariants import Finding, invariant
-from tests.verify.view import DISTURBS, Bounds, View
+from tests.verify.view import DISTURBS, Bounds, View, id_of
 
 TICK_S = 1.0  # what happened so long before a tick was due may have kept a node from asking
 
@@ -20,8 +20,8 @@ def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
     was in time; when all is well again somebody comes for those that are due.  Lost data excuse
     what was then.
     """
-    accepted = {event.idem for event in view.accepted.values()}
-    left_out = {event.job for event in view.of.get("overlap", ())}
+    there = (*view.accepted.values(), *view.of.get("overlap", ()))
+    told = {(event.key, id_of(event.job)) for event in there}
     fired = Counter[str]()
     for event in view.of.get("fire", ()):
         found.judged += 1
@@ -29,8 +29,8 @@ def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
             fired[job] += 1
             if fired[job] > 1 and not _is_lost(view, -math.inf, event.t):
                 found.say(f"{job} was fired again", event)
-            is_there = job in accepted or job in left_out
-            if not is_there and not _is_lost(view, event.t - bounds.ttl_s, math.inf):
+            is_told = (event.extra["to"], job) in told
+            if not is_told and not _is_lost(view, event.t - bounds.ttl_s, math.inf):
                 found.say(f"{job} was fired, and never accepted", event)
         if not event.extra["is_edit"]:
             _judge_times(event, found)
@@ -65,7 +65,7 @@ def _judge_looks(view: View, found: Finding) -> None:
         on_time_ms = event.extra["wall_ms"] - 1000 * ON_TIME_S
         if missed and old[0] > on_time_ms and not view.excuses({"clock"}, before.t, event.t):
             found.say(f"{event.key} missed {missed} times that were in time", before, event)
-    made = Counter(schedule_of(job) for job in view.accepted)
+    made = Counter(schedule_of(id_of(job)) for job in view.accepted)
     for name, event in last.items() if view.final and not _is_lost(view, 0.0, math.inf) else ():
         _, fired, _ = event.extra["look"]
         if made[name] != fired:

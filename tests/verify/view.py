@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import attrs
 
+from pool.names import key_of, pair
 from tests.verify.history import Event
 
 STARVED_S: Final = 0.25  # waited between two looks, which are half a second apart
@@ -149,7 +150,7 @@ class View:
     runs: Sequence[Run]  # in the order of starts
     by_key: Mapping[str, Sequence[Run]]
     by_job: Mapping[str, Sequence[Run]]
-    accepted: Mapping[str, Event]  # job id -> its dispatch ok
+    accepted: Mapping[str, Event]  # job -> its dispatch ok; by its id, or see `_named_apart`
     invoked: Mapping[str, Event]  # idem -> its dispatch invoke
     faults: Sequence[Fault]
     died: Mapping[str, float]  # process -> when it had ended
@@ -169,6 +170,7 @@ class View:
     @classmethod
     def of_events(cls, events: Sequence[Event], bounds: Bounds) -> View:
         """Put a history in order; the events come by time."""
+        events = _named_apart(events)
         of: dict[str, list[Event]] = defaultdict(list)
         for event in events:
             of[event.f].append(event)
@@ -576,6 +578,39 @@ class View:
     def commits(self) -> Sequence[Commit]:
         """What was settled, by the store's account at the time or else by the final dump."""
         return self.settled or list(self.outcomes.values())
+
+
+def _named_apart(events: Sequence[Event]) -> Sequence[Event]:
+    """Give each job a name of its own: an id is its key's, and may be that of a job of each of
+    several keys.  A schedule that was lost, and is made again for another key while the clock is
+    set back, comes to the same times, of which it makes the same ids.
+    """
+    keys: dict[str, set[str]] = defaultdict(set)
+    for event in events:
+        if event.f == "dispatch" and event.type == "ok":
+            keys[event.job].add(event.key)
+    several = {job: of for job, of in keys.items() if len(of) > 1}
+
+    def name(key: str, job: str) -> str:
+        return pair(key, job) if key in several.get(job, ()) else job
+
+    def named(event: Event) -> Event:
+        job, idem, extra = name(event.key, event.job), name(event.key, event.idem), event.extra
+        if event.f == "final_state":
+            jobs, outcomes = extra.get("jobs", {}), extra.get("outcomes", {})
+            jobs = {n: [name(key_of(n), each), *more] for n, (each, *more) in jobs.items()}
+            outcomes = {name(said.get("key", ""), each): said for each, said in outcomes.items()}
+            extra = {**extra, "jobs": jobs, "outcomes": outcomes}
+        elif (job, idem) == (event.job, event.idem):
+            return event
+        return attrs.evolve(event, job=job, idem=idem, extra=extra)
+
+    return [named(event) for event in events] if several else events
+
+
+def id_of(name: str) -> str:
+    """Return the id of a job, of which there may be one of another key."""
+    return name.partition(" ")[0]
 
 
 def _runs(

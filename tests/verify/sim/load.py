@@ -365,7 +365,7 @@ class Load:
             self._fleet.watch.problems.append(f"{token} was made two jobs: {ids}")
 
     def _is_foreign(self, ref: Any, token: str) -> bool:
-        made_by = self._fleet.watch.token_of.get(ref.job_id)
+        made_by = self._fleet.watch.token_of.get((ref.key, ref.job_id))
         return made_by != token
 
     # --- services ---

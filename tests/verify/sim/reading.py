@@ -11,7 +11,7 @@ import attrs
 from pool.core.batches import IS_BATCH, Head
 from pool.core.options import Options
 from pool.core.record import Outcome, Record
-from pool.names import Control, Names, lane_of
+from pool.names import Control, Names, lane_of, split_pair
 from pool.redis.commands.member import Opening
 from pool.testing.audit import audit
 from tests.verify.sim.keyspace import Keyspace, SortedSet
@@ -235,7 +235,9 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
             assert outcome is not None, text
             is_done = outcome.word == "done"
             body = outcome.body.decode() if is_done else outcome.error
-            outcomes[job.decode().partition(" ")[0]] = {
+            job_key, job_id = split_pair(job.decode())
+            outcomes[job_id] = {
+                "key": job_key,
                 "word": outcome.word,
                 "epoch": outcome.epoch,
                 "owner": f"{outcome.owner}@{lane_in(key)}" if outcome.owner else "",

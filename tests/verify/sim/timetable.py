@@ -157,8 +157,11 @@ def watch_changes(watch: Watch, keys: Sequence[bytes], args: Sequence[bytes], re
             continue
         watch.changes.add(line.rpartition(b" ")[2] if line else b"-" + seen)
         jobs = [text.partition(b"\n")[2] for text in messages[1::2]]
-        ids = [_id_of(text, rest) for text, rest in zip(messages[1::2], jobs, strict=True)]
+        made = [_of(text, rest) for text, rest in zip(messages[1::2], jobs, strict=True)]
+        ids = [job for _, job in made]
         extra: dict[str, Any] = {"jobs": ids, "wall_ms": wall_ms}
+        if made:
+            extra["to"] = made[0][0]
         if before is not None and after is not None:
             extra |= {"next": [before.next_ms, after.next_ms], "paused": before.is_paused}
             extra["fired"] = after.fired - before.fired
@@ -180,6 +183,8 @@ def _every_ms(text: bytes) -> int:
     return second_ms - first_ms
 
 
-def _id_of(text: bytes, rest: bytes) -> str:
+def _of(text: bytes, rest: bytes) -> tuple[str, str]:
+    """Return the key and the id of the job that a message makes."""
     _, _, _, key_size, id_size, *_ = text.partition(b"\n")[0].decode().split(" ")
-    return rest[int(key_size) : int(key_size) + int(id_size)].decode()
+    at = int(key_size)
+    return rest[:at].decode(), rest[at : at + int(id_size)].decode()

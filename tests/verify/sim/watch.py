@@ -24,7 +24,7 @@ from pool.jobs.worker.executor import Executor
 from pool.jobs.worker.outbox import Outbox
 from pool.jobs.worker.reconcile import Reconciliation
 from pool.jobs.worker.worker import Worker
-from pool.names import Control, key_of, queued
+from pool.names import Control, key_of, queued, split_pair
 from pool.redis.commands.admission import DISPATCH
 from pool.redis.commands.change import ADVANCE
 from pool.redis.commands.channel import INCOMING
@@ -73,7 +73,7 @@ class Watch:
     key_of: dict[str, str] = attrs.field(factory=dict)  # job id -> key
     remade: set[str] = attrs.field(factory=set)  # ids of jobs that letters were made
     made_of: dict[tuple[str, str], str] = attrs.field(factory=dict)  # letter -> job id
-    token_of: dict[str, str] = attrs.field(factory=dict)  # job id -> the dispatch call's token
+    token_of: dict[tuple[str, str], str] = attrs.field(factory=dict)  # key, job id -> of its call
     settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
     changes: set[bytes] = attrs.field(factory=set)  # tokens of changes of schedules, and of ticks
     planned: dict[str, list[Any]] = attrs.field(factory=dict)  # job id -> key, version
@@ -175,7 +175,7 @@ class Watch:
     def _on_set(self, key: bytes, value: bytes) -> None:
         prefix, found, job = key.partition(b":result:")
         if found and not value.startswith(reading.REFUSED):
-            job_id = job.decode().partition(" ")[0]
+            job_key, job_id = split_pair(job.decode())
             head, _, body = value.decode(errors="replace").partition("\n")
             word, epoch, owner, attempt, _, more, cause = head.split("|")
             if more_of(more, "replayed"):
@@ -183,7 +183,7 @@ class Watch:
             self.settled.setdefault(job_id, word)
             self._store(
                 "commit",
-                key=self.key_of.get(job_id, ""),
+                key=job_key,
                 job=job_id,
                 epoch=int(epoch),
                 attempt=int(attempt),
@@ -210,10 +210,10 @@ class Watch:
         elif script is DISPATCH:
             items = _items(args, 5)
             for item in items:
-                job = item[1].decode()
-                self.key_of.setdefault(job, item[0].decode())
+                job_key, job = item[0].decode(), item[1].decode()
+                self.key_of.setdefault(job, job_key)
                 if found := _TOKEN.search(item[7]):
-                    self.token_of[job] = found[1].decode()
+                    self.token_of[job_key, job] = found[1].decode()
             for item, said in zip(items, reply, strict=True) if isinstance(reply, list) else ():
                 is_taken = said.startswith((b"OK", b"QUEUED"))
                 if is_taken and (facts := triggered(item)):
@@ -282,16 +282,17 @@ class Watch:
                 continue  # the schedule's lane is told that
             facts = carried(text)
             if facts["idem"] == facts["job"] and not self._is_there(keys, facts):
-                if facts["job"] not in self.token_of:
+                if (facts["key"], facts["job"]) not in self.token_of:
                     self._store("overlap", key=facts["key"], job=facts["job"])
                 continue
             self._accept(facts)
 
     def _accept(self, facts: dict[str, Any]) -> None:
         """Write that a job was accepted that no producer has told of; once."""
-        if facts["job"] not in self.token_of:
-            self.key_of.setdefault(facts["job"], facts["key"])
-            self.token_of[facts["job"]] = facts["idem"]
+        key, job = facts["key"], facts["job"]
+        if (key, job) not in self.token_of:
+            self.key_of.setdefault(job, key)
+            self.token_of[key, job] = facts["idem"]
             self._store("dispatch", "invoke", **{**facts, "job": ""})
             self._store("dispatch", **facts)
 
