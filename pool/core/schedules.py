@@ -41,7 +41,7 @@ from pool.core.digits import number
 from pool.core.followers import renamed
 from pool.core.options import attaches
 from pool.core.record import KIND_LETTERS, Kind, pack_more
-from pool.core.times import When, moment, next_ms, packed, times, unpacked
+from pool.core.times import At, When, moment, next_ms, packed, times, unpacked
 from pool.errors import ConfigError, PoolError
 
 ON_TIME_S: Final = 10.0
@@ -286,9 +286,15 @@ def due_ms(name: str, when: When, at_ms: int) -> int:
     return at_ms + int.from_bytes(digest, "big") % (round(1000 * when.jitter_s) + 1)
 
 
-def first_head(name: str, when: When, now_ms: int, token: str) -> ScheduleHead | None:
-    """Return how a new schedule stands; None: its time is over."""
-    at_ms = next_ms(when, now_ms)
+def first_head(
+    name: str, when: When, now_ms: int, token: str, last_ms: int = 0
+) -> ScheduleHead | None:
+    """Return how a schedule stands that begins now; None: its time is over.
+
+    `last_ms`: when it was fired last.  Times that come once more, as somebody has set the clock
+    back, are not fired again; one that comes once, `At`, was not fired where it stands.
+    """
+    at_ms = next_ms(when, now_ms if isinstance(when, At) else max(now_ms, last_ms))
     if at_ms is None:
         return None
     return ScheduleHead(due_ms=due_ms(name, when, at_ms), next_ms=at_ms, token=token)

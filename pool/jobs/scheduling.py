@@ -62,7 +62,7 @@ async def keep(context: Context, wanted: WantedSchedule) -> None:
 
     def judge(found: FoundSchedule, now_ms: int, token: str) -> ScheduleChange | None:
         had = found.stored
-        first = first_head(name, when, now_ms, token)
+        first = first_head(name, when, now_ms, token, had.head.last_ms if had is not None else 0)
         if had is not None and had.when == when:
             first = attrs.evolve(had.head, token=token)
         if first is None:
@@ -101,7 +101,7 @@ def change_of(found: FoundSchedule, stored: StoredSchedule) -> ScheduleChange:
 
 def resumed(stored: StoredSchedule, now_ms: int, token: str) -> StoredSchedule | None:
     """Return a schedule as it goes on from now: what came while it was paused was not missed."""
-    head = first_head(stored.name, stored.when, now_ms, token)
+    head = first_head(stored.name, stored.when, now_ms, token, stored.head.last_ms)
     if head is None:
         return None
     told = attrs.evolve(

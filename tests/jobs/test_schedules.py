@@ -162,6 +162,28 @@ async def test_of_late_times_only_the_newest_is_fired_where_the_others_would_be_
     assert over.isoformat() in str(refused.value)
 
 
+async def test_times_that_come_once_more_are_not_fired_again_by_a_pause_or_a_change(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    """The server's clock was set back behind what was fired last; what comes once may come."""
+    node = await fleet.node(handlers, lanes=lanes)
+    await node.schedule("s", Every(600), "note", "key")
+    await node.schedules.pause("s")
+    name = fleet.wiring(node).context.lane_of("s").lane.names
+    text: Any = fleet.client.hget(name.schedules, "s")
+    stored = parse("s", text)
+    assert stored is not None
+    last_ms = stored.head.next_ms + 600_000
+    head = attrs.evolve(stored.head, last_ms=last_ms)
+    fleet.client.hset(name.schedules, "s", head.pack().encode() + b"\n" + stored.body)
+    await node.schedules.resume("s")
+    assert (await node.schedules.show("s")).next_at == moment(last_ms + 600_000)
+    await node.schedule("s", Every(300), "note", "key")
+    assert (await node.schedules.show("s")).next_at == moment(last_ms + 300_000)
+    await node.schedule("s", At(moment(last_ms)), "note", "key")
+    assert (await node.schedules.show("s")).next_at == moment(last_ms)
+
+
 async def test_what_waits_for_no_time_begins_before_anybody_has_vouched_for_pool_time(
     fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
 ) -> None:

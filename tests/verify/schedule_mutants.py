@@ -51,6 +51,16 @@ SCHEDULE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (_AT_ONCE,),
     },
     {
+        "name": "who resumes a schedule fires again",
+        "breaks": "under a clock that was set back a pause brings times again that were fired",
+        "path": "pool/core/schedules.py",
+        "old": "now_ms if isinstance(when, At) else max(now_ms, last_ms)",
+        "new": "now_ms",
+        "by": (
+            _TESTS + "test_times_that_come_once_more_are_not_fired_again_by_a_pause_or_a_change",
+        ),
+    },
+    {
         "name": "an overlap is not sent back",
         "breaks": "a time that made no job is counted as fired",
         "path": "pool/redis/lua/incoming.lua",
