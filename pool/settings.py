@@ -219,3 +219,8 @@ class Settings:
     def longest_s(self) -> float:
         """How long a call may take that moves on; later nothing of it is sent again."""
         return self.known_s / 2
+
+    @property
+    def missing_s(self) -> float:
+        """For how long a member that counts as missing is refused: see `jobs/client/batch.py`."""
+        return 2 * self.known_s

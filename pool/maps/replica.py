@@ -278,6 +278,7 @@ class Replica(Actor[Message]):
         match message:
             case HistoryLost(generation=generation, error=error):
                 self._lose(generation, error)
+                self._seek()
             case Rejoined():
                 self._is_lost = False
                 self._step(Doubted("data lost"))
@@ -382,11 +383,10 @@ class Replica(Actor[Message]):
         return history.has(ours)
 
     def _lose(self, generation: str, error: StoreLost) -> None:
-        if generation == self.follower.generation:
-            if not self._is_lost:
-                self._is_lost = True
-                self.on_lost(error)
-            self._seek()
+        if generation == self.follower.generation and not self._is_lost:
+            self._is_lost = True
+            self.on_lost(error)
+            self._seek()  # now for what was followed, too
 
     # --- waiters and watchers -----------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from pool.jobs.client.dispatcher import Dispatcher, Pending
 from pool.middleware import Outgoing
 from pool.names import Names, lane_of
 from pool.redis.commands.batches import BATCH_OPEN
+from pool.redis.commands.lane import Lane
 from pool.testing.proxy import fault_proxy
 from tests.nodes import LANES, PATIENCE_S
 
@@ -53,6 +54,38 @@ class Gate:
     """Where handlers stand until they are let go on."""
 
     event: anyio.Event = attrs.field(factory=anyio.Event)
+
+
+class Beside:
+    """Something as it is, but for some attributes."""
+
+    def __init__(self, of: Any, **instead: Any) -> None:
+        self._of = of
+        self.__dict__.update(instead)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+
+@attrs.define
+class Ahead:
+    """A clock that may go ahead, for one of those that go by it."""
+
+    seconds: float = 0.0
+
+    def of(self, context: Any) -> Any:
+        return Beside(
+            context, io=Beside(context.io, clock=lambda: self.seconds + context.io.clock())
+        )
+
+    def goes_while_mustering(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        muster = Lane.muster
+
+        def long(*args: Any, **options: Any) -> Any:
+            self.seconds += 3600.0
+            return muster(*args, **options)
+
+        monkeypatch.setattr(Lane, "muster", long)
 
 
 @pytest.fixture
@@ -651,6 +684,100 @@ async def test_one_that_was_refused_to_who_died_then_is_missing(
     assert counts(await batch.ref.status()) == (1, 0, 0, 0, 0, 0, 1)
     await batch.seal()
     assert (await batch.ref.wait(PATIENCE_S)).state == "failed"
+
+
+async def test_one_that_was_refused_to_another_is_not_dispatched_by_who_comes_late(
+    fleet: Fleet, handlers: Handlers, diary: Diary, gate: Gate, lanes: int
+) -> None:
+    """By then its lane has forgotten the refusal: who noted it long ago asks its batch again."""
+    slow, noted, go_on, ahead = Handlers(), anyio.Event(), anyio.Event(), Ahead()
+
+    @slow.around_dispatch
+    async def around(outgoing: Outgoing, call_next: Send) -> JobRef[Any]:
+        noted.set()
+        await go_on.wait()
+        return await call_next(outgoing)
+
+    @slow.job("stand")
+    async def stand(job: Job) -> None:
+        diary.note("stands", job.key)
+
+    node = await fleet.node(handlers, lanes=lanes)
+    stands = await node.dispatch("stand", "k")
+    await diary.has("stands", "k")
+    other = await fleet.node(slow, lanes=lanes)
+    late = await other.batch("b").__aenter__()
+    late._client = attrs.evolve(late._client, context=ahead.of(late._client.context))
+    with anyio.fail_after(PATIENCE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(late.add, "stand", ["k"])
+            await noted.wait()
+            batch = await node.batch("b").__aenter__()
+            [refused] = await batch.add("stand", ["k"])
+            gate.event.set()
+            await stands.result()
+            forgotten = [*fleet.client.scan_iter(match=f"*result:*.{refused.index} k")]
+            assert fleet.client.delete(*forgotten) == 1
+            ahead.seconds = 3600.0
+            go_on.set()
+    assert late.added == 1
+    assert counts(await batch.ref.status()) == (1, 0, 0, 0, 0, 0, 1)
+    assert fleet.record("k") is None
+    assert diary.entries.count(("stands", "k")) == 1
+
+
+async def test_what_was_asked_too_long_ago_is_not_told_as_missing(
+    fleet: Fleet, handlers: Handlers, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have begun meanwhile, for somebody else: who comes next asks again."""
+    ahead, node = Ahead(), await fleet.node(handlers, lanes=1)
+    await node.dispatch("stand", "k")
+    batch = await node.batch("b").__aenter__()
+    batch._client = attrs.evolve(batch._client, context=ahead.of(batch._client.context))
+    with monkeypatch.context() as patch:
+        ahead.goes_while_mustering(patch)
+        with pytest.raises(StoreUnavailable):
+            await batch.add("stand", ["k"])
+        assert (batch.added, counts(await batch.ref.status())) == (0, (1, 1, 0, 0, 0, 0, 0))
+    await batch.add("stand", ["k"])
+    assert (batch.added, counts(await batch.ref.status())) == (1, (1, 0, 0, 0, 0, 0, 1))
+    await batch._note(["never"])
+    batch._added += 1
+    await batch.seal()
+    caretaker, [state] = fleet.wiring(node)._sweeper._caretaker, fleet.wiring(node).context.lanes
+    with monkeypatch.context() as patch:
+        ahead.goes_while_mustering(patch)
+        await attrs.evolve(caretaker, context=ahead.of(caretaker.context))._all(state, "b")
+        assert counts(await batch.ref.status()) == (2, 1, 0, 0, 0, 0, 1)
+    await caretaker._all(state, "b")
+    assert counts(await batch.ref.status()) == (2, 0, 0, 0, 0, 0, 2)
+    gate.event.set()
+
+
+async def test_a_lane_that_is_not_joined_yet_has_not_lost_its_data(fleet: Fleet) -> None:
+    """Who is refused asks it to make sure that the member never begins."""
+    handlers = Handlers()
+
+    @handlers.around_dispatch
+    async def around(outgoing: Outgoing, call_next: Send) -> JobRef[Any]:
+        raise PermissionError("no quota")
+
+    node = await fleet.node(handlers, lanes=1)
+    batch = await node.batch("b").__aenter__()
+    client = batch._client
+    unjoined: Any = Beside(
+        client.context,
+        lane_of=client.context.lane_of,
+        lanes=[
+            Beside(each, lane=attrs.evolve(each.lane, generation=""))
+            for each in client.context.lanes
+        ],
+    )
+    batch._client = attrs.evolve(client, context=unjoined)
+    with pytest.raises(StoreUnavailable):
+        await batch.add("nobody", ["k"])
+    batch._client = client
+    assert [each.key for each in await batch.add("nobody", ["k"])] == ["k"]
 
 
 async def test_a_full_pool_is_waited_for(

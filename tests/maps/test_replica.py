@@ -525,6 +525,35 @@ async def test_a_wait_for_what_another_wrote_behind_a_loss_goes_through_it(
         assert len(fleet.lost) == 1
 
 
+async def test_a_wait_for_a_newer_generation_asks_when_a_loss_is_told_and_no_more(
+    open_fleet: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes to join the pool that the copy is to follow."""
+    async with open_fleet() as fleet:
+        replica, asked = await fleet.join(), list[str]()
+
+        async def find(_: StoredMap, __: Pipeline, generation: str, *___: object) -> History:
+            asked.append(generation)
+            await anyio.lowlevel.checkpoint()
+            return History(1, 0, {})
+
+        monkeypatch.setattr(MapFollower, "_deliver", lambda *_: None)  # what probes bring
+        at = elsewhere(fleet, replica, "i2")
+        async with anyio.create_task_group() as tasks:
+            with monkeypatch.context() as patch:
+                patch.setattr(StoredMap, "find", find)
+                tasks.start_soon(replica.wait_for, at)
+                await fleet.told_lost()
+                for told in range(3):
+                    for _ in range(200):
+                        await anyio.lowlevel.checkpoint()
+                    assert asked == ["i2"] * (2 + told)
+                    replica._receive(HistoryLost("i1", StoreLost(pool="p")))
+            fleet.follower.rejoin("i2")
+        assert dict(replica.items) == {b"a": b"i2"}
+        assert len(fleet.lost) == 1
+
+
 async def test_what_is_of_a_generation_that_the_server_does_not_hold_is_lost(
     open_fleet: Callable[[], Any],
 ) -> None:

@@ -34,6 +34,7 @@ from pool.redis.commands.channel import incoming_of, outgoing_of
 from pool.redis.commands.letters import Made, replayed
 from pool.redis.commands.recovery import overdue
 from pool.redis.commands.talk import Missing, looked
+from pool.redis.commands.upkeep import expired
 from tests.redis.conftest import GENERATION, NODE, W1, Bench
 
 ID = "nightly"
@@ -428,7 +429,7 @@ def test_one_that_has_settled_is_forgotten_in_time(bench: Bench) -> None:
 
 
 def muster(bench: Bench, *jobs: tuple[str, str]) -> Sequence[str]:
-    return mustered(bench.run(bench.lane.muster(jobs, known_s=60.0)))
+    return mustered(bench.run(bench.lane.muster(jobs, missing_s=60.0)))
 
 
 def test_each_member_says_how_it_is(bench: Bench) -> None:
@@ -446,6 +447,42 @@ def test_each_member_says_how_it_is(bench: Bench) -> None:
     assert bench.dispatch(late) == ["ENDED"]
     assert bench.text("never") is None
     assert isinstance(looked(bench.run(bench.lane.look([jobs[-1]])))[0], Missing)
+    assert bench.audit() == []
+
+
+def pass_s(bench: Bench, seconds: float) -> None:
+    """Let time pass for what is remembered, and have ended what is over."""
+    kept: Any = bench.client.zrange(bench.names.kept, 0, -1, withscores=True)
+    for item, until_ms in kept:
+        bench.do("ZADD", bench.names.kept, until_ms - 1000 * seconds, item)
+    items = list[str]()
+    while items := expired(bench.run(bench.lane.expire(items, items_max=9))).items:
+        pass
+
+
+def test_each_who_is_told_that_one_is_missing_is_told_so_for_as_long(bench: Bench) -> None:
+    """Whatever it was refused for before, and however little time was left of that."""
+    job = ("k", member_id("b1", 1))
+
+    def dispatch() -> str:
+        more = pack_more(batch=member_of(ID, "b1", 1, 1))
+        [said] = bench.dispatch(bench.admission("k", id=job[1], more=more), refused_s=30.0)
+        return said.split()[0]
+
+    member(bench, 0, "k")
+    assert dispatch() == "EXISTS"
+    pass_s(bench, 29.0)
+    assert muster(bench, job) == ["m"]
+    end(bench, "k", "d", x=b"1")
+    for others in ([("never", "b1.2")], [], [("never", "b1.2")]):
+        pass_s(bench, 59.0)
+        assert dispatch() == "ENDED"
+        assert {*muster(bench, job, *others)} == {"m"}
+    assert isinstance(looked(bench.run(bench.lane.look([job])))[0], Missing)
+    pass_s(bench, 61.0)
+    assert (bench.client.exists(bench.names.kept), bench.counter("results")) == (0, 0)
+    assert dispatch() == "OK"
+    assert muster(bench, job) == ["P"]
     assert bench.audit() == []
 
 
@@ -503,7 +540,7 @@ def test_a_lane_of_other_data_refuses(bench: Bench) -> None:
         lane.batch_ends(ID, "b1", [(0, "s")]),
         lane.batch_tend(ID, 0, hold_s=9.0, check_s=9.0),
         lane.batch_look(ID, node="n"),
-        lane.muster(jobs, known_s=9.0),
+        lane.muster(jobs, missing_s=9.0),
     ]
     for call in calls:
         assert "POOLDATALOST" in bench.refused(call)

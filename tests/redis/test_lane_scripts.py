@@ -269,7 +269,7 @@ FREEING: dict[str, Make] = {
     "batch_ends": lambda b: _batch(b).batch_ends("b", "b1", [(1, "m")]),
     "batch_tend": lambda b: _batch(b, is_sealed=True).batch_tend("b", 0, hold_s=5.0, check_s=50.0),
     "batch_look": lambda b: _batch(b).batch_look("b", node="n7.1"),
-    "muster": lambda b: b.lane.muster([("r1", "id1"), ("none", "j")], known_s=9.0),
+    "muster": lambda b: b.lane.muster([("r1", "id1"), ("none", "j")], missing_s=9.0),
     "discard": lambda b: b.lane.letter("discard", *_letter(b)),
     "pause": lambda b: b.lane.pause("pause", Pause(handler="h", order=1)),
     "resume": _resume,

@@ -10,12 +10,20 @@ key free that was taken: so of a member that was refused its lane makes sure tha
 (`muster`), before it counts as missing and its maker is told; one that others have brought in since
 is not refused.  What was noted and never dispatched is found after the batch was sealed
 (`fleet/caretaker.py`), and so is what nobody got to tell of.
+
+The lane refuses it for `missing_s`.  Who asked the batch before that knew of it may dispatch it
+still, but never so late: nobody goes by what was asked for over `longest_s` ago, and no call takes
+longer.
+
+    muster --longest_s--> tell its batch --longest_s--> counted
+                         note it, or ask --longest_s--> dispatch it --longest_s--> still refused
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -49,6 +57,7 @@ from pool.errors import (
     PoolFull,
     StoreError,
     StoreFault,
+    StoreUnavailable,
     again,
 )
 from pool.jobs.around import Outgoing, dispatch_through
@@ -103,6 +112,16 @@ class BatchOptions:
     open_s: float
     keep_s: float
     within: Batch | None
+
+
+@attrs.define(eq=False)
+class _Noted:
+    """Members that were noted, and how each had ended when that was asked last."""
+
+    words: Sequence[str]
+    asked_s: float = -math.inf
+    letters: str = ""
+    lock: anyio.Lock = attrs.field(factory=lambda: anyio.Lock(fast_acquire=True))
 
 
 class Batch:
@@ -310,20 +329,20 @@ class Batch:
     async def _add(self, admitting: Admitting, calls: Sequence[Call]) -> list[Refused]:
         first = self._added
         items = [self._item(admitting, n, call) for n, call in enumerate(calls, first)]
-        words = await self._note([noted(each.key, each.handler, each.payload) for each in items])
-        left = [n for n, word in enumerate(words) if word == NOT_ENDED]
+        noting = _Noted([noted(each.key, each.handler, each.payload) for each in items])
+        left = [n for n, word in enumerate(await self._letters(noting)) if word == NOT_ENDED]
         answers = dict[int, Accepted | PoolError]()
         if admitting.around:
 
             async def one(n: int) -> None:
-                answers[n] = await self._through(admitting, first + n, calls[n])
+                answers[n] = await self._through(admitting, noting, n, calls[n])
 
             for i in range(0, len(left), SLICE):
                 async with anyio.create_task_group() as tasks:
                     for n in left[i : i + SLICE]:
                         tasks.start_soon(one, n)
         else:
-            await self._dispatch(items, left, answers)
+            await self._dispatch(noting, dict(enumerate(items)), left, answers)
         in_order = sorted(answers.items(), key=itemgetter(0))
         errors = {n: each for n, each in in_order if isinstance(each, PoolError)}
         for error in errors.values():
@@ -341,22 +360,39 @@ class Batch:
             if items[n].id in missing
         ]
 
+    async def _letters(self, noting: _Noted) -> str:
+        """Return how members have ended; note them, or ask anew if that was long ago."""
+        context = self._client.context
+        async with noting.lock:
+            now_s = context.io.clock()
+            if now_s > noting.asked_s + context.settings.longest_s:
+                noting.letters = await self._note(noting.words)
+                noting.asked_s = now_s
+        return noting.letters
+
     async def _never_to_begin(self, items: Sequence[Admission]) -> Collection[str]:
         """Return which jobs are not there; their lanes make sure that they never will be."""
         client, missing = self._client, set[str]()
+        clock, settings = client.context.io.clock, client.context.settings
+        asked_s = clock()
         shares = defaultdict[int, list[tuple[str, str]]](list)
         for item in items:
             shares[client.context.lane_of(item.key).number].append((item.key, item.id))
         for number, jobs in shares.items():
             state, most = client.context.lanes[number], self._lane.lane.pages.mustered
+            if not state.lane.generation:
+                raise StoreUnavailable(problem=f"lane {number} is not joined yet", maybe_done=False)
             for i in range(0, len(jobs), most):
                 some = jobs[i : i + most]
-                expects = state.time.expects(client.context.io.clock())
-                known_s = client.context.settings.known_s
-                call = state.lane.muster(some, known_s=known_s, expects=expects)
+                expects = state.time.expects(clock())
+                call = state.lane.muster(some, missing_s=settings.missing_s, expects=expects)
                 words: Sequence[str] = await ask(client, state, call)
                 told = zip(some, words, strict=True)
                 missing |= {job_id for (_, job_id), word in told if word == "m"}
+        if clock() > asked_s + settings.longest_s:
+            raise StoreUnavailable(
+                problem="what was refused is not counted so late", maybe_done=True
+            )
         return missing
 
     def _item(self, admitting: Admitting, index: int, call: Call) -> Admission:
@@ -368,11 +404,16 @@ class Batch:
         return item
 
     async def _dispatch(
-        self, items: Sequence[Admission], left: list[int], answers: dict[int, Accepted | PoolError]
+        self,
+        noting: _Noted,
+        items: Mapping[int, Admission],
+        left: list[int],
+        answers: dict[int, Accepted | PoolError],
     ) -> None:
         """Dispatch those that are left, a slice ahead; wait for room as long as it takes.
 
-        Where the store fails the others are left: they are added again together.
+        Where the store fails the others are left: they are added again together.  What has ended
+        meanwhile, by whatever other maker, is not sent.
         """
         dispatcher, pause_s = self._client.dispatcher, FULL_S
         while left:
@@ -380,6 +421,11 @@ class Batch:
             for i in range(0, len(left) + SLICE, SLICE):
                 # Nobody is asked for more where some have found no room.
                 some = [] if is_over else left[i : i + SLICE]
+                letters = await self._letters(noting) if some else ""
+                for n in some:
+                    if letters[n] != NOT_ENDED:
+                        answers[n] = Accepted(items[n].key, items[n].id, items[n].handler, None)
+                some = [n for n in some if letters[n] == NOT_ENDED]
                 admitted = dispatcher.admit([items[n] for n in some], is_bounded=False)
                 await anyio.lowlevel.checkpoint()
                 for n, pending in under_way:
@@ -393,7 +439,9 @@ class Batch:
                 await anyio.sleep(pause_s)
                 pause_s = min(2 * pause_s, FULL_CAP_S) if len(left) == len(before) else FULL_S
 
-    async def _through(self, admitting: Admitting, index: int, call: Call) -> Accepted | PoolError:
+    async def _through(
+        self, admitting: Admitting, noting: _Noted, n: int, call: Call
+    ) -> Accepted | PoolError:
         """Dispatch one by way of middleware, which cannot give a member another key.
 
         What the store has said of it counts, whatever the middleware makes of that.
@@ -404,8 +452,9 @@ class Batch:
             if outgoing.key != call.key:
                 raise checks.option("key", outgoing.key, f"{call.key!r}: it is noted so")
             changed = Call(outgoing.key, *outgoing.args, **dict(outgoing.kwargs))
-            await self._dispatch([self._item(admitting, index, changed)], [0], answers)
-            accepted = answers[0]
+            item = self._item(admitting, self._added + n, changed)
+            await self._dispatch(noting, {n: item}, [n], answers)
+            accepted = answers[n]
             if isinstance(accepted, PoolError):
                 raise again(accepted)
             return JobRef[Any](accepted.key, accepted.job_id, accepted.handler, client)
@@ -425,7 +474,7 @@ class Batch:
         except Exception as error:  # noqa: BLE001 - of the middleware
             failed = MiddlewareFailed(key=call.key, problem=told(error))
             failed.__cause__ = error.with_traceback(None)
-        return answers.get(0, failed)
+        return answers.get(n, failed)
 
     async def _tell_ends(self, items: Sequence[tuple[int, str]]) -> None:
         """Have members counted, by a letter each; see `core/batches.py`."""

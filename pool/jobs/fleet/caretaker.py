@@ -80,6 +80,7 @@ class Caretaker:
         """Look after some members."""
         ends, live = list[tuple[int, str]](), list[tuple[str, str]]()
         shares = defaultdict[int, list[tuple[int, str]]](list)
+        clock, asked_s = self.context.io.clock, self.context.io.clock()
         for index, key in told.members:
             of = key.removeprefix(IS_BATCH)
             shares[lane_of(of, len(self.context.lanes))].append((index, key))
@@ -95,7 +96,8 @@ class Caretaker:
                     ends.append((index, word))
                 else:
                     live.append((key, job_id))
-        if ends:
+        # Later, what was missing may have begun (`jobs/client/batch.py`): the next look asks anew.
+        if ends and clock() <= asked_s + self.context.settings.longest_s:
             call = state.lane.batch_ends(batch_id, told.nonce, ends)
             counted = await self._ask(state, call)
             if isinstance(counted, Stirred):
@@ -110,9 +112,9 @@ class Caretaker:
     async def _muster(self, there: LaneState, jobs: Sequence[tuple[str, str]]) -> Sequence[str]:
         if not jobs or not there.lane.generation:  # else it is still being joined
             return ()
-        known_s = self.context.settings.known_s
+        missing_s = self.context.settings.missing_s
         expects = there.time.expects(self.context.io.clock())
-        call = there.lane.muster(jobs, known_s=known_s, expects=expects)
+        call = there.lane.muster(jobs, missing_s=missing_s, expects=expects)
         words: Sequence[str] | None = await self._ask(there, call)
         return words or ()
 

@@ -260,7 +260,7 @@ BATCH_LOOK: Final = Script.load(
 MUSTER: Final = Script.load(
     "muster",
     keys="lane jobs letters kept *results",
-    args="generation known_ms expects *items",
+    args="generation missing_ms expects *items",
     reads=mustered,
 )
 
@@ -330,12 +330,12 @@ class BatchCalls(Calls):
         return BATCH_LOOK((self.names.lane, self.names.batch(batch_id)), args)
 
     def muster(
-        self, items: Sequence[tuple[str, str]], *, known_s: float, expects: str = "0"
+        self, items: Sequence[tuple[str, str]], *, missing_s: float, expects: str = "0"
     ) -> ScriptCall:
         """Tell how members (key, job id) are; those that are not there never will be."""
         n = self.names
         keys = [n.lane, n.jobs, n.letters, n.kept]
-        args: list[Word] = [self.generation, as_ms(known_s), expects]
+        args: list[Word] = [self.generation, as_ms(missing_s), expects]
         for key, job_id in items:
             keys.append(n.result(key, job_id))
             args += (key, job_id)

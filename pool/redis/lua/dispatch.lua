@@ -221,8 +221,8 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
     return 'MALFORMED'
   elseif has_ended and redis.call('EXISTS', result) == 1 then
     local text = redis.pcall('GET', result) -- as a call it would raise on another type
-    local is_refused = type(text) == 'string' and string.sub(text, 1, #REFUSED) == REFUSED
-    return is_refused and string.sub(text, #REFUSED + 1) or type(text) == 'string' and ended(text, digest, handler) or 'ENDED'
+    local refusal = type(text) == 'string' and string.match(text, '^' .. REFUSED .. '(.-) *$') -- spaces: see muster
+    return refusal or type(text) == 'string' and ended(text, digest, handler) or 'ENDED'
   elseif digest and redis.call('HEXISTS', letters, pair_of(id, key)) == 1 then
     return ended(redis.call('HGET', letters, pair_of(id, key)), digest, handler)
   end
