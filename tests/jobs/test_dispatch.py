@@ -530,7 +530,7 @@ async def test_all_tries_to_reach_a_key_that_moves_share_one_deadline(
     node = await fleet.node(mine, op_timeout_s=1.0, lease_ttl_s=60.0)
     ref = await node.dispatch(long, "k")
     await ref.started(timeout_s=30)
-    began_s = now_s = math.ceil(SystemIO.clock())
+    began_s = now_s = float(math.ceil(SystemIO.clock()))
 
     async def once(self: Pipeline, command: Any, timeout_s: float, until_s: float | None) -> Any:
         if not isinstance(command, ScriptCall) or command.script not in (NOTIFY, INTEND):
