@@ -25,11 +25,12 @@ AT_ONCE_MS: Final = 1000  # what its worker outlived by this, as is known, does 
 
 @attrs.frozen
 class ParkJob:
-    """Give the job up: it becomes a dead letter."""
+    """Give the job up: it becomes a dead letter; `mark` is what `advance` takes (see there)."""
 
     cause: str
     error: str
     failed: str = ""  # what is kept of its last attempt, if its owner knows more; `pack_attempt`
+    mark: str = ""
 
 
 @attrs.frozen

@@ -86,10 +86,10 @@ def edge_of(
     """Return the edge that carries a decision about a run out; a grant still lacks its targets."""
     of = (key, run.epoch, run.id, outcome_ttl_ms(settings, options), run.handler)
     match decision:
-        case ParkJob(cause, error, failed):
+        case ParkJob(cause, error, failed, mark):
             failed = failed or pack_attempt(cause, error)
             cause, error = one_line(cause, CAUSE_CHARS_MAX), one_line(error, ERROR_CHARS_MAX)
-            return ParkEdge(*of, cause, error, has_begun, failed)
+            return ParkEdge(*of, cause, error, has_begun, failed, mark)
         case Wait(delay_s, attempt, error, mark, failed):
             if not mark:  # with one it is delayed, and no attempt has failed
                 failed = failed or pack_attempt("timed out", error)

@@ -501,12 +501,12 @@ class Wiring:
         return judged
 
     def _overran(self, runs: Sequence[Run]) -> None:
-        for run in runs:
-            if not run.has_overrun:
-                run.has_overrun = True
-                name, epoch = run.start.handler, run.start.epoch
-                self.context.emit(HandlerOverran(key=run.key, handler=name, epoch=epoch))
-        if runs and self.context.settings.on_overrun == "exit":
+        new = [run for run in runs if not run.has_overrun]
+        for run in new:
+            run.has_overrun = True
+            name, epoch = run.start.handler, run.start.epoch
+            self.context.emit(HandlerOverran(key=run.key, handler=name, epoch=epoch))
+        if new and self.context.settings.on_overrun == "exit":
             self.context.io.end_process(EXIT_CODE)
 
     def _on_gone(self, lane: int, names: Sequence[str]) -> None:

@@ -373,7 +373,7 @@ async def test_a_handler_that_outlives_the_lease_of_its_removed_worker_is_an_ove
     @handlers.job("deaf")
     async def deaf(job: Job) -> str:
         diary.note("begins", job.node_id)
-        if job.node_id == first.id:
+        if len(diary.entries) == 1:
             with anyio.CancelScope(shield=True):
                 await release.wait()
         return job.node_id
@@ -382,13 +382,14 @@ async def test_a_handler_that_outlives_the_lease_of_its_removed_worker_is_an_ove
         diary.note("ends", code)
 
     monkeypatch.setattr(SystemIO, "end_process", end_process)
-    fleet.settings = attrs.evolve(
-        SETTINGS, lease_ttl_s=1.0, op_timeout_s=0.9, grace_s=0.0, on_overrun="exit"
-    )
-    first = await fleet.node(handlers)
-    ref = await first.dispatch(deaf, "k")
-    await ref.started(timeout_s=SOON_S)
-    second = await fleet.node(handlers)
+    fleet.settings = attrs.evolve(SETTINGS, lease_ttl_s=1.0, grace_s=0.0, on_overrun="exit")
+    nodes = [await fleet.node(handlers), await fleet.node(handlers)]
+    await nodes[0].dispatch(deaf, "k")
+    await diary.counts(1)
+    first, second = sorted(nodes, key=lambda node: node.id != diary.entries[0][1])
+    # Longer than its lease goes on; while it opened it had all the time that it needed.
+    context = fleet.wiring(first).context
+    context.settings = attrs.evolve(context.settings, op_timeout_s=0.9)
     async with anyio.create_task_group() as tasks:
         if is_leaving:
             tasks.start_soon(fleet.leave, first)
@@ -398,6 +399,24 @@ async def test_a_handler_that_outlives_the_lease_of_its_removed_worker_is_an_ove
         release.set()
     assert diary.entries == [("begins", first.id), ("ends", EXIT_CODE), ("begins", second.id)]
     await fleet.seen(HandlerOverran, key="k")
+
+
+async def test_an_overrun_ends_the_process_once(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many find it; each that is found later does it again."""
+    monkeypatch.setattr(SystemIO, "end_process", lambda *_: diary.note("ends"))
+    node = await fleet.node(handlers_of(diary), on_overrun="exit")
+    refs = [await node.dispatch("long", key) for key in "ab"]
+    await diary.has("long", node.id, times=2)
+    wiring, [worker] = fleet.wiring(node), fleet.workers(node)
+    first, later = worker.runs.values()
+    for runs, ends in (([first], 1), ([first], 1), ([first, later], 2), ([later, first], 2)):
+        wiring._overran(runs)
+        assert diary.entries.count("ends") == ends
+    assert len(fleet.all_seen(HandlerOverran)) == 2
+    for ref in refs:
+        await ref.stop(timeout_s=SOON_S)
 
 
 async def test_a_node_that_could_not_drain_does_not_say_that_it_has(

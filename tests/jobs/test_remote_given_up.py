@@ -13,8 +13,10 @@ from pool.core.settlement import TOO_LONG
 from pool.errors import JobCancelled, JobParked
 from pool.jobs.remote.claims import Beat, Failure, HandlerOffer, Polled, ToStop
 from pool.jobs.remote.ending import KnownRun
+from pool.jobs.remote.leases import LaneLease, Leases
 from pool.jobs.remote.polls import OpenPolls
 from pool.jobs.remote.visit import Visit
+from pool.names import lane_of
 from tests.jobs.test_remote import WAIT_S, Client, client, door, opened
 
 if TYPE_CHECKING:
@@ -92,6 +94,67 @@ async def test_progress_that_comes_too_late_is_none(fleet: Fleet) -> None:
         told = await mine.beat(Beat(job, Progress(done=1)))
         assert [each.reason for each in told.stop] == ["timeout"]
     assert fleet.client.zscore(fleet.names.due, "k:k") == due_ms
+    [ended] = await mine.door.release(mine.claim, [(job, None)])
+    assert ended.outcome == "parked"
+
+
+@pytest.mark.parametrize("hangs", ["another lane", "its gateway"])
+async def test_progress_counts_from_when_it_came_whatever_hangs_then(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, hangs: str
+) -> None:
+    """And it is written down beside what hangs, not behind it."""
+    node = await fleet.node(lanes=2, lease_ttl_s=LONG_TTL_S)
+    mine = await limited(node, offer=HandlerOffer.of("limited", progress_timeout_s=600.0))
+    key = next(key for key in map("k{}".format, range(64)) if lane_of(key, 2) == 0)
+    await node.dispatch("limited", key)
+    await mine.until(1)
+    go_on, later_ms = anyio.Event(), [0.0]
+    say, now_ms, compare, told = Leases.say, Visit.now_ms, Visit._compare, list[Polled]()
+
+    async def gated(leases: Leases, lane: int, name: str, takes: int) -> LaneLease:
+        if lane == 1 and hangs == "another lane":
+            await go_on.wait()
+        return await say(leases, lane, name, takes)
+
+    async def hung(visit: Visit, *args: Any, **options: Any) -> None:
+        await compare(visit, *args, **options)
+        if hangs == "its gateway":
+            later_ms[0] = 600_000.0
+
+    async def beat() -> None:
+        told.append(await mine.beat(Beat(mine.held[key], Progress(done=1))))
+
+    monkeypatch.setattr(Leases, "say", gated)
+    monkeypatch.setattr(Visit, "_compare", hung)
+    monkeypatch.setattr(Visit, "now_ms", lambda *of: now_ms(*of) + later_ms[0])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(beat)
+        await fleet.until(lambda: (r := fleet.record(key)) is not None and "p" in r.more)
+        go_on.set()
+    assert not told[0].stop
+    await mine.complete(0)
+
+
+async def test_progress_of_who_was_told_to_end_is_none_however_late_an_answer_comes(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What pool time is, at least, says nothing of what others were told since."""
+    node = await fleet.node(lease_ttl_s=LONG_TTL_S)
+    mine = await limited(node, offer=MUTE)
+    await node.dispatch("limited", "k")
+    await mine.until(1)
+    job, say = (await until_told(mine)).job, Leases.say
+
+    async def late(leases: Leases, lane: int, name: str, takes: int) -> LaneLease:
+        said = await say(leases, lane, name, takes)
+        return attrs.evolve(said, heard_s=said.heard_s + 600.0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Leases, "say", late)
+        await mine.beat(Beat(job, Progress(done=1)))
+    record = fleet.record("k")
+    assert record is not None
+    assert "p" not in record.more
     [ended] = await mine.door.release(mine.claim, [(job, None)])
     assert ended.outcome == "parked"
 

@@ -9,7 +9,8 @@ import anyio
 import attrs
 import pytest
 
-from pool.core.settlement import Wait
+from pool.core.settlement import ParkJob, Wait
+from pool.events import AttemptFailed
 from pool.jobs.remote.ending import Endings
 from pool.jobs.remote.handing import Handing
 from tests.jobs.test_remote import WAIT_S, client, door, opened
@@ -54,8 +55,11 @@ class Gate:
 LATE: Final[dict[str, Callable[[RemoteWorkers, Client], Coroutine[Any, Any, Polled]]]] = {
     "a poll that takes nothing": lambda at, mine: at.poll(mine.claim, jobs_max=0),
     "a poll of who cannot read it": lambda at, mine: at.poll(mine.claim),
+    "a poll of who parks it": lambda at, mine: at.poll(mine.claim),
     "a beat": lambda at, mine: at.heartbeat(mine.claim),
 }
+PARKS: Final = ParkJob("malformed payload", "of a later version")
+PUTS_OFF: Final = Wait(0.0, 1, "of a later version")
 
 
 @attrs.define(eq=False)
@@ -87,7 +91,8 @@ async def being_late(
     hands.before(monkeypatch, Handing, "hand_out", its)
 
     def made_here(self: Handing, *args: Any) -> HandedOut | Decision:
-        return made(self, *args) if self is its else Wait(0.0, 1, "of a later version")
+        instead = PARKS if late == "a poll of who parks it" else PUTS_OFF
+        return made(self, *args) if self is its else instead
 
     monkeypatch.setattr(Handing, "_made", made_here)
     async with anyio.create_task_group() as hangs:
@@ -111,6 +116,7 @@ async def test_what_a_later_poll_has_handed_out_a_late_request_does_not_give_bac
     """It saw the start before that was acknowledged: its word is of before the client's."""
     async with being_late(fleet, monkeypatch, late) as found:
         job = found.mine.held["k"]
+    assert not fleet.all_seen(AttemptFailed)
     assert not (await found.other.poll(wait_s=0.01)).jobs
     saved = await found.mine.door.save(found.mine.claim, job, "so far", number=1)
     assert saved.outcome == "saved"

@@ -23,6 +23,7 @@ from pool.errors import (
     unsure,
 )
 from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, _Admitted
+from pool.jobs.client.requests import _Limit
 from pool.jobs.client.waiters import Waiters, Waiting
 from pool.maps.commands import RESET
 from pool.maps.replica import Replica
@@ -83,6 +84,18 @@ def test_what_was_tried_gets_no_more_time_because_others_move() -> None:
     tried = Pending(item, 4.0, 9.0, Load(), _nobody_waits, is_tried=True)
     tried.go_on(3.0, 2.0)
     assert tried.deadline_s == 4.0
+
+
+def test_a_late_answer_gives_a_request_time_from_when_the_line_moved() -> None:
+    at_s = {"now": 0.0, "moved": 0.0}
+    limit = _Limit(lambda: at_s["now"], lambda: at_s["moved"], 2.0, 4.0, 9.0)
+    for now_s, moved_s, deadline_s in (
+        *((3.0, 3.0, 4.0), (4.0, 1.0, 4.0)),
+        *((4.5, 4.0, 6.0), (8.0, 7.0, 9.0), (9.5, 9.5, 9.0)),
+    ):
+        at_s.update(now=now_s, moved=moved_s)
+        limit.go_on()
+        assert limit.deadline_s == deadline_s
 
 
 async def _lossy(

@@ -35,14 +35,17 @@ def go(bench: Bench, state: str, *edges: Edge) -> list[str]:
 # --- only what nobody has begun -------------------------------------------------------------------
 
 
+UNBEGUN = [("g", {"y": "p"}), ("w", {"y": "1 p"}), ("x", {"z": "p"})]
+
+
 @pytest.mark.parametrize("intent", ["", "senough", "t"])
-@pytest.mark.parametrize(("letter", "mark"), [("g", "p"), ("w", "1 p")])
+@pytest.mark.parametrize(("letter", "mark"), UNBEGUN)
 def test_a_mark_says_that_it_is_of_before_the_acknowledgement(
-    bench: Bench, letter: str, mark: str, intent: str
+    bench: Bench, letter: str, mark: dict[str, str], intent: str
 ) -> None:
     """Another gateway may have handed it out since, whatever is asked of it by now."""
     bench.put("k", "P")
-    late = bench.edge(letter, "k", y=mark)
+    late = bench.edge(letter, "k", **mark)
     go(bench, "P", bench.edge("a", "k"))
     if intent:
         intend(bench, intent)
@@ -51,10 +54,12 @@ def test_a_mark_says_that_it_is_of_before_the_acknowledgement(
     assert bench.dump() == before
 
 
-@pytest.mark.parametrize(("letter", "mark"), [("g", "p"), ("w", "1 p")])
-def test_what_has_not_begun_goes_on_elsewhere_by_it(bench: Bench, letter: str, mark: str) -> None:
+@pytest.mark.parametrize(("letter", "mark"), UNBEGUN)
+def test_what_has_not_begun_goes_on_elsewhere_or_ends_by_it(
+    bench: Bench, letter: str, mark: dict[str, str]
+) -> None:
     bench.put("k", "P")
-    (answer,) = go(bench, "P", bench.edge(letter, "k", y=mark))
+    (answer,) = go(bench, "P", bench.edge(letter, "k", **mark))
     assert answer.startswith(ANSWER.get(letter, "OK"))
     assert bench.audit() == []
 

@@ -1170,6 +1170,14 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="who was found to overrun is found again",
+        breaks="a process that is about to end is told so by each look",
+        path="pool/jobs/wiring.py",
+        old="        new = [run for run in runs if not run.has_overrun]\n",
+        new="        new = list(runs)\n",
+        by=("tests/jobs/test_leaving.py::test_an_overrun_ends_the_process_once",),
+    ),
+    Mutant(
         name="judged by the lease of the node",
         breaks="a handler of a removed worker lives on beside the next owner while leaving waits",
         path="pool/jobs/wiring.py",
@@ -1424,6 +1432,17 @@ MUTANTS: Final = (
         new="        if True:",
         by=(
             "tests/jobs/test_unsure.py::test_what_was_tried_gets_no_more_time_because_others_move",
+        ),
+    ),
+    Mutant(
+        name="a late answer is a line that moves",
+        breaks="a request to a key that moves outlasts its time, as its own loop was late",
+        path="pool/jobs/client/requests.py",
+        old="min(self.moved_s() + self.op_timeout_s, self.until_s)",
+        new="min(self.clock() + self.op_timeout_s, self.until_s)",
+        by=(
+            "tests/jobs/test_dispatch.py::test_all_tries_to_reach_a_key_that_moves_share_one_deadline",
+            "tests/jobs/test_unsure.py::test_a_late_answer_gives_a_request_time_from_when_the_line_moved",
         ),
     ),
     Mutant(

@@ -275,8 +275,27 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a gateway puts off what another has handed out",
         "breaks": "likewise, where that one can read what this one cannot",
         "path": _REMOTE + "handing.py",
-        "old": "self._instead(claim, start, _unbegun(made))",
-        "new": "self._instead(claim, start, made)",
+        "old": "                made = attrs.evolve(made, mark=UNBEGUN)\n",
+        "new": "",
+        "by": (_LATE + "test_what_a_later_poll_has_handed_out_a_late_request_does_not_give_back",),
+    },
+    {
+        "name": "a gateway parks what another has handed out",
+        "breaks": "likewise, of a payload that this one takes for malformed",
+        "path": "pool/redis/lua/advance.lua",
+        "old": "    if z == 'p' and r[STATE] ~= 'P' then\n",
+        "new": "    if false then\n",
+        "by": (
+            _SCRIPT + "test_a_mark_says_that_it_is_of_before_the_acknowledgement",
+            _LATE + "test_what_a_later_poll_has_handed_out_a_late_request_does_not_give_back",
+        ),
+    },
+    {
+        "name": "a gateway tells of a failure that it was refused",
+        "breaks": "of two polls that find the same each tells of a failed attempt",
+        "path": _REMOTE + "ending.py",
+        "old": "        if changed.status is not EdgeStatus.DONE:\n            return\n",
+        "new": "",
         "by": (_LATE + "test_what_a_later_poll_has_handed_out_a_late_request_does_not_give_back",),
     },
     {
@@ -324,6 +343,35 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "beat.progress is not None and not run.has_had_its_time(self.claim, job):",
         "new": "beat.progress is not None:",
         "by": (_GIVEN_UP + "test_progress_that_comes_too_late_is_none",),
+    },
+    {
+        "name": "progress counts when it is written down",
+        "breaks": "who told in time is told to end, as a gateway hung since",
+        "path": _REMOTE + "visit.py",
+        "old": "KnownRun(record, self.came_ms(lane))",
+        "new": "KnownRun(record, self.now_ms(lane))",
+        "by": (_GIVEN_UP + "test_progress_counts_from_when_it_came_whatever_hangs_then",),
+    },
+    {
+        "name": "progress waits for all lanes",
+        "breaks": "likewise, as a lane hung in which it has no job",
+        "path": _REMOTE + "visit.py",
+        "old": "            await self._note(lane)\n            await self.read_starts(lane)\n",
+        "new": "            await self.read_starts(lane)\n"
+        "            while len(self.said) < len(self.lanes):\n"
+        "                await anyio.sleep(0.01)\n"
+        "            await self._note(lane)\n",
+        "by": (_GIVEN_UP + "test_progress_counts_from_when_it_came_whatever_hangs_then",),
+    },
+    {
+        "name": "progress counts from when it came at the earliest",
+        "breaks": "whoever was told to end goes on, if an answer was long under way",
+        "path": _REMOTE + "visit.py",
+        "old": "        return said.now_ms - 1000 * (said.asked_s - self.arrived_s)\n",
+        "new": "        return said.now_ms - 1000 * (said.heard_s - self.arrived_s)\n",
+        "by": (
+            _GIVEN_UP + "test_progress_of_who_was_told_to_end_is_none_however_late_an_answer_comes",
+        ),
     },
     {
         "name": "progress counts from the next request on",

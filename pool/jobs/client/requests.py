@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import attrs
@@ -25,7 +26,7 @@ from pool.errors import (
     again,
     unsure,
 )
-from pool.jobs.context import Context
+from pool.jobs.context import Context, LaneState
 from pool.jobs.settlement import TellWaiters, outcome_ttl_ms, tell_all
 from pool.names import queued
 from pool.redis.commands.change import Advanced, EdgeStatus
@@ -50,10 +51,11 @@ TRIES_MAX: Final = 16  # a key that moves faster than this is not reached
 
 @attrs.define(eq=False)
 class _Limit:
-    """How long a request may go on.  An answer that comes later has come over a line that moves:
-    then it has as long again; see `Pipeline`."""
+    """How long a request may go on.  After an answer that came later it has as long again as the
+    line stands still, from when that has moved; see `Pipeline`."""
 
     clock: Callable[[], float]
+    moved_s: Callable[[], float]
     op_timeout_s: float
     deadline_s: float
     until_s: float
@@ -62,9 +64,9 @@ class _Limit:
         return max(0.0, self.deadline_s - self.clock())
 
     def go_on(self) -> None:
-        now_s = self.clock()
-        if self.deadline_s <= now_s:
-            self.deadline_s = min(now_s + self.op_timeout_s, self.until_s)
+        if self.deadline_s <= self.clock():
+            goes_s = min(self.moved_s() + self.op_timeout_s, self.until_s)
+            self.deadline_s = max(self.deadline_s, goes_s)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -91,7 +93,7 @@ class Requests:
             StoreUnavailable: No answer in time.
         """
         settings, state = self.context.settings, self.context.lane_of(key)
-        request, limit = self.context.ids.next(), self._limit()
+        request, limit = self.context.ids.next(), self._limit(state)
         (owner, job_id), doubted = self._owners.get(key, ("", NO_JOB)), ""  # the job it was sent to
         since, skip, tries = state.stamp, 0, 0  # what it is looked for among, a page at a time
         while tries < TRIES_MAX:
@@ -165,7 +167,7 @@ class Requests:
         settings, state = self.context.settings, self.context.lane_of(key)
         cause = one_line(cause, CAUSE_CHARS_MAX)
         owner = self._owners.get(key, ("", ""))[0] if job_id else ""  # of nobody: it only looks
-        limit, was_live, was_sent = self._limit(), False, False
+        limit, was_live, was_sent = self._limit(state), False, False
         for _ in range(TRIES_MAX):
             call = state.lane.intend(
                 key, job_id, owner, "s" + cause, again_s=self.context.timing.stop_budget_s
@@ -211,10 +213,11 @@ class Requests:
         tell_all(self.context, self.tell_waiters, lane, [edge], advanced.told)
         return advanced.told[0].status in (EdgeStatus.DONE, EdgeStatus.REPEAT)
 
-    def _limit(self) -> _Limit:
+    def _limit(self, state: LaneState) -> _Limit:
         clock, settings = self.context.io.clock, self.context.settings
-        now_s, op_timeout_s = clock(), settings.op_timeout_s
-        return _Limit(clock, op_timeout_s, now_s + op_timeout_s, now_s + settings.longest_s)
+        moved_s = partial(self.context.pipeline.moved_s, state.lane.names.lane)
+        now_s, op_s = clock(), settings.op_timeout_s
+        return _Limit(clock, moved_s, op_s, now_s + op_s, now_s + settings.longest_s)
 
     async def _call(self, call: ScriptCall, limit: _Limit, *, is_sure: bool) -> Reply:
         reply = await self.context.pipeline.call(

@@ -407,11 +407,13 @@ class Endings:
         end = _TOLD.get(_OUTCOMES.get((type(edge), changed.status), "saved"))
         if end is not None and (run is not None or end != "moved"):
             self.telling.settled(claim, job, end, run)
+        if changed.status is not EdgeStatus.DONE:
+            return
         if isinstance(edge, WaitEdge):
             self.context.on_due(job.lane, edge.delay_ms / 1000)
         if isinstance(edge, (WaitEdge, ParkEdge)):
             self._tell_failed(job, edge)
-        if changed.facts and changed.status is EdgeStatus.DONE:
+        if changed.facts:
             outcome = outcome_text(edge, claim.name, job.attempt) or b""
             of = pair(edge.key, edge.id)
             self.tell_waiters(job.lane, changed.waiters, "ended", of, outcome)

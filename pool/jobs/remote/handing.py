@@ -98,7 +98,9 @@ class Handing:
                 ready[start.key], room.is_used = made, True
                 edges += [(start, edge) for edge in self._beginning(claim, start)]
             else:
-                edges.append((start, self._instead(claim, start, _unbegun(made))))
+                # Another poll may have handed it out by then: it leaves that alone.
+                made = attrs.evolve(made, mark=UNBEGUN)
+                edges.append((start, self._instead(claim, start, made)))
         return await self._acknowledge(claim, lane, edges, ready)
 
     async def again(
@@ -143,7 +145,7 @@ class Handing:
 
     def _made(
         self, claim: WorkerClaim, lane: int, start: Start, body: _Body
-    ) -> HandedOut | Decision:
+    ) -> HandedOut | Grant | Wait | ParkJob:
         """Decode what its client needs; what cannot be handed out is another's, or is parked."""
         options = claim.handlers.get(start.handler)
         if options is None or body.payload is None:
@@ -224,13 +226,6 @@ class Handing:
         ttl_ms = self._instead(claim, start, Grant()).ttl_ms
         edge = CancelEdge(start.key, start.epoch, start.id, ttl_ms, start.handler, cause)
         await self.endings.end(claim, lane, [(claim_of(claim, lane, start), edge)])
-
-
-def _unbegun(decision: Decision) -> Decision:
-    """Return it so that it leaves alone what another poll has handed out by then."""
-    if isinstance(decision, (Grant, Wait)):
-        return attrs.evolve(decision, mark=UNBEGUN)
-    return decision
 
 
 def claim_of(claim: WorkerClaim, lane: int, start: Start) -> JobClaim:

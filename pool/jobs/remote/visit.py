@@ -10,7 +10,10 @@
     granted, and not acknowledged              handed out, or given back
 
 Lanes are islands: one that does not answer fails the request only if the worker holds jobs there,
-for whose sake the client must not believe that they were renewed.
+for whose sake the client must not believe that they were renewed.  How far jobs are is written down
+in each lane by itself, and counts from when the request came: no later than its renewal says, less
+what was over before that was asked for.  So nobody is told that he had his time whose word came
+before, though a lane or this gateway hung since; and nobody goes on who was told before he sent it.
 
 What is not held is never given to others on that account alone: this request may be a late one, of
 before the client heard of it.  So it is the client who gives it back, when it has heard.  A start
@@ -147,7 +150,7 @@ class Visit:
     async def renew(self, wants: int) -> None:
         """Renew in all lanes; the worker takes so many more than it holds.
 
-        What it does not say that it holds is looked for.
+        What it does not say that it holds is looked for; how far jobs are is written down.
 
         Raises:
             WorkerGone: It is fenced in all lanes, or nowhere known.
@@ -175,7 +178,10 @@ class Visit:
             self.said[lane] = said
             if mine or said.keys:
                 await self._compare(lane, mine, finds_all=True)
+            await self._note(lane)
             await self.read_starts(lane)
+        except Gone:
+            self.lose(lane, "expired")
         except StoreLost:
             self.lose(lane, "lost")
         except PoolError as error:
@@ -291,39 +297,39 @@ class Visit:
         said = self.said[lane]
         return said.now_ms + 1000 * (self.context.io.clock() - said.heard_s)
 
-    async def note(self) -> None:
-        """Write down how far jobs are, and end those whose time is up.
+    def came_ms(self, lane: int) -> float:
+        """Return what pool time was, at most, when the request came."""
+        said = self.said[lane]
+        return said.now_ms - 1000 * (said.asked_s - self.arrived_s)
+
+    async def _note(self, lane: int) -> None:
+        """Write down how far jobs are.
 
         Raises:
-            StoreUnavailable, StoreFault: Some of it may be done.
+            Gone, StoreUnavailable, StoreLost, StoreFault: Some of it may be done.
         """
-        for lane in list(self.said):
-            edges = [edge for beat in self.held(lane) for edge in self._notes(lane, beat)]
-            try:
-                while edges:
-                    some, edges = edges[:BATCH_MAX], edges[BATCH_MAX:]
-                    told = await self.endings.advance(self.claim, lane, some)
-                    edges += [
-                        edge
-                        for edge, changed in zip(some, told, strict=True)
-                        if changed.status is EdgeStatus.MORE  # messages than one call takes out
-                    ]
-            except (Gone, StoreLost):
-                self.lose(lane, "expired")
-        await self.time_out()
+        edges = [edge for beat in self.held(lane) for edge in self._notes(lane, beat)]
+        while edges:
+            some, edges = edges[:BATCH_MAX], edges[BATCH_MAX:]
+            told = await self.endings.advance(self.claim, lane, some)
+            edges += [
+                edge
+                for edge, changed in zip(some, told, strict=True)
+                if changed.status is EdgeStatus.MORE  # messages than one call takes out
+            ]
 
     def _notes(self, lane: int, beat: Beat) -> list[Edge]:
         job, record = beat.job, self.running.get(beat.job.key)
         if record is None:
             return []
         of, found = (job.key, job.epoch, job.id), list[Edge]()
-        run = KnownRun(record, self.now_ms(lane))
-        ran_s = (run.now_ms - record.since_ms) / 1000
+        now_ms, run = self.now_ms(lane), KnownRun(record, self.came_ms(lane))
+        ran_s = (now_ms - record.since_ms) / 1000
         # What has had its time is to end, whatever it tells from then on: progress or not.
         if beat.progress is not None and not run.has_had_its_time(self.claim, job):
             progress = beat.progress.pack()
             found.append(NoteEdge(*of, progress=progress))
-            told = pack_more(progress=f"{int(run.now_ms)}/{progress}")
+            told = pack_more(progress=f"{int(now_ms)}/{progress}")
             more = f"{told},{without_more(record.more, 'progress')}"
             self.running[job.key] = attrs.evolve(record, more=more)  # it counts from here on
             options = self.claim.handlers.get(job.handler)

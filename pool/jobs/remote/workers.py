@@ -44,6 +44,7 @@ saw granted goes back only if it is granted still: another request may have hand
 Time limits: whoever gives a run up that has had its time (fail, release, leave) has used an attempt
 up, by one rule (`KnownRun.has_had_its_time`).  The gateway that told its client so had a pool time
 from before that answer; the one that judges asks for it after the request: it is no earlier.
+Progress takes it back only if it came before that was told, however late it is written down.
 Two gateways at once, with clocks that differ: neither decides by its own (G-08).  The later of two
 numbers counts; a copy of before opens and closes nothing.  Two polls of one worker: at one gateway
 the later takes over, and the former is answered at once; at two both may bring the same claim, and
@@ -339,7 +340,7 @@ class RemoteWorkers:
         try:
             desk.takes, desk.said = visit.takes, visit.said
             await visit.renew(wants)
-            await visit.note()
+            await visit.time_out()
             await self._tell(visit)
             has_news = visit.has_news(desk.told)
             if visit.gone:
@@ -478,7 +479,7 @@ class RemoteWorkers:
         self.waiting.check_open()
         visit = self._visit(claim, held)
         await visit.renew(0)
-        await visit.note()
+        await visit.time_out()
         await self._tell(visit)
         jobs = await self._hand_again(visit, Room())
         if not any(visit.takes.values()):

@@ -178,9 +178,10 @@ class ParkEdge(Edge):
     error: str = ""
     has_begun: bool = False
     failed: str = ""  # what is kept of the attempt that has failed; see `pack_attempt`
+    mark: str = ""
 
     def words(self) -> Words:
-        return self.cause, _with(self.error, self.failed), _flag(self.has_begun)
+        return self.cause, _with(self.error, self.failed), self.mark or _flag(self.has_begun)
 
 
 @attrs.define(eq=False)

@@ -45,7 +45,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     o over                                    its trial: it has lived for long enough
     d done         x result, y its further followers, see lib/channel
     c cancel       x cause, z 1: it has begun; the key of a queued one is its name, see lib/queue.lua
-    x park         x cause, y error[, newline, attempt], z 1: it has begun
+    x park         x cause, y error[, newline, attempt], z 1: it has begun; p: as a mark of g
     w wait         x delay ms, y next attempt[ mark], z error[, newline, attempt]
                    attempt: what is to be kept of the one that has failed, JSON
     g grant        x ranked targets, y mark, z checkpoint
@@ -287,6 +287,9 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   elseif edge == 'c' then
     return finish(key, r, 'cancelled', ttl_ms, x, '', result, inbox, unassigned, z == '1')
   elseif edge == 'x' then
+    if z == 'p' and r[STATE] ~= 'P' then
+      return 'REFUSED ' .. r[STATE]
+    end
     return finish(key, r, 'parked', ttl_ms, x, y, result, inbox, unassigned, z == '1')
   elseif edge == 'a' then
     if intent == 's' and x ~= '1' then
