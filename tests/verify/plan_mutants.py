@@ -222,14 +222,6 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (_USER_CODE + "test_a_cancellation_of_a_producers_own_is_a_failed_turn",),
     },
     {
-        "name": "what cancelled a producer's task stays with it",
-        "breaks": "a producer that cancels its own task ends the plan's job with it",
-        "path": _RUN,
-        "old": "    if cancels.has_any():\n        await cancels.absorb()\n    if not isinstance",
-        "new": "    if not isinstance",
-        "by": (_USER_CODE + "test_a_cancellation_of_a_producers_own_is_a_failed_turn",),
-    },
-    {
         "name": "a producer's Ctrl-C ends one node after another",
         "breaks": "a producer that raises KeyboardInterrupt each time ends the whole fleet",
         "path": _KEPT,
