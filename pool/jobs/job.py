@@ -134,6 +134,7 @@ class Inbox:
 
     async def next_at_once(self, read: ReadInbox) -> Message | None:
         """Return the next message, or None where none is known of."""
+        self._is_asked, self.is_unheard = True, False
         while self._is_behind and not self._queue:
             await self._read(read)
         return self._queue.popleft() if self._queue else None
