@@ -11,10 +11,15 @@ import attrs
 import pytest
 
 from pool import Call, Follower, Handlers, Job, JobRef, Node, Park
+from pool.core.codec import encode_value
 from pool.core.pauses import Asked
 from pool.core.plans import (
     ANSWERED_MAX,
     ANYTHING,
+    CONFIRMED_MAX,
+    ID_CHARS_MAX,
+    PROBLEM_CHARS_MAX,
+    TOLD_MAX,
     PlanTurn,
     Turns,
     after,
@@ -31,6 +36,8 @@ from pool.jobs.client import plan_ref, plans
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.plans import Comparing, PlanKeeper
+from pool.jobs.client.requests import Requests
+from pool.names import KEY_BYTES_MAX
 from pool.plans import Planned, PlanRef, PlanStatus, StopAll
 from pool.schedules import Every
 from tests.ops.facts import record
@@ -434,6 +441,23 @@ def test_what_is_remembered_of_turns_is_bounded_and_read_as_it_was() -> None:
     assert len(turns.asked) == 1
     assert turns.last.number == 304
     assert parse_turns({"asked": [7, ["x", {}], [1]], "confirmed": 3, "last": []}) == Turns()
+    keys = ('"' * KEY_BYTES_MAX,) * TOLD_MAX  # as long as they can be where they stand
+    most = attrs.evolve(long, held_keys=keys, taken_keys=keys, problem='"' * PROBLEM_CHARS_MAX)
+    many = [f"{number:0{ID_CHARS_MAX}}" for number in range(CONFIRMED_MAX)]
+    for number in range(3):
+        turns = turns.then(attrs.evolve(most, number=400 + number), 4000 + number, many)
+    assert len(encode_value(pack_turns(turns))) < 128 * 1024
+
+
+async def test_turns_are_saved_whatever_a_state_may_take(fleet: Fleet) -> None:
+    """What cannot be saved is taken again and again, and answers nobody."""
+    node = await fleet.node(house(World(answer=("a",))), state_bytes_max=1, **PATIENT)
+    before = (await kept(node)).last.number
+    await node.notify(plan_key("feeds"), {"id": "x" * 10_000, "token": "t"})
+    assert (await node.plan("feeds").apply(ASK_S)).last.number > before
+    context, key = fleet.wiring(node).context, plan_key("feeds")
+    saved = await context.pipeline.execute("HGET", context.lane_of(key).lane.names.checkpoints, key)
+    assert len(saved) < 1000
 
 
 async def test_an_empty_answer_stops_nothing_unless_it_is_told_to(fleet: Fleet) -> None:
@@ -732,8 +756,8 @@ STEPS: tuple[tuple[Any, str, bool], ...] = (
     (PlanKeeper, "_stop", False),
     (PlanKeeper, "_start", True),
     (PlanKeeper, "_start", False),
-    (Job, "save", True),
-    (Job, "save", False),
+    (Job, "_store", True),
+    (Job, "_store", False),
 )
 
 
@@ -785,8 +809,8 @@ async def test_who_asks_while_a_turn_is_taken_whose_owner_dies_is_answered(
         run = fleet.workers(node)[0].runs[plan_key("feeds")]
         await until(lambda: run.inbox and (run.inbox._last or run.inbox._is_behind))
         await anyio.wait_all_tasks_blocked()
-        monkeypatch.setattr(Job, "save", dying(Job.save, armed))
-        armed.append("save")
+        monkeypatch.setattr(Job, "_store", dying(Job._store, armed))
+        armed.append("_store")
         gate.set()
     assert not armed
     assert turns[0].last.number > 1
