@@ -26,7 +26,8 @@ which one it has answered.  They are taken between turns alone: saving one takes
 given out by then, and what it knows nothing of would be asked for no more if its owner ended just
 then.  A token lets pass just the stops that it was told of, beside whomever it is sent.  A message
 that was sent twice, as an answer of the store was lost, costs a turn; but a confirmation has an id,
-and is one only once.
+and is one only once.  One of whatever comes is for one job: to the next it is sent without that, as
+nobody has seen what that one would stop.
 
 Who keeps a plan first walks over the live jobs, and again once the time is over in which the calls
 of one before it, frozen or cut off, may still have come; then every `WALK_S`.  In between it knows
