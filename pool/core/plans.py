@@ -2,7 +2,9 @@
 
 A job of a plan is told by its id, which is made of the plan's name, its handler and its arguments:
 so the record itself says whose it is and what it was asked for, from the step that accepted it on.
-Nothing else is stored of what a plan has.
+Nothing else is stored of what a plan has.  What is stored of its turns has bounds of its own, and
+is saved whatever `Settings.state_bytes_max` says: a turn that could not be saved would be taken
+again and again, and answer nobody.
 
     wanted   has a live job        verdict
     yes      none                  start
@@ -41,6 +43,7 @@ TOLD_MAX: Final = 20  # keys of a kind that are named
 ANSWERED_MAX: Final = 64
 ANSWERED_BYTES_MAX: Final = 16_384
 CONFIRMED_MAX: Final = 256  # confirmations that are remembered as done: all of one turn
+ID_CHARS_MAX: Final = 64  # of what a message calls itself: ours are half as long
 PROBLEM_CHARS_MAX: Final = 500
 # Which lets it stop all that it has, whatever that is at the next answer.
 ANYTHING: Final = "any"

@@ -134,6 +134,7 @@ class Inbox:
 
     async def next_at_once(self, read: ReadInbox) -> Message | None:
         """Return the next message, or None where none is known of."""
+        self._is_asked, self.is_unheard = True, False
         while self._is_behind and not self._queue:
             await self._read(read)
         return self._queue.popleft() if self._queue else None
@@ -268,7 +269,11 @@ class Job:
                 meanwhile no message is removed.
             NotOwner: The job is another's by now.
         """
-        number = self._save(state)
+        await self._store(self._encoded(state))
+
+    async def _store(self, encoded: bytes) -> None:
+        """Store what is encoded already, of whatever size: the pool's own has bounds of its own."""
+        number = self._save(encoded)
         await self._keeper().wait_stored(number)
 
     def save_soon(self, state: Any) -> None:
@@ -283,10 +288,9 @@ class Job:
             NotOwner: The job is another's by now.
             WrongLoop: It was called from a thread.
         """
-        self._save(state)
+        self._save(self._encoded(state))
 
-    def _save(self, state: Any) -> int:
-        encoded = self._encoded(state)
+    def _save(self, encoded: bytes) -> int:
         number = self._keeper().save(encoded, self._in_hand)
         self._state, self._is_stated, self._in_hand = encoded, True, 0
         return number

@@ -361,15 +361,16 @@ async def attempted(
 ) -> Returned | Raised | Cancelled:
     """Call user code that is no handler, by the rule of handlers: see `execute()`.
 
+    For a task of its own: whatever cancelled that, and has not come yet, ends with it.
     Whatever it does, this returns: how it ended, or `CANCELLED` where `scope` was.  It raises only
     the cancellation that a scope around us asked for.
     """
-    cancels, ending = strays(), CANCELLED  # type: Strays, Returned | _Threw | Cancelled
+    ending: Returned | _Threw | Cancelled = CANCELLED
     raised: BaseException | None = None
     try:
         with scope:
             try:
-                ending = await _apart(call(), copy_context(), _Calling(), cancels)
+                ending = await _apart(call(), copy_context(), _Calling(), strays())
             except GeneratorExit:
                 raise
             except BaseException as error:  # noqa: BLE001 - user code: every error is an outcome
@@ -387,8 +388,6 @@ async def attempted(
         ending = _Threw(error)
     finally:
         raised = None  # its traceback leads back here
-    if cancels.has_any():
-        await cancels.absorb()
     if not isinstance(ending, _Threw):
         return ending
     told = read(ending.error)

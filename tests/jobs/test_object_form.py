@@ -14,6 +14,8 @@ import pytest
 from pool import Depends, Handlers, Job
 from pool.errors import ConfigError, DuplicateHandler, JobCancelled
 from pool.events import AttemptFailed, HandlerLeaked, MessageUnheard
+from pool.jobs.job import Inbox
+from pool.redis.commands.talk import InboxPage
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -112,6 +114,21 @@ async def test_a_message_that_a_handler_never_asked_for_is_told_at_its_end(fleet
     go.set()
     await both[0].result(timeout_s=30)
     assert [each.key for each in fleet.all_seen(MessageUnheard)] == ["deaf"]
+
+
+async def test_who_takes_what_is_there_at_once_hears_what_comes_later() -> None:
+    """As who keeps a plan: it ended with a request unread, and that it never listened was told."""
+    inbox, nothing = Inbox(is_behind=False), InboxPage(has_more=False, messages=[])
+
+    async def read(_: int) -> InboxPage:
+        return nothing
+
+    inbox.offer(1, 0, b"1")
+    found = [inbox.is_unheard]
+    assert await inbox.next_at_once(read) == (1, b"1")
+    found.append(inbox.is_unheard)
+    inbox.offer(2, 1, b"2")
+    assert [*found, inbox.is_unheard] == [True, False, False]
 
 
 @pytest.mark.parametrize("form", [Plain, Async])

@@ -11,10 +11,15 @@ import attrs
 import pytest
 
 from pool import Call, Follower, Handlers, Job, JobRef, Node, Park
+from pool.core.codec import encode_value
 from pool.core.pauses import Asked
 from pool.core.plans import (
     ANSWERED_MAX,
     ANYTHING,
+    CONFIRMED_MAX,
+    ID_CHARS_MAX,
+    PROBLEM_CHARS_MAX,
+    TOLD_MAX,
     PlanTurn,
     Turns,
     after,
@@ -25,12 +30,24 @@ from pool.core.plans import (
     plan_of,
     planned_id,
 )
-from pool.errors import ConfigError, InboxFull, InvalidKey, InvalidOption, NoSuchPlan, PlanRefused
+from pool.errors import (
+    ConfigError,
+    InboxFull,
+    InvalidKey,
+    InvalidOption,
+    NoSuchJob,
+    NoSuchPlan,
+    PlanRefused,
+    PoolError,
+    StoreUnavailable,
+)
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
 from pool.jobs.client import plan_ref, plans
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.plans import Comparing, PlanKeeper
+from pool.jobs.client.requests import Requests
+from pool.names import KEY_BYTES_MAX
 from pool.plans import Planned, PlanRef, PlanStatus, StopAll
 from pool.schedules import Every
 from tests.ops.facts import record
@@ -42,6 +59,7 @@ pytestmark = pytest.mark.anyio
 
 LONG_S = 3600.0  # turns are taken when a test asks for one
 ASK_S = 60.0
+UP_S = 61.0  # as nobody else waits
 # No lease is lost on a busy machine: what begins again for that would be counted here.
 PATIENT: dict[str, Any] = {"lease_ttl_s": 30.0, "op_timeout_s": 10.0}
 
@@ -411,6 +429,104 @@ async def test_who_asks_while_the_plan_begins_anew_is_answered(fleet: Fleet) -> 
     assert told[0].last.wanted == 1
 
 
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[anyio.CancelScope]:
+    """Return the scopes of who waits for UP_S, the newest last: a test says when time is up."""
+    made, found = anyio.move_on_after, list[anyio.CancelScope]()
+
+    def limited(delay: float | None, *args: Any, **more: Any) -> anyio.CancelScope:
+        scope = made(delay, *args, **more)
+        if delay == UP_S:
+            found.append(scope)
+        return scope
+
+    monkeypatch.setattr(anyio, "move_on_after", limited)
+    return found
+
+
+FULL = InboxFull(key="plan:feeds", messages=1, messages_max=1)
+
+
+@pytest.mark.parametrize("refused", [FULL, NoSuchJob(key="plan:feeds")], ids=["full", "none"])
+async def test_what_is_under_way_when_time_is_up_may_be_asked_for(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, refused: PoolError
+) -> None:
+    """It stands, and may be carried out: that nothing was asked for would be a lie."""
+    world, errors, notify = World(), [refused], Requests.notify
+    node, gate = await fleet.node(house(world), **PATIENT), Gate(world)
+    await kept(node)
+
+    async def notified(*args: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        await notify(*args)
+        waits[-1].cancel()
+        await anyio.sleep_forever()  # its answer comes too late
+
+    gate.close(())
+    with monkeypatch.context() as patch:
+        waits = limits(patch)
+        patch.setattr(Requests, "notify", notified)
+        with pytest.raises(TimeoutError, match="may be asked for"):
+            await node.plan("feeds").confirm(timeout_s=UP_S)
+    await standing(fleet, node, 1)
+    gate.opened.set()
+
+
+async def test_what_ended_with_the_job_that_was_asked_may_have_been_done(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is answered by the next one."""
+    node, notify = await fleet.node(house(World()), **PATIENT), Requests.notify
+    await kept(node)
+    waits, tries = limits(monkeypatch), list[PoolError | None]()
+
+    async def notified(*args: Any) -> Any:
+        if error := tries.pop():
+            if not tries:
+                waits[-1].cancel()
+            raise error
+        return "ended", (await notify(*args))[1]
+
+    monkeypatch.setattr(Requests, "notify", notified)
+    tries[:] = FULL, None
+    with pytest.raises(TimeoutError, match="may be asked for, or taken"):
+        await node.plan("feeds").apply(UP_S)
+    tries[:] = StoreUnavailable(problem="a test", maybe_done=False), None
+    with pytest.raises(StoreUnavailable) as failed:
+        await node.plan("feeds").apply(UP_S)
+    assert failed.value.maybe_done
+
+
+async def test_whatever_was_confirmed_is_not_to_a_later_version(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has seen what its first answer would stop: it is held, and told by its own token."""
+    old, new, keys = World(), World(answer=()), set("abc")
+    first = await fleet.node(house(old), **PATIENT)
+    await kept(first)
+    await turn(first, old, *keys)
+    stop, stopping, told = PlanKeeper._stop, anyio.Event(), list[PlanStatus]()
+
+    async def stopped(keeper: PlanKeeper, *args: Any) -> Any:
+        if keeper.comparing.producer.version == 1:
+            stopping.set()
+            await anyio.sleep_forever()  # until it is replaced
+        return await stop(keeper, *args)
+
+    async def confirm() -> None:
+        told.append(await first.plan("feeds").confirm(timeout_s=ASK_S))
+
+    monkeypatch.setattr(PlanKeeper, "_stop", stopped)
+    old.answer = ("a",)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(confirm)
+        await stopping.wait()
+        await fleet.node(house(new, version=2), **PATIENT)
+    assert (told[0].version, told[0].last.held, told[0].last.stopped) == (2, 3, 0)
+    assert told[0].last.token
+    assert all(fleet.record(key) for key in keys)
+
+
 def test_what_is_remembered_of_turns_is_bounded_and_read_as_it_was() -> None:
     turns = Turns()
     for number in range(1, 200):
@@ -434,6 +550,23 @@ def test_what_is_remembered_of_turns_is_bounded_and_read_as_it_was() -> None:
     assert len(turns.asked) == 1
     assert turns.last.number == 304
     assert parse_turns({"asked": [7, ["x", {}], [1]], "confirmed": 3, "last": []}) == Turns()
+    keys = ('"' * KEY_BYTES_MAX,) * TOLD_MAX  # as long as they can be where they stand
+    most = attrs.evolve(long, held_keys=keys, taken_keys=keys, problem='"' * PROBLEM_CHARS_MAX)
+    many = [f"{number:0{ID_CHARS_MAX}}" for number in range(CONFIRMED_MAX)]
+    for number in range(3):
+        turns = turns.then(attrs.evolve(most, number=400 + number), 4000 + number, many)
+    assert len(encode_value(pack_turns(turns))) < 128 * 1024
+
+
+async def test_turns_are_saved_whatever_a_state_may_take(fleet: Fleet) -> None:
+    """What cannot be saved is taken again and again, and answers nobody."""
+    node = await fleet.node(house(World(answer=("a",))), state_bytes_max=1, **PATIENT)
+    before = (await kept(node)).last.number
+    await node.notify(plan_key("feeds"), {"id": "x" * 10_000, "token": "t"})
+    assert (await node.plan("feeds").apply(ASK_S)).last.number > before
+    context, key = fleet.wiring(node).context, plan_key("feeds")
+    saved = await context.pipeline.execute("HGET", context.lane_of(key).lane.names.checkpoints, key)
+    assert len(saved) < 1000
 
 
 async def test_an_empty_answer_stops_nothing_unless_it_is_told_to(fleet: Fleet) -> None:
@@ -732,8 +865,8 @@ STEPS: tuple[tuple[Any, str, bool], ...] = (
     (PlanKeeper, "_stop", False),
     (PlanKeeper, "_start", True),
     (PlanKeeper, "_start", False),
-    (Job, "save", True),
-    (Job, "save", False),
+    (Job, "_store", True),
+    (Job, "_store", False),
 )
 
 
@@ -785,8 +918,8 @@ async def test_who_asks_while_a_turn_is_taken_whose_owner_dies_is_answered(
         run = fleet.workers(node)[0].runs[plan_key("feeds")]
         await until(lambda: run.inbox and (run.inbox._last or run.inbox._is_behind))
         await anyio.wait_all_tasks_blocked()
-        monkeypatch.setattr(Job, "save", dying(Job.save, armed))
-        armed.append("save")
+        monkeypatch.setattr(Job, "_store", dying(Job._store, armed))
+        armed.append("_store")
         gate.set()
     assert not armed
     assert turns[0].last.number > 1

@@ -361,7 +361,7 @@ async def test_ctrl_c_out_of_a_producer_is_told_whatever_becomes_of_its_turn(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was saved, and its owner cut off just then: the next one knew of it, and told nobody."""
-    handlers, save, cut = Handlers(), Job.save, list[str]()
+    handlers, store, cut = Handlers(), Job._store, list[str]()
 
     @handlers.service("follow")
     async def follow(job: Job) -> None: ...
@@ -370,13 +370,13 @@ async def test_ctrl_c_out_of_a_producer_is_told_whatever_becomes_of_its_turn(
     async def feeds(job: Job) -> list[str]:
         raise KeyboardInterrupt
 
-    async def saved(job: Job, state: Any) -> None:
-        await save(job, state)
+    async def stored(job: Job, encoded: bytes) -> None:
+        await store(job, encoded)
         if not cut:
             cut.append(job.key)
             raise LookupError
 
-    monkeypatch.setattr(Job, "save", saved)
+    monkeypatch.setattr(Job, "_store", stored)
     settings = attrs.evolve(fleet.settings, **PATIENT)
     with pytest.raises(KeyboardInterrupt), anyio.fail_after(ASK_S):
         async with Node(fleet.pool, fleet.url, handlers=handlers, settings=settings, observers=()):

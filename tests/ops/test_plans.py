@@ -12,11 +12,15 @@ import pytest
 from pool import Handlers, Job, Node
 from pool.ops.cli import FINDING, OK, USAGE, main
 from pool.ops.cli.shapes import SHAPES, faults
+from pool.plans import PlanRef
 
 
 @pytest.mark.anyio
 async def test_a_plan_is_looked_at_tried_and_confirmed(
-    pool_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
+    pool_url: str,
+    pool_name: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     handlers, wanted = Handlers(), list("abc")
 
@@ -82,6 +86,9 @@ async def test_a_plan_is_looked_at_tried_and_confirmed(
             "! old is not the token of what it would stop now: nothing was stopped"
             in await said("confirm", "feeds", "--token", "old", code=FINDING)
         )
+        monkeypatch.setattr(PlanRef, "confirm", lambda plan, _, timeout_s: plan.apply(timeout_s))
+        anew = "! it has begun anew meanwhile, so this is what another one would stop: nothing was"
+        assert anew in await said("confirm", "feeds", "--anything", code=FINDING)
 
 
 @pytest.mark.anyio

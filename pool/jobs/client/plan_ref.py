@@ -10,6 +10,9 @@ there, and of its version or a later one; else it dispatches it, in the place of
 Many may do so at once: one is accepted, and of several that wait for an earlier one the last.
 Dying before that leaves it to the others, or to who starts next.  Who asks for a turn before that
 waits for it.
+
+Of a request that ended with the job that was asked nobody knows whether it was carried out, nor of
+one that was under way when time was up: neither is ever told as not asked for.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from pool.errors import (
     NotRunning,
     PlanRefused,
     PoolError,
+    StoreError,
     StoreUnavailable,
     again,
     sentence,
@@ -204,8 +208,8 @@ class PlanRef:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
             NoSuchPlan: No job keeps one of this name, and no worker has a producer of it; where one
                 has, the job is waited for.
-            TimeoutError: That turn has not ended within `timeout_s`; it stays asked for.  The text
-                says what it waits for.
+            TimeoutError: That turn has not ended within `timeout_s`.  The text says what it waits
+                for, and whether it stays asked for.
             InboxFull: `Settings.messages_max` others ask already, and none was answered within
                 `timeout_s`: nothing was asked for.
             StoreUnavailable, StoreLost, NotRunning: As for `notify()`.
@@ -217,7 +221,8 @@ class PlanRef:
 
         Args:
             token: `PlanTurn.token` or `PlanDiff.token`: just those stops.  If the producer means
-                others by now, they are held again.  None: whatever it means now.
+                others by now, they are held again.  None: whatever it means now; but where the plan
+                begins anew just then, as with a later version, it is held again, by a new token.
             timeout_s: As for `apply()`.
 
         Raises:
@@ -232,52 +237,75 @@ class PlanRef:
     async def _ask(self, token: str, timeout_s: float | None) -> PlanStatus:
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         client = self._opened()
-        asked = client.context.ids.next()
-        message = encode_message({"id": asked, "token": token})
-        sent = await self._request(client, message)
-        status: PlanStatus | None = None
-        failures = 0  # in a row: a store that is busy with that turn may answer late
+        asking = _Asking(client.context.ids.next(), token)
+        await self._request(client, asking)
         with anyio.move_on_after(timeout_s):
-            while True:
-                try:
-                    if isinstance(sent, tuple):
-                        record, turns = await self._found(client)
-                        status, failures = self._status(client, record, turns.last), 0
-                        if record.id != sent[0]:
-                            sent = None  # it has ended with the job that was asked
-                        elif (turn := turns.answer(sent[1], asked)) is not None:
-                            return attrs.evolve(status, last=turn)
-                except NoSuchPlan:
-                    sent = None
-                except StoreUnavailable as error:
-                    failures += 1
-                    if failures == LATE_MAX:
-                        raise unsure(error) from None
-                await anyio.sleep(ASK_AGAIN_S)
-                if not isinstance(sent, tuple):
-                    sent = await self._request(client, message)
-        if isinstance(sent, InboxFull):
-            raise again(sent)
+            return await self._answered(client, asking)
         late = f"plan {self.name!r} took no turn within {timeout_s:g} s"
-        if sent is None:
-            raise TimeoutError(f"{late}, nor is one asked for: no job keeps it yet")
-        raise TimeoutError(f"{late}, which stays asked for: {_what_waits(client, status)}")
+        if isinstance(asking.sent, tuple):
+            waits = _what_waits(client, asking.status)
+            raise TimeoutError(f"{late}, which stays asked for: {waits}")
+        if asking.may_be_done:
+            raise TimeoutError(f"{late} that is known of, but one may be asked for, or taken")
+        if asking.sent is not None:
+            raise again(asking.sent)
+        raise TimeoutError(f"{late}, nor is one asked for: no job keeps it yet")
 
-    async def _request(
-        self, client: JobClient, message: bytes
-    ) -> tuple[str, int] | InboxFull | None:
-        """Return which job was asked, and by which message; or why it is to be asked again.
+    async def _answered(self, client: JobClient, asking: _Asking) -> PlanStatus:
+        """Wait for the turn that answers it; ask for it again where that is to no avail."""
+        failures = 0  # in a row: a store that is busy with that turn may answer late
+        while True:
+            try:
+                if isinstance(asking.sent, tuple):
+                    job_id, number = asking.sent
+                    record, turns = await self._found(client)
+                    status, failures = self._status(client, record, turns.last), 0
+                    asking.status = status
+                    if record.id != job_id:
+                        asking.sent = None  # it has ended with the job that was asked
+                    elif (turn := turns.answer(number, asking.id)) is not None:
+                        return attrs.evolve(status, last=turn)
+            except NoSuchPlan:
+                asking.sent = None
+            except StoreError as error:
+                failures += 1
+                if failures == LATE_MAX or not isinstance(error, StoreUnavailable):
+                    raise unsure(error) from None
+            await anyio.sleep(ASK_AGAIN_S)
+            if not isinstance(asking.sent, tuple):
+                await self._request(client, asking)
 
-        None: no job keeps the plan, and one is dispatched just now, or in LOOK_S.
-        """
+    async def _request(self, client: JobClient, asking: _Asking) -> None:
+        """Ask the job that keeps the plan."""
+        was_sent, asking.may_be_done = asking.may_be_done, True
+        # Whatever one job would stop was confirmed: what the next one would, nobody has seen.
+        token = "" if was_sent and asking.token == ANYTHING else asking.token
+        message = encode_message({"id": asking.id, "token": token})
         try:
-            return await client.requests.notify(plan_key(self.name), message)
+            asking.sent = await client.requests.notify(plan_key(self.name), message)
+            return
         except InboxFull as error:
-            return error.with_traceback(None)
+            asking.sent = error.with_traceback(None)
         except NoSuchJob:
-            if _has_here(client, self.name) or _versions(client, self.name):
-                return None
-            raise NoSuchPlan(plan=self.name) from None
+            asking.sent = None
+            if not (_has_here(client, self.name) or _versions(client, self.name)):
+                raise NoSuchPlan(plan=self.name) from None
+        except StoreError as error:
+            raise (unsure(error) if was_sent else error) from None
+        asking.may_be_done = was_sent
+
+
+@attrs.define(eq=False)
+class _Asking:
+    """A request for a turn, until that is answered."""
+
+    id: str
+    token: str
+    # Which job was asked, and by which message; or why it is to be asked again.  None: no job keeps
+    # the plan, and one is dispatched just now, or in LOOK_S.
+    sent: tuple[str, int] | InboxFull | None = None
+    may_be_done: bool = False  # once any try may have left
+    status: PlanStatus | None = None
 
 
 def _has_here(client: JobClient, name: str) -> bool:

@@ -26,7 +26,8 @@ which one it has answered.  They are taken between turns alone: saving one takes
 given out by then, and what it knows nothing of would be asked for no more if its owner ended just
 then.  A token lets pass just the stops that it was told of, beside whomever it is sent.  A message
 that was sent twice, as an answer of the store was lost, costs a turn; but a confirmation has an id,
-and is one only once.
+and is one only once.  One of whatever comes is for one job: to the next it is sent without that, as
+nobody has seen what that one would stop.
 
 Who keeps a plan first walks over the live jobs, and again once the time is over in which the calls
 of one before it, frozen or cut off, may still have come; then every `WALK_S`.  In between it knows
@@ -55,7 +56,9 @@ import anyio
 import anyio.lowlevel
 import attrs
 
+from pool.core.codec import encode_value
 from pool.core.plans import (
+    ID_CHARS_MAX,
     KEYS_MAX,
     PROBLEM_CHARS_MAX,
     TOLD_MAX,
@@ -309,7 +312,7 @@ class PlanKeeper:
                 self._turns = before.then(turn, asked.upto, [*asked.tokens])
                 self._tell(turn, before.last)
                 try:
-                    await job.save(pack_turns(self._turns))
+                    await job._store(encode_value(pack_turns(self._turns)))
                 finally:  # also where the plan is handed over just now
                     self._tell_node(before.last)
                 is_whole = not (turn.stopping or self._is_troubled)
@@ -332,7 +335,11 @@ class PlanKeeper:
         """Return what stands; wait so long for somebody to ask for a turn."""
         standing = await self.comparing.job._standing(within_s, ASKED_MAX)
         told = [message for _, message in standing if isinstance(message, dict)]
-        tokens = {str(each.get("id")): str(each.get("token")) for each in told if each.get("token")}
+        tokens = {
+            str(each.get("id"))[:ID_CHARS_MAX]: str(each.get("token"))
+            for each in told
+            if each.get("token")
+        }
         for done, _ in self._turns.confirmed:  # it was sent twice, and confirms nothing more
             tokens.pop(done, None)
         return _Asked(len(standing), standing[-1][0] if standing else 0, tokens)

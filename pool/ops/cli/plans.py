@@ -87,8 +87,10 @@ async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
     shown = PlanShown(pool=args.pool, plan=_told(status))
     lines = _lines(status)
     if args.verb == "confirm" and status.last.held and args.token != status.last.token:
-        said = "is not the token of what it would stop now: nothing was stopped"
-        lines.insert(1, f"! {args.token} {said}")
+        said = f"{args.token} is not the token of what it would stop now"
+        if args.anything:
+            said = "it has begun anew meanwhile, so this is what another one would stop"
+        lines.insert(1, f"! {said}: nothing was stopped")
     return VerbSaid(shown, lines, _is_well(status))
 
 
