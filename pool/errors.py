@@ -11,7 +11,7 @@ and its entry in the documentation holds: when it comes, which limit it is about
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import attrs
 
@@ -1042,16 +1042,23 @@ class StoreFault(StoreError):
     maybe_done: bool = True  # such an answer does not say that nothing was done
 
 
+_TRIED: Final = "an earlier try had no answer, and may have been carried out; the last one: "
+
+
 def unsure(error: PoolError) -> StoreUnavailable | StoreFault | StoreLost:
     """Return what to raise where the last try failed, and one before it may have been done."""
-    tried = "an earlier try had no answer, and may have been carried out; the last one"
     if isinstance(error, StoreLost):
         return attrs.evolve(error, maybe_done=True)
     if not isinstance(error, (StoreUnavailable, StoreFault)):
-        return StoreUnavailable(problem=f"{tried}: {error}", maybe_done=True)
+        return StoreUnavailable(problem=f"{_TRIED}{error}", maybe_done=True)
     if error.maybe_done:
         return attrs.evolve(error)
-    return attrs.evolve(error, problem=f"{tried}: {error.problem}", maybe_done=True)
+    return attrs.evolve(error, problem=_TRIED + error.problem, maybe_done=True)
+
+
+def unchanged(error: StoreUnavailable | StoreFault) -> StoreUnavailable | StoreFault:
+    """Return what to raise where all tries only looked, whatever became of each."""
+    return attrs.evolve(error, problem=error.problem.removeprefix(_TRIED), maybe_done=False)
 
 
 # --- the node itself ------------------------------------------------------------------------

@@ -73,6 +73,8 @@ def encode_call(args: Sequence[Any], kwargs: dict[str, Any], codec: Codec | None
             return b""
         if len(args) == 1 and issubclass(type(args[0]), bytes):
             return b"".join((_BYTES, args[0]))
+    elif len(kwargs) > 1:  # whoever names them in another order gives the same arguments
+        kwargs = dict(sorted(kwargs.items()))
     if codec is not None:
         return _encode_custom({"args": list(args), "kwargs": kwargs}, codec)
     value: Any

@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from pool.errors import ConfigError
+from pool.jobs.fleet.keepalive import EXIT_CODE
 from pool.jobs.handlers import Handlers
 from pool.jobs.node import Node
 from pool.ops.cli import OK, UNREACHABLE, USAGE, main
@@ -550,6 +551,38 @@ async def test_a_child_that_hangs_in_an_import_ends_with_its_parent(
         worker.process.send_signal(number)
         code, _ = await worker.end()
     assert code == (OK if number == signal.SIGTERM else -signal.SIGKILL)
+
+
+HANGING = """
+import time
+from pool import Handlers
+
+handlers = Handlers()
+
+@handlers.job("hang")
+def hang(job):
+    time.sleep(600)
+"""
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_has_left_ends_whatever_thread_goes_on(
+    pool_url: str, pool_name: str, tmp_path: Path, anyio_backend: str
+) -> None:
+    """Its key is another's by then: `on_overrun`, which is `exit` there."""
+    (tmp_path / "hanging.py").write_text(HANGING)
+    words = ["run", "hanging", "--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
+    words += ["--json", "--grace-s", "0", "--lease-ttl-s", str(TTL_S)]
+    async with (
+        Node(pool_name, pool_url, settings=SETTINGS) as client,
+        running(*words, cwd=tmp_path, wait_s=LONG_S) as worker,
+    ):
+        await worker.until("ready")
+        ref = await client.options(allow_unknown=True).dispatch("hang", "k")
+        await ref.started(WAIT_S)
+        worker.process.terminate()
+        assert (await worker.end())[0] == EXIT_CODE
+        assert (await ref.status()).state == "unassigned"
 
 
 @pytest.mark.anyio

@@ -156,32 +156,23 @@ class PlanRef:
             StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
-        client = self._opened()
-        handler = await _compares(client, self.name)
-        asked = client.context.ids.next()
-        key = f"{plan_key(self.name)}:diff:{asked}"
-        if paused := client.context.roster.asked.pause_of(key, handler):
-            why = f"{paused} is paused{f': {paused.reason}' if paused.reason else ''}; resume it"
-            raise PlanRefused(plan=self.name, key="", problem=why)
-        # Of a caller that was killed nothing is left behind, as nobody asks for it any more.
+        client, ref = self._opened(), None
         limit_s = DIFF_MAX_S if timeout_s is None else min(timeout_s, DIFF_MAX_S)
-        options = DispatchOptions(expires_s=max(limit_s, 1.0))
-        admission = client.admitting(handler, options).admission(key, (), {}, is_plans=True)
-        [pending] = client.dispatcher.admit([admission])
-        told = await pending.wait()
-        if isinstance(told, PoolError):
-            raise again(told)
-        ref = JobRef[Any](key, told.job_id, told.handler, client)
+        clock = client.context.io.clock
+        until_s = clock() + limit_s
+        with anyio.move_on_after(limit_s or None):  # with 0 it takes the time of a call
+            ref = await self._comparing(client, limit_s)
+        if ref is None:
+            late = f"plan {self.name!r} was not compared within {limit_s:g} s"
+            raise TimeoutError(f"{late}: its store has not answered")
         try:
-            facts = await ref.result(limit_s)
+            facts = await ref.result(max(0.0, until_s - clock()))
         except JobExpired:
             raise TimeoutError(f"nobody has compared plan {self.name!r} in time") from None
         except HandlerError as error:  # of a worker that died of it, or somebody has stopped it
             raise PlanRefused(plan=self.name, key="", problem=sentence(error)) from None
         except BaseException:
-            with anyio.move_on_after(client.context.settings.op_timeout_s, shield=True):
-                with suppress(PoolError):  # it expires
-                    await ref.stop()
+            _stop_soon(client, ref)
             raise
         if "problem" in facts:
             raise PlanRefused(plan=self.name, key=facts["key"], problem=facts["problem"])
@@ -197,6 +188,24 @@ class PlanRef:
             is_held=facts["is_held"],
             token=facts["token"],
         )
+
+    async def _comparing(self, client: JobClient, limit_s: float) -> JobRef[Any]:
+        """Have a worker compare; what nobody asks for any more, as its caller was killed, expires.
+
+        Raises what `diff` does.
+        """
+        handler = await _compares(client, self.name)
+        key = f"{plan_key(self.name)}:diff:{client.context.ids.next()}"
+        if paused := client.context.roster.asked.pause_of(key, handler):
+            why = f"{paused} is paused{f': {paused.reason}' if paused.reason else ''}; resume it"
+            raise PlanRefused(plan=self.name, key="", problem=why)
+        options = DispatchOptions(expires_s=max(limit_s, 1.0))
+        admission = client.admitting(handler, options).admission(key, (), {}, is_plans=True)
+        [pending] = client.dispatcher.admit([admission])
+        told = await pending.wait()
+        if isinstance(told, PoolError):
+            raise again(told)
+        return JobRef[Any](key, told.job_id, told.handler, client)
 
     async def apply(self, timeout_s: float | None = None) -> PlanStatus:
         """Have a turn taken now; return how it went.
@@ -238,9 +247,10 @@ class PlanRef:
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         client = self._opened()
         asking = _Asking(client.context.ids.next(), token)
-        await self._request(client, asking)
-        with anyio.move_on_after(timeout_s):
-            return await self._answered(client, asking)
+        with anyio.move_on_after(timeout_s or None):  # with 0 it takes the time of a call
+            await self._request(client, asking)
+            if timeout_s != 0:
+                return await self._answered(client, asking)
         late = f"plan {self.name!r} took no turn within {timeout_s:g} s"
         if isinstance(asking.sent, tuple):
             waits = _what_waits(client, asking.status)
@@ -306,6 +316,17 @@ class _Asking:
     sent: tuple[str, int] | InboxFull | None = None
     may_be_done: bool = False  # once any try may have left
     status: PlanStatus | None = None
+
+
+def _stop_soon(client: JobClient, ref: JobRef[Any]) -> None:
+    """Stop a dry run for which nobody waits any more; if that does not come through, it expires."""
+
+    async def stop() -> None:
+        with suppress(PoolError):
+            await client.request_stop(ref.key, ref.job_id, "nobody waits for it")
+
+    with suppress(NotRunning):
+        client.context.supervisor.errand(f"{ref.key}/stop", stop)
 
 
 def _has_here(client: JobClient, name: str) -> bool:

@@ -24,6 +24,7 @@ from pool.errors import (
     StoreFault,
     StoreUnavailable,
     again,
+    unchanged,
     unsure,
 )
 from pool.jobs.context import Context, LaneState
@@ -117,7 +118,7 @@ class Requests:
                 told: NotifySaid = await self._call(call, limit, is_sure=is_sure)
             except (StoreUnavailable, StoreFault) as error:
                 if only_looks:
-                    raise attrs.evolve(error, maybe_done=False) from None
+                    raise unchanged(error) from None
                 is_new = not doubted or skip
                 if is_new and error.maybe_done and limit.left_s() > 0:
                     doubted, skip = job_id, 0
@@ -176,7 +177,7 @@ class Requests:
                 intended: IntendSaid = await self._call(call, limit, is_sure=True)
             except (StoreUnavailable, StoreFault) as error:  # a former try may be done all the same
                 if not (owner or was_sent):
-                    raise attrs.evolve(error, maybe_done=False) from None
+                    raise unchanged(error) from None
                 raise (unsure(error) if was_sent else error) from None
             except (StoreError, NotRunning) as error:  # of this try: nothing was written
                 raise (unsure(error) if was_sent else error) from None

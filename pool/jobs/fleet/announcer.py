@@ -2,9 +2,11 @@
 
     unknown --add--> known --its entry differs from what it is, or is gone--> due --written--> known
        ^               |
-       +--forget-------+   it leaves; or it drains, and that could not be written
+       +---------------+--forget--> left --its entry is taken out--> unknown
+         it drains, and that could not be written
 
-Entries are written by one task at a time, and what is written last is the latest.  A lane in which
+Entries are written by one task at a time, and what is written last is the latest.  An entry that
+could not be taken out is tried again after each renewal, and when the node leaves.  A lane in which
 a worker has no lease stands in its entry as 0, so joining a lane makes entries due, and so does a
 copy of the map that was fetched anew.
 
@@ -40,6 +42,7 @@ class Announcer:
     spawn: Callable[[Callable[[], Any]], object]
     is_opening: Callable[[], bool]  # the control keys are being put back
     _known: set[str] = attrs.field(init=False, factory=set)  # workers of which there is an entry
+    _left: set[str] = attrs.field(init=False, factory=set)  # whose entries are to be taken out
     _writing: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
     _is_writing: bool = attrs.field(init=False, default=False)  # what is due
     _looked_s: float = attrs.field(init=False, default=0.0)
@@ -79,19 +82,24 @@ class Announcer:
             if worker.id in self._known and not await self._tried("close", self.write(worker)):
                 self._known.discard(worker.id)  # whoever looks for orphans finds its entry
 
-    def forget(self, worker: Worker) -> bool:
-        """Write nothing more of a worker; return whether there is an entry to withdraw."""
-        is_known = worker.id in self._known
-        self._known.discard(worker.id)
-        return is_known
+    def forget(self, worker: Worker) -> None:
+        """Write nothing more of a worker; an entry that it has is to be withdrawn."""
+        if worker.id in self._known:
+            self._known.discard(worker.id)
+            self._left.add(worker.id)
 
-    async def withdraw(self, worker: Worker) -> None:
-        """Take a worker's entry out."""
-        await self._tried("leave", self._withdraw(worker))
+    async def withdraw(self) -> None:
+        """Take out the entries of those that have left."""
+        await self._tried("leave", self._withdraw())
 
-    async def _withdraw(self, worker: Worker) -> None:
+    async def _withdraw(self) -> None:
         async with self._writing:
-            written = await self.replica.write([Delete(worker.id.encode())], repeatable=True)
+            left = list(self._left)
+            if not left:
+                return  # others have done it
+            deletes = [Delete(each.encode()) for each in left]
+            written = await self.replica.write(deletes, repeatable=True)
+            self._left.difference_update(left)
         with anyio.move_on_after(self.context.settings.op_timeout_s):
             await self.replica.wait_for(written.at)  # our own copy says so too
 
@@ -127,7 +135,7 @@ class Announcer:
         now_s = self.context.io.clock()
         if now_s - self._looked_s >= self.context.timing.renew_s / 2:
             self._looked_s = now_s
-            if any(map(self._is_due, self._mine())):
+            if self._left or any(map(self._is_due, self._mine())):
                 self.write_soon()
 
     def write_soon(self) -> None:
@@ -158,6 +166,9 @@ class Announcer:
             due = next(filter(self._is_due, self._mine()), None)
             if due is not None:
                 await self.write(due)
+        if due is None and self._left:
+            await self._withdraw()
+            return True
         return due is not None
 
     async def _tried(self, during: str, step: Awaitable[None]) -> bool:

@@ -284,7 +284,7 @@ class Membership(Actor[Message]):
         that overtakes the answer would find it gone.  Then each lane is asked, once the join that
         is under way there was answered; but not a silent one, where its lease ends by itself.
         """
-        lanes, is_known = self.context.lanes, False
+        lanes = self.context.lanes
 
         def name_in(lane: int) -> Target:
             return lanes[lane].node if who is None else who.target(lane)
@@ -292,7 +292,7 @@ class Membership(Actor[Message]):
         if who is None:
             self._is_joining = False
         else:
-            is_known = self.announcer.forget(who)
+            self.announcer.forget(who)
             self.workers.pop(who.id, None)
         self._joined.difference_update((s.number, name_in(s.number).name) for s in lanes)
         self.on_changed()
@@ -316,8 +316,7 @@ class Membership(Actor[Message]):
                 self._settle_soon(lane)
 
         async with anyio.create_task_group() as leaving:
-            if who is not None and is_known:
-                leaving.start_soon(self.announcer.withdraw, who)
+            leaving.start_soon(self.announcer.withdraw)
             for state in lanes:
                 leaving.start_soon(leave, state.number)
         return sum(owns)

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,8 +15,11 @@ from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
+import attrs
 
 from pool.errors import ConfigError
+from pool.events import Event, NodeLeft
+from pool.jobs.fleet.keepalive import EXIT_CODE
 from pool.jobs.job import RUNNING
 from pool.jobs.node import Node
 from pool.names import split_pair
@@ -58,7 +62,9 @@ def run_worker(
         is_json=options.log_format == "json" or (options.log_format == "auto" and is_json),
     )
     metrics = None if options.metrics_port is None else Metrics()
-    counting = () if metrics is None else (metrics,)
+    counting, late_end = () if metrics is None else (metrics,), _LateEnd()
+    if said.settings.on_overrun == "exit":
+        observers.append(late_end.hear)
     node = Node(
         options.pool,
         options.url,
@@ -80,9 +86,30 @@ def run_worker(
     try:
         anyio.run(work, backend=options.loop)
     finally:
+        late_end.over()
         if server is not None:
             server.close()
     return 0
+
+
+@attrs.define(eq=False)
+class _LateEnd:
+    """Ends the process if that does not end though its node has left.
+
+    A thread of a handler goes on then, its key may be another's, and nothing else can end it.
+    """
+
+    _timer: threading.Timer = attrs.field(
+        factory=lambda: threading.Timer(CLOSE_BUDGET_S, os._exit, (EXIT_CODE,))
+    )
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, NodeLeft):
+            self._timer.daemon = True
+            self._timer.start()
+
+    def over(self) -> None:
+        self._timer.cancel()
 
 
 def _serving(options: RunOptions, leash: Leash | None, endpoints: Endpoints) -> HttpServer:
