@@ -30,11 +30,11 @@ async def main() -> dict:
     resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + free, hard))
     began = time.monotonic()
     try:
-        settings = Settings(op_timeout_s=%s, lease_ttl_s=2.0)
+        settings = Settings(op_timeout_s=%s, lease_ttl_s=1.0)
         async with Node(pool, url, handlers=handlers, settings=settings, observers=()) as node:
             opened = time.monotonic() - began
             result = await (await node.dispatch(job, f"k{free}")).result(timeout_s=30)
-            await anyio.sleep(2.5)  # longer than a lease lasts that nobody renews
+            await anyio.sleep(1.5)  # longer than a lease lasts that nobody renews
             return {"opened": opened, "result": result, "state": node.state}
     except PoolError as error:
         return {"failed": time.monotonic() - began, "code": error.code, "said": str(error)}
