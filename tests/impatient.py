@@ -1,9 +1,10 @@
-"""A pipeline whose calls have little time, opened with patience: a busy machine needs some."""
+"""Calls that have little time, on what was opened with patience: a busy machine needs some."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from pool import Node, Settings
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
@@ -16,6 +17,24 @@ async def opened(
 ) -> Pipeline:
     """Return an open pipeline; the two limits are those of its calls from then on."""
     pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=_OPENS_S, **options)
+    _limit(pipeline, op_timeout_s, longest_s)
+    return pipeline
+
+
+def hurry(node: Node, op_timeout_s: float) -> None:
+    """Have the calls of an open node come to another deadline from now on."""
+    assert node._wiring is not None
+    limit(node._wiring.context.settings, node._wiring.context.pipeline, op_timeout_s)
+
+
+def limit(settings: Settings, pipeline: Pipeline, op_timeout_s: float) -> None:
+    """Likewise of whatever goes by these settings, which must be nobody else's."""
+    object.__setattr__(settings, "op_timeout_s", op_timeout_s)
+    for each in (pipeline, *pipeline._others.values()):
+        _limit(each, op_timeout_s, settings.longest_s)
+
+
+def _limit(pipeline: Pipeline, op_timeout_s: float, longest_s: float | None) -> None:
     limited = Pipeline(
         pipeline.io,
         pipeline._url,
@@ -25,6 +44,5 @@ async def opened(
         queued_max=1,
         care=None,
     )
-    for limit in ("_op_timeout_s", "_longest_s", "_reply_s"):
-        setattr(pipeline, limit, getattr(limited, limit))
-    return pipeline
+    for name in ("_op_timeout_s", "_longest_s", "_reply_s"):
+        setattr(pipeline, name, getattr(limited, name))

@@ -14,6 +14,7 @@ from pool.errors import PoolError, StoreUnavailable
 from pool.jobs.client import dispatcher, waiters
 from pool.redis import pipeline as pipelines
 from pool.testing.proxy import FaultProxy, fault_proxy
+from tests.impatient import hurry
 from tests.nodes import Fleet
 from tests.stopwatch import Stopwatch
 
@@ -202,10 +203,8 @@ async def test_a_reader_behind_a_slow_line_gets_each_event_once(fleet: Fleet) ->
         proxy.line_bytes_per_s = 0.0
 
 
-SHORT: dict[str, Any] = {
-    "op_timeout_s": 0.5,
-    "retry_window_s": 4.0,
-}  # so that no call may last longer than 2 s
+SHORT_S = 1.25  # of a call, once all is open
+SHORT: dict[str, Any] = {"retry_window_s": 4.0}  # so that none may last longer than 2 s
 
 
 @asynccontextmanager
@@ -223,6 +222,7 @@ async def sized(
     with anyio.fail_after(PATIENCE_S):
         async with fault_proxy(fleet.url) as proxy:
             worker = await fleet.node(mine, url=proxy.url, **SHORT)
+            hurry(worker, SHORT_S)
             proxy.reply_bytes, proxy.line_bytes_per_s = 0, MB
             refs = await client.dispatch_many(
                 "size", [Call(f"k{n}", PAYLOAD) for n in range(count)]
@@ -278,6 +278,7 @@ async def test_large_results_come_once_over_a_slow_line(
             node = await fleet.node(url=proxy.url, **SHORT)
             refs = await all_of(lambda n: node.dispatch(give, f"k{n}", 64_000), 64)
             assert failed(refs) == []
+            hurry(node, SHORT_S)
             proxy.reply_bytes, proxy.line_bytes_per_s = 0, MB
             between: list[int] = []
 

@@ -485,7 +485,7 @@ async def test_a_child_that_stands_still_is_killed_when_its_drain_must_be_over(
     having: Having,
 ) -> None:
     """A stopped process hears nothing: a reload, or the parent's end, would wait for ever."""
-    more = ("--processes", "1", "--grace-s", "0", "--op-timeout-s", "0.5")
+    more = ("--processes", "1", "--grace-s", "0", "--op-timeout-s", "2")
     async with having(*more) as (_, worker):
         [pid] = await are_ready(worker, 1)
         os.kill(pid, signal.SIGSTOP)

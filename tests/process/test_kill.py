@@ -69,6 +69,7 @@ def test_a_clock_that_was_killed_starts_again_on_each_survivor_and_no_live_job_t
     fleet: Fleet, figures: Figures
 ) -> None:
     """Two nodes die, one after the other: the last one has everything, once (G-02, G-06)."""
+    fleet.ttl_s = 3.0  # as above: who is slow for a moment is not taken over
     first, second, last = fleet.start("a", "b", "c")
     keys = [f"clock-{i}" for i in range(15)]
     fleet.dispatch(last, "clock", keys)
@@ -82,7 +83,9 @@ def test_a_clock_that_was_killed_starts_again_on_each_survivor_and_no_live_job_t
     figures("takeover", took)
 
     assert {run.node for run in fleet.are_running(keys).values()} == {last.name}
-    assert len([run for run in fleet.runs() if run.node == last.name]) == len(keys)
+    # By epochs: a node that was slow goes on with what it had, under the same ones.
+    its = {(run.key, run.epoch) for run in fleet.runs() if run.node == last.name}
+    assert len(its) == len(keys)
     fleet.is_sound()
 
 

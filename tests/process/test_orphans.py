@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
+from pool.names import Names, lane_of
 from tests.process.conftest import BACK_S, PACKAGE
 
 if TYPE_CHECKING:
     from tests.process.conftest import Figures, Fleet, MakeFleet
 
 FOUND = "the orphan is found"
+NEVER_S = 600.0
 
 
 def accepted_but_never_announced(fleet: Fleet) -> None:
@@ -48,16 +50,21 @@ def announced_but_never_heard(fleet: Fleet) -> None:
 def retry_promised_by_the_dead(fleet: Fleet) -> None:
     """The attempt failed, another one was promised, and who promised it is dead."""
     victim, _ = fleet.start("a", "b")
-    after_s = fleet.ttl_s + 1.0  # the dead is fenced by then, or some would be granted to it
-    jobs = fleet.dispatch(victim, "flaky", [f"job-{i}" for i in range(24)], after_s)
+    jobs = fleet.dispatch(victim, "flaky", [f"job-{i}" for i in range(24)], NEVER_S)
     fleet.until(lambda: len(fleet.said("end", how="failed")) == len(jobs))
     assert {run.node for run in fleet.runs(jobs)} == {"a", "b"}
     fleet.until(lambda: all((r := fleet.record(k)) and r.state == "waiting" for k in jobs))
     fleet.kill(victim)
-    # Its own lease has nothing to do with it: nobody owns a key that waits.
+    # It must be reaped, or some would be granted to it.  Its own lease has nothing to do with what
+    # comes then: nobody owns a key that waits.
+    fleet.until(lambda: fleet.events("worker.reaped", node="b"))
+    with fleet.client() as by_hand:
+        for key in jobs:  # now it is time
+            due = Names(fleet.pool, lane_of(key, fleet.lanes)).due
+            assert by_hand.zadd(due, {f"k:{key}": 1}, xx=True, ch=True) == 1
     fleet.until(
         lambda: len(fleet.said("start", attempt=2, node="b")) == len(jobs),
-        within_s=after_s + 1.0,
+        within_s=fleet.ttl_s + 1.0,
         what=FOUND,
     )
 
@@ -246,6 +253,17 @@ def test_without_its_mechanism_a_job_is_orphaned(
     broken = make_fleet(package=orphan.break_copy(PACKAGE, tmp_path))
     with pytest.raises(AssertionError, match=FOUND):
         orphan.story(broken)
+
+
+def test_what_a_lane_is_quiet_for_counts_for_nobody(fleet: Fleet) -> None:
+    """It may be any process or the server that stood still: the journal says so, in each lane."""
+    since_s = fleet.now_s()
+    with fleet.client() as by_hand:
+        by_hand.xadd(fleet.all_names[0].journal, {"edge": "fenced", "detail": ""})
+        for _ in range(2):
+            for names in fleet.all_names:
+                by_hand.xadd(names.journal, {"edge": "quiet", "detail": "0 ms since the last"})
+    assert 0.0 < fleet.took_s(since_s, since_s + 3 * fleet.ttl_s) < 2.1 * fleet.ttl_s
 
 
 def test_orphans_of_which_no_index_knows_are_found_in_each_lane(make_fleet: MakeFleet) -> None:

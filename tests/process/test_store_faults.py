@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pool.core.record import Record
+from tests.process.conftest import PATIENCE_S
+
 if TYPE_CHECKING:
     import redis
 
+    from pool.names import Names
     from tests.process.conftest import Figures, Fleet, MakeFleet, Member
 
 pytestmark = pytest.mark.one_server
 
 UNMOVED_TTL_S = 3.0  # of which a busy machine takes no three quarters
+LONG_TTL_S = 5.0  # of which it takes no half: nobody stops its handlers
 
 
 def at_work(fleet: Fleet, *, jobs: int, every_s: float = 0.005) -> tuple[Member, list[str], str]:
@@ -129,13 +134,14 @@ def test_a_server_that_lost_everything_is_joined_anew_and_waiters_are_told(
     fleet: Fleet, figures: Figures, loss: str
 ) -> None:
     """FLUSHALL, or a restart without data: data.lost, StoreLost, new work within 2 TTL."""
+    fleet.ttl_s = LONG_TTL_S
     gate = fleet.directory / "gate"
     client = fleet.start("client", is_client=True)[0]
     fleet.start("a", "b")
     jobs = fleet.dispatch(client, "held", [f"job-{i}" for i in range(10)], str(gate))
     clocks = fleet.dispatch(client, "clock", [f"clock-{i}" for i in range(10)])
     fleet.are_running([*jobs, *clocks])
-    waiting = client.tell("results", jobs=[*jobs.values()], timeout_s=10.0)
+    waiting = client.tell("results", jobs=[*jobs.values()], timeout_s=PATIENCE_S)
 
     if loss == "flushed":
         with fleet.client() as by_hand:
@@ -179,6 +185,7 @@ def test_a_server_that_lost_everything_is_joined_anew_and_waiters_are_told(
 @pytest.mark.parametrize("state", ["running", "pending"])
 def test_a_settlement_that_the_server_lost_is_sent_again(fleet: Fleet, state: str) -> None:
     """Its last write gone: the job is settled from memory, not run a second time (G-04)."""
+    fleet.ttl_s = LONG_TTL_S
     gate = fleet.directory / "gate"
     client = fleet.start("client", is_client=True)[0]
     fleet.start("a")
@@ -202,8 +209,9 @@ def test_a_settlement_that_the_server_lost_is_sent_again(fleet: Fleet, state: st
     fleet.until(lambda: fleet.said("end", key="key", how="returned"))
 
     with fleet.client() as by_hand:
-        _put_back(by_hand, before, lane.names.lane, lane.names.keepalive)
-    record = fleet.record("key")
+        text = _put_back(by_hand, before, lane.names)
+    assert text is not None
+    record = Record.parse(text)
     assert record is not None
     assert record.state == state
     fleet.until(lambda: fleet.record("key") is None, within_s=3 * fleet.ttl_s, what="settled again")
@@ -219,14 +227,18 @@ def _snapshot(client: redis.Redis) -> dict[bytes, bytes]:
     return {key: value for key in keys if (value := client.dump(key)) is not None}
 
 
-def _put_back(client: redis.Redis, before: dict[bytes, bytes], *but: str) -> None:
-    """Have the server as it was; time goes on, so leases and the lane's clock do too."""
+def _put_back(client: redis.Redis, before: dict[bytes, bytes], names: Names) -> Any:
+    """Have the server as it was; time goes on, so leases and the lane's clock do too.
+
+    Returns the key's record as it stands then: a moment later it may be settled again.
+    """
     with client.pipeline(transaction=True) as pipe:
         keys: Any = client.keys("pool:*")
         for key in set(keys) - set(before):
             if b":result:" in key:
                 pipe.delete(key)
         for key, value in before.items():
-            if key.decode() not in but and b"signal:" not in key:
+            if key.decode() not in (names.lane, names.keepalive) and b"signal:" not in key:
                 pipe.restore(key, 0, value, replace=True)
-        pipe.execute()
+        pipe.hget(names.jobs, "key")
+        return pipe.execute()[-1]

@@ -140,6 +140,13 @@ class Bench:
     def end_lease(self, consumer: str | bytes, sink: str = "billing") -> None:
         self.client.zadd(self.control.sink_leases("orders", sink), {consumer: 0})
 
+    def end_time(self, consumer: str, sink: str = "billing") -> None:
+        """End the lease of one that has died, if there is one, and its time as the cleaner."""
+        self.client.zadd(self.control.sink_leases("orders", sink), {consumer: 0}, xx=True)
+        holder = self.state(sink).get(b"holder", b"")
+        if holder.startswith(f"{consumer}|".encode()):
+            self.client.hset(self.control.sink("orders", sink), "holder", f"{consumer}|0")
+
     async def renewed(self, consumer: str, sink: str = "billing", stream: str = "orders") -> None:
         """Wait for a renewal of its lease."""
         leases = self.control.sink_leases(stream, sink)

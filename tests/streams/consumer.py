@@ -27,6 +27,7 @@ async def main(url: str, pool: str, ttl_s: float, deliveries_max: int) -> None:
         Stream.open(url, "orders", pool=pool, settings=settings, observers=()) as stream,
         stream.sink("billing", buffer_max=8, grace_s=60, deliveries_max=deliveries_max) as sink,
     ):
+        say("is", str(os.getpid()), sink.consumer)
         say("open", str(os.getpid()))
         async for event in sink:
             say("handled", str(os.getpid()), event.payload.decode())

@@ -14,6 +14,7 @@ from pool.ops.web.audit import fitted
 from pool.testing.proxy import fault_proxy
 from pool.version import __version__
 from pool.web import Keyring, WebOptions
+from tests.impatient import hurry
 from tests.nodes import PATIENCE_S, Fleet
 from tests.web.gateways import KEYRING, SECRETS, Gate, events_of, path, serving
 
@@ -397,18 +398,21 @@ async def test_while_the_store_is_away_that_is_told_and_afterwards_it_goes_on(
     fleet: Fleet,
 ) -> None:
     async with fault_proxy(fleet.url) as proxy:
-        async with serving(fleet, url=proxy.url, op_timeout_s=0.5) as gate:
+        async with serving(fleet, url=proxy.url) as gate:
             await gate.post("/v1/jobs", {"handler": "echo", "key": "before", "args": [1]})
+            patient_s = gate.node.settings.op_timeout_s
+            hurry(gate.node, 0.5)
             proxy.go_silent()
             for method, at in (("GET", "/v1/status"), ("GET", "/v1/jobs/x"), ("POST", "/v1/pause")):
                 answer = await gate.client.request(method, at, json={"all": True})
                 assert answer.status_code in {503, 504}, answer.text
                 assert answer.json()["code"] == "POOLUNAVAILABLE"
             assert (await gate.get("/live"))["ok"]
+            hurry(gate.node, patient_s)
             await proxy.heal()
             await until(gate, "/v1/status", lambda _: True)
             await gate.post("/v1/jobs", {"handler": "echo", "key": "after", "args": [1]})
-        assert proxy.url
+        await fleet.leave(gate.node)  # as long as its server is there
 
 
 async def test_a_node_that_has_closed_serves_nobody(fleet: Fleet) -> None:
