@@ -32,13 +32,15 @@ from pool.jobs.fleet.membership import Membership
 from pool.jobs.run import Run
 from pool.jobs.worker.messages import Granted
 from pool.jobs.worker.worker import Worker
-from pool.maps.deltas import Position
+from pool.maps.deltas import Delete, Op, Position
 from pool.maps.replica import Replica
 from pool.redis.io.system import SystemIO
 from pool.testing.proxy import fault_proxy
 from tests.nodes import SETTINGS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.nodes import Diary, Fleet
 
 pytestmark = pytest.mark.anyio
@@ -118,6 +120,32 @@ async def test_a_worker_whose_joining_is_cancelled_is_not_there(
     await fleet.until(lambda: leases(fleet) == mine(fleet, client, other))
     assert fleet.client.hlen(fleet.names.open) == 1
     assert await (await client.dispatch("quick", "k")).result(timeout_s=SOON_S) == other.id
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+async def test_an_entry_that_could_not_be_taken_out_is_taken_out_later(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch, is_leaving: bool
+) -> None:
+    """Its lanes were left in peace, so there is no lease by whose end anybody would find it."""
+    fleet.settings = attrs.evolve(SETTINGS, lease_ttl_s=5.0)
+    node, other = await fleet.node(handlers_of(diary)), await fleet.node()
+    await fleet.knows(other, 1)
+    mine, write, refused = fleet.wiring(node).replica, Replica.write, list[Op]()
+
+    async def write_late(self: Replica, ops: Sequence[Op], **more: Any) -> Any:
+        if self is mine and isinstance(ops[0], Delete) and not refused:
+            refused.extend(ops)
+            raise StoreUnavailable(problem="no answer", maybe_done=False)
+        return await write(self, ops, **more)
+
+    monkeypatch.setattr(Replica, "write", write_late)
+    if is_leaving:
+        await fleet.leave(node)
+    else:
+        await node._remove_worker(fleet.workers(node)[0].id, None)
+    assert refused
+    await fleet.knows(other, 0)
+    assert not fleet.all_seen(WorkerReaped)
 
 
 async def test_what_was_granted_and_not_heard_of_is_given_back_before_a_worker_leaves(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -39,6 +40,7 @@ from pool.errors import (
     NoSuchPlan,
     PlanRefused,
     PoolError,
+    StoreLost,
     StoreUnavailable,
 )
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
@@ -472,6 +474,70 @@ async def test_what_is_under_way_when_time_is_up_may_be_asked_for(
             await node.plan("feeds").confirm(timeout_s=UP_S)
     await standing(fleet, node, 1)
     gate.opened.set()
+
+
+async def test_a_store_that_does_not_answer_takes_nobody_longer_than_his_time(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await fleet.node(house(World()), **PATIENT)
+    await kept(node)
+    late, came, gone = anyio.Event(), list[str](), list[str]()
+
+    async def hang(self: Any, *args: Any, **more: Any) -> Any:
+        came.append(type(self).__name__)
+        try:
+            await late.wait()
+        finally:
+            gone.append(type(self).__name__)
+        raise StoreUnavailable(problem="a test", maybe_done=False)
+
+    monkeypatch.setattr(Requests, "notify", hang)
+    monkeypatch.setattr(JobClient, "request_stop", hang)
+    with anyio.fail_after(ASK_S):
+        with pytest.raises(TimeoutError, match="may be asked for, or taken"):
+            await node.plan("feeds").apply(0.1)
+        with pytest.raises(TimeoutError, match="may be asked for, or taken"):
+            await node.plan("feeds").confirm(timeout_s=0.1)
+        assert gone == ["Requests"] * 2
+        monkeypatch.setattr(plan_ref, "_look", partial(hang, None))
+        with pytest.raises(TimeoutError, match="its store has not answered"):
+            await node.plan("feeds").diff(0.1)
+        monkeypatch.undo()
+        monkeypatch.setattr(JobClient, "request_stop", hang)
+        await node.pause()
+        await until(lambda: fleet.wiring(node).context.roster.asked.pauses)
+        fleet.wiring(node).context.roster.asked = Asked()  # it has not heard of it yet
+        with pytest.raises(TimeoutError):
+            await node.plan("feeds").diff(0.1)
+        await until(lambda: came[-1] == "JobClient")
+        assert gone[-1] != "JobClient"
+    late.set()
+    await node.resume()
+
+
+async def test_a_plan_that_went_with_the_data_of_its_pool_is_not_said_to_be_none(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker has not announced itself anew, and who asked is told of the loss, as by any wait."""
+    node = await fleet.node(house(World()), **PATIENT)
+    client = await fleet.node(**PATIENT)
+    await kept(node)
+    state = fleet.wiring(client).context.lane_of(plan_key("feeds"))
+
+    async def lost(self: Requests, key: str, *_: Any) -> Any:
+        if is_lost:
+            state.lane = attrs.evolve(state.lane, generation="another")
+        raise NoSuchJob(key=key)
+
+    monkeypatch.setattr(Requests, "notify", lost)
+    monkeypatch.setattr(plan_ref, "_versions", lambda *_: [])
+    is_lost = False
+    with pytest.raises(NoSuchPlan):
+        await client.plan("feeds").apply(ASK_S)
+    is_lost, before = True, state.lane
+    with pytest.raises(StoreLost):
+        await client.plan("feeds").apply(ASK_S)
+    state.lane = before
 
 
 async def test_what_ended_with_the_job_that_was_asked_may_have_been_done(

@@ -20,6 +20,7 @@ from pool.errors import (
     StoreFault,
     StoreLost,
     StoreUnavailable,
+    unchanged,
     unsure,
 )
 from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, _Admitted
@@ -52,6 +53,13 @@ def test_what_was_not_sent_the_last_time_is_not_said_to_be_done_or_not_done_at_o
     assert unsure(SENT) is not SENT
     assert str(unsure(SENT)) == str(SENT)
     assert str(unsure(StoreLost(pool="p"))) == str(StoreLost(pool="p", maybe_done=True))
+
+
+def test_what_only_looked_is_not_said_to_have_been_carried_out() -> None:
+    error = unsure(UNSENT)
+    assert isinstance(error, StoreUnavailable)
+    assert str(unchanged(error)) == str(UNSENT)
+    assert str(unchanged(SENT)) == str(attrs.evolve(SENT, maybe_done=False))
 
 
 def _nobody_waits() -> Waiter:

@@ -1193,6 +1193,55 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="an entry is taken out at once or never",
+        breaks="a worker that has left is listed for ten TTLs where the store failed just then",
+        path="pool/jobs/fleet/announcer.py",
+        old="if self._left or any(",
+        new="if any(",
+        by=(
+            "tests/jobs/test_leaving.py::test_an_entry_that_could_not_be_taken_out_is_taken_out_later",
+        ),
+    ),
+    Mutant(
+        name="a node leaves its workers' entries",
+        breaks="likewise where it was the last worker of a node that leaves",
+        path="pool/jobs/fleet/membership.py",
+        old="            leaving.start_soon(self.announcer.withdraw)",
+        new="            if who is not None:\n"
+        "                leaving.start_soon(self.announcer.withdraw)",
+        by=(
+            "tests/jobs/test_leaving.py::test_an_entry_that_could_not_be_taken_out_is_taken_out_later",
+        ),
+    ),
+    Mutant(
+        name="arguments have an order of names",
+        breaks="a producer that names them in another order has its jobs begin anew each turn",
+        path="pool/core/codec.py",
+        old="        kwargs = dict(sorted(kwargs.items()))",
+        new="        pass",
+        by=(
+            "tests/core/test_codec.py::test_the_order_in_which_arguments_are_named_makes_no_others",
+        ),
+    ),
+    Mutant(
+        name="what only looked was carried out",
+        breaks="a stop of which nothing was written says that it may have been carried out",
+        path="pool/errors.py",
+        old="problem=error.problem.removeprefix(_TRIED)",
+        new="problem=error.problem",
+        by=(
+            "tests/jobs/test_unsure.py::test_what_only_looked_is_not_said_to_have_been_carried_out",
+        ),
+    ),
+    Mutant(
+        name="a thread keeps a worker that has left",
+        breaks="`pool run` does not end after SIGTERM while a handler's thread hangs",
+        path="pool/ops/cli/worker.py",
+        old="            self._timer.start()",
+        new="            pass",
+        by=("tests/ops/test_run.py::test_a_worker_that_has_left_ends_whatever_thread_goes_on",),
+    ),
+    Mutant(
         name="any other shutdown is a new one",
         breaks="old data that come back drain the whole fleet",
         path="pool/jobs/wiring.py",

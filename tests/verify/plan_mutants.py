@@ -271,6 +271,14 @@ PLAN_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (_USER_CODE + "test_a_cancellation_of_a_producers_own_is_a_failed_turn",),
     },
     {
+        "name": "a plan's caller waits for the store",
+        "breaks": "apply() and confirm() take an op timeout longer than `timeout_s`",
+        "path": "pool/jobs/client/plan_ref.py",
+        "old": "with anyio.move_on_after(timeout_s or None):  # with 0 it takes the time of a call",
+        "new": "with anyio.move_on_after(None):",
+        "by": (_TESTS + "test_a_store_that_does_not_answer_takes_nobody_longer_than_his_time",),
+    },
+    {
         "name": "a producer's Ctrl-C ends one node after another",
         "breaks": "a producer that raises KeyboardInterrupt each time ends the whole fleet",
         "path": _KEPT,

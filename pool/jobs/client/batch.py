@@ -240,7 +240,7 @@ class Batch:
     async def add(
         self, handler: Handler[..., Any] | str, calls: Iterable[Call | str]
     ) -> list[Refused]:
-        """Add members, some thousand at a time; return those that were refused.
+        """Add members, some thousand at a time; return those that were refused just now.
 
         They are jobs as any other, of any key: they run at once, whether or not it is sealed.  A
         pool that is full is waited for.  What is refused otherwise (the key has a live job, say)

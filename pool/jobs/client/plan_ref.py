@@ -46,6 +46,7 @@ from pool.errors import (
     PlanRefused,
     PoolError,
     StoreError,
+    StoreLost,
     StoreUnavailable,
     again,
     sentence,
@@ -246,7 +247,7 @@ class PlanRef:
     async def _ask(self, token: str, timeout_s: float | None) -> PlanStatus:
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         client = self._opened()
-        asking = _Asking(client.context.ids.next(), token)
+        asking = _Asking(client.context.ids.next(), token, self._generation(client))
         with anyio.move_on_after(timeout_s or None):  # with 0 it takes the time of a call
             await self._request(client, asking)
             if timeout_s != 0:
@@ -260,6 +261,9 @@ class PlanRef:
         if asking.sent is not None:
             raise again(asking.sent)
         raise TimeoutError(f"{late}, nor is one asked for: no job keeps it yet")
+
+    def _generation(self, client: JobClient) -> str:
+        return client.context.lane_of(plan_key(self.name)).lane.generation
 
     async def _answered(self, client: JobClient, asking: _Asking) -> PlanStatus:
         """Wait for the turn that answers it; ask for it again where that is to no avail."""
@@ -299,6 +303,8 @@ class PlanRef:
         except NoSuchJob:
             asking.sent = None
             if not (_has_here(client, self.name) or _versions(client, self.name)):
+                if self._generation(client) != asking.generation:
+                    raise StoreLost(pool=client.pool, maybe_done=was_sent) from None
                 raise NoSuchPlan(plan=self.name) from None
         except StoreError as error:
             raise (unsure(error) if was_sent else error) from None
@@ -311,6 +317,7 @@ class _Asking:
 
     id: str
     token: str
+    generation: str  # of the lane of the plan's job, when it began
     # Which job was asked, and by which message; or why it is to be asked again.  None: no job keeps
     # the plan, and one is dispatched just now, or in LOOK_S.
     sent: tuple[str, int] | InboxFull | None = None
