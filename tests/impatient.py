@@ -16,6 +16,12 @@ async def opened(
 ) -> Pipeline:
     """Return an open pipeline; the two limits are those of its calls from then on."""
     pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=_OPENS_S, **options)
+    limit(pipeline, op_timeout_s=op_timeout_s, longest_s=longest_s)
+    return pipeline
+
+
+def limit(pipeline: Pipeline, *, op_timeout_s: float, longest_s: float | None = None) -> None:
+    """Have the calls of an open pipeline so much time from now on."""
     limited = Pipeline(
         pipeline.io,
         pipeline._url,
@@ -25,6 +31,5 @@ async def opened(
         queued_max=1,
         care=None,
     )
-    for limit in ("_op_timeout_s", "_longest_s", "_reply_s"):
-        setattr(pipeline, limit, getattr(limited, limit))
-    return pipeline
+    for each in ("_op_timeout_s", "_longest_s", "_reply_s"):
+        setattr(pipeline, each, getattr(limited, each))
