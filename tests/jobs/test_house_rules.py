@@ -370,12 +370,13 @@ async def test_an_actor_that_crashes_too_often_ends_the_node_with_the_cause(
     error = await fleet.ended(node)
     assert isinstance(error, Bug)
     assert node.state == "closed"
-    assert diary.entries == ["started", "ended"]
+    begun: int = diary.entries.count("started")  # a lease may have been lost and got back
+    assert (diary.entries.count("ended"), diary.entries[-1]) == (begun, "ended")
     with pytest.raises(NotRunning):
         await node.dispatch("serve", "x")
     # Its lease ends, and the others take over what it had.
     again = await fleet.node(mine, lease_ttl_s=1.0)
-    await diary.has("started", times=2)
+    await diary.has("started", times=begun + 1)
     assert (await ref.status()).owner.startswith(
         next(info.id for info in again.workers if info.node == again.id)
     )
