@@ -71,7 +71,7 @@ async def test_one_that_was_timed_out_is_left_behind_and_its_job_goes_on_elsewhe
     handlers = made(diary, gate, is_plain=is_plain, timeout_s=0.1, attempts_max=1000)
     first = await fleet.node(handlers, lease_ttl_s=TTL_S)
     # Its lease shall not end meanwhile: that would be what it was to end for.
-    object.__setattr__(fleet.wiring(first).context.timing, "stop_budget_s", 0.1)
+    fleet.shorten_stops(first, 0.1)
     ref = await first.dispatch("held", "k")
     leaked = await fleet.seen(HandlerLeaked)
     assert (leaked.key, leaked.handler, leaked.why) == ("k", "held", "timeout")
