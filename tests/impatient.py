@@ -17,24 +17,25 @@ async def opened(
 ) -> Pipeline:
     """Return an open pipeline; the two limits are those of its calls from then on."""
     pipeline = await Pipeline.open(SystemIO(), Url.parse(url), op_timeout_s=_OPENS_S, **options)
-    _limit(pipeline, op_timeout_s, longest_s)
+    limit(pipeline, op_timeout_s=op_timeout_s, longest_s=longest_s)
     return pipeline
 
 
 def hurry(node: Node, op_timeout_s: float) -> None:
     """Have the calls of an open node come to another deadline from now on."""
     assert node._wiring is not None
-    limit(node._wiring.context.settings, node._wiring.context.pipeline, op_timeout_s)
+    limit_all(node._wiring.context.settings, node._wiring.context.pipeline, op_timeout_s)
 
 
-def limit(settings: Settings, pipeline: Pipeline, op_timeout_s: float) -> None:
+def limit_all(settings: Settings, pipeline: Pipeline, op_timeout_s: float) -> None:
     """Likewise of whatever goes by these settings, which must be nobody else's."""
     object.__setattr__(settings, "op_timeout_s", op_timeout_s)
     for each in (pipeline, *pipeline._others.values()):
-        _limit(each, op_timeout_s, settings.longest_s)
+        limit(each, op_timeout_s=op_timeout_s, longest_s=settings.longest_s)
 
 
-def _limit(pipeline: Pipeline, op_timeout_s: float, longest_s: float | None) -> None:
+def limit(pipeline: Pipeline, *, op_timeout_s: float, longest_s: float | None = None) -> None:
+    """Have the calls of an open pipeline so much time from now on."""
     limited = Pipeline(
         pipeline.io,
         pipeline._url,

@@ -175,6 +175,10 @@ class Fleet:
         assert node._wiring is not None
         return node._wiring
 
+    def shorten_stops(self, node: Node, budget_s: float) -> None:
+        """Give handlers of a node so long to end; its leases last as long as they did."""
+        object.__setattr__(self.wiring(node).context.timing, "stop_budget_s", budget_s)
+
     def workers(self, node: Node) -> list[Worker]:
         """Return a node's own workers."""
         return list(self.wiring(node).membership.workers.values())

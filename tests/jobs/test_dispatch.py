@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import attrs
 import pytest
 
 from pool import Call, Handlers, Job, JobRef, PoolError
@@ -31,6 +32,7 @@ from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall, Word
 from pool.testing.proxy import fault_proxy
+from tests.impatient import limit
 from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:
@@ -590,19 +592,24 @@ async def test_many_are_prepared_by_slices_so_that_others_have_their_turn(
 @pytest.mark.one_server
 async def test_each_of_very_many_has_time_for_its_second_try(fleet: Fleet) -> None:
     """The time that a call has is counted from its turn: what stands before it uses none of it."""
-    count = 14_000
+    count = 4_500
     async with fault_proxy(fleet.url) as proxy:
-        client = await fleet.node(url=proxy.url, op_timeout_s=2.0, lease_ttl_s=10.0)
+        client = await fleet.node(url=proxy.url, op_timeout_s=20.0, lease_ttl_s=10.0)
+        context = fleet.wiring(client).context
+        context.settings = attrs.evolve(context.settings, op_timeout_s=2.0)  # it opened at leisure
+        limit(context.pipeline, op_timeout_s=2.0)
         answers: list[JobRef[Any] | PoolError] = []
 
         async def dispatch() -> None:
             many = client.options(allow_unknown=True)
             answers.extend(await many.dispatch_many("later", [f"k{n}" for n in range(count)]))
 
-        proxy.delay_s = 0.05  # 512 in each 0.1 s, so the last ones' turn is later than 2 s
+        proxy.delay_s = 0.1  # 256 in each 0.2 s, so the last ones' turn is later than 2 s
+        began_s = anyio.current_time()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dispatch)
             await fleet.until(lambda: fleet.client.hlen(fleet.names.jobs) > count - 1_000)
+            assert anyio.current_time() - began_s > 2.0
             await proxy.cut()
             await proxy.heal()
     assert [answer for answer in answers if isinstance(answer, PoolError)] == []

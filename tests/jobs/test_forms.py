@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
@@ -493,13 +494,21 @@ async def test_a_generator_that_fails_is_a_failed_attempt(fleet: Fleet, is_async
 
 
 async def test_a_generator_that_yields_what_counts_as_progress_has_time_anew(fleet: Fleet) -> None:
-    handlers = Handlers()
+    handlers, ends_s = Handlers(), list[float]()
 
-    @handlers.job("rows", progress_timeout_s=2.0, attempts_max=1)
+    def note_end() -> None:
+        [worker] = fleet.workers(node)
+        scope = worker.runs["rows"].scope
+        assert scope is not None
+        ends_s.append(scope.deadline)
+
+    @handlers.job("rows", progress_timeout_s=60.0, attempts_max=1)
     async def rows(job: Job) -> AsyncIterator[int | Result[str]]:
+        note_end()
         for n in range(5):
             yield n
-            await anyio.sleep(0.5)
+            note_end()
+            await anyio.lowlevel.checkpoint()
         yield Result("in time")
 
     @handlers.job("silent", progress_timeout_s=0.2, attempts_max=1)
@@ -511,6 +520,8 @@ async def test_a_generator_that_yields_what_counts_as_progress_has_time_anew(fle
     node = await fleet.node(handlers)
     both = [await node.dispatch(each, each.name) for each in (rows, silent)]
     assert await both[0].result(timeout_s=PATIENCE_S) == "in time"
+    assert all(before < after for before, after in pairwise(ends_s))
+    assert len(ends_s) == 6
     with pytest.raises(JobParked, match="timed out"):
         await both[1].result(timeout_s=PATIENCE_S)
 

@@ -344,9 +344,10 @@ async def test_an_actor_that_crashes_while_its_node_opens_is_the_plain_cause(
 
 
 async def test_an_actor_that_crashes_too_often_ends_the_node_with_the_cause(
-    fleet: Fleet, diary: Diary, break_it: Break
+    fleet: Fleet, diary: Diary, break_it: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It never reports itself healthy with a dead loop; its handlers have ended by then."""
+    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 0.2)
     mine = Handlers()
 
     @mine.service("serve")
@@ -357,8 +358,9 @@ async def test_an_actor_that_crashes_too_often_ends_the_node_with_the_cause(
         finally:
             diary.note("ended")
 
-    node = await fleet.node(mine, restarts_max=1, lease_ttl_s=1.0)
-    other = await fleet.node(lease_ttl_s=1.0)
+    node = await fleet.node(mine, restarts_max=1, lease_ttl_s=10.0)
+    leases: Any = fleet.client.zrange(fleet.names.keepalive, 0, -1)
+    other = await fleet.node(lease_ttl_s=10.0)
     ref = await other.dispatch("serve", "k")
     await diary.has("started")
     reaper = fleet.wiring(node)._reaper
@@ -374,7 +376,8 @@ async def test_an_actor_that_crashes_too_often_ends_the_node_with_the_cause(
     with pytest.raises(NotRunning):
         await node.dispatch("serve", "x")
     # Its lease ends, and the others take over what it had.
-    again = await fleet.node(mine, lease_ttl_s=1.0)
+    fleet.client.zadd(fleet.names.keepalive, dict.fromkeys(leases, 1), xx=True)
+    again = await fleet.node(mine, lease_ttl_s=10.0)
     await diary.has("started", times=2)
     assert (await ref.status()).owner.startswith(
         next(info.id for info in again.workers if info.node == again.id)

@@ -201,7 +201,7 @@ async def test_the_window_ends(fleet: Fleet, charges: Charges) -> None:
 
 async def test_a_loss_of_data_forgets_ids_and_says_so(fleet: Fleet, charges: Charges) -> None:
     """Who waits is told; the same id is a new job then."""
-    node = await fleet.node(charges.handlers(), lease_ttl_s=1.0)
+    node = await fleet.node(charges.handlers(), lease_ttl_s=5.0)
     first = await _charged(node)
     await fleet.until(lambda: charges.done)
     fleet.client.flushall()

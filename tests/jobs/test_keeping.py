@@ -669,7 +669,6 @@ async def test_who_tells_nothing_for_too_long_is_ended(fleet: Fleet, diary: Diar
     async def go_on(job: Job) -> None:
         for n in range(8):
             await job.progress(n, 8)
-            await anyio.sleep(0.12)
         diary.note(job.attempt)
         await anyio.sleep_forever()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
+import attrs
 import pytest
 
 from pool import Depends, Handlers, Job
@@ -359,6 +360,7 @@ async def test_a_start_that_hangs_is_cancelled_and_never_stopped(
 @pytest.mark.parametrize("how", ["raises", "hangs"])
 async def test_a_stop_that_fails_holds_nothing_up(fleet: Fleet, diary: Diary, how: str) -> None:
     """The job goes on elsewhere; one that hangs is cancelled after the stop budget."""
+    fleet.settings = attrs.evolve(fleet.settings, lease_ttl_s=10.0)
 
     def handlers() -> Handlers:
         made = Handlers()
@@ -379,11 +381,12 @@ async def test_a_stop_that_fails_holds_nothing_up(fleet: Fleet, diary: Diary, ho
 
         return made
 
-    first = await fleet.node(handlers(), lease_ttl_s=1.0)
-    client = await fleet.node(lease_ttl_s=1.0)
+    first, client = await fleet.node(handlers()), await fleet.node()
     ref = await client.dispatch("bad", "k")
     await diary.has("start", first.id)
-    second = await fleet.node(handlers(), lease_ttl_s=1.0, settle_delay_s=60.0)
+    second = await fleet.node(handlers(), settle_delay_s=60.0)
+    for node in (first, second):
+        fleet.shorten_stops(node, 0.25)
     await fleet.leave(first)
     await diary.has("start", second.id)
     await ref.stop(timeout_s=20)

@@ -518,7 +518,7 @@ async def test_a_store_that_does_not_answer_takes_nobody_longer_than_his_time(
 async def test_a_plan_that_went_with_the_data_of_its_pool_is_not_said_to_be_none(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its worker has not announced itself anew, and who asked is told of the loss, as by any wait."""
+    """Its worker has not announced itself anew; who asked is told of the loss, as by any wait."""
     node = await fleet.node(house(World()), **PATIENT)
     client = await fleet.node(**PATIENT)
     await kept(node)

@@ -26,6 +26,7 @@ from pool.errors import (
     WorkerGone,
     WrongClaim,
 )
+from pool.jobs.fleet.sweeper import Sweeper
 from pool.jobs.remote.claims import (
     Beat,
     EndedJob,
@@ -538,8 +539,19 @@ async def test_a_result_that_cannot_be_one_changes_nothing(fleet: Fleet) -> None
 
 
 @pytest.mark.parametrize("handler", ["short", "mute"])
-async def test_a_limit_is_told_and_enforced(fleet: Fleet, handler: str) -> None:
-    node = await fleet.node(lease_ttl_s=1.0)
+async def test_a_limit_is_told_and_enforced(
+    fleet: Fleet, handler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, is_told = Sweeper._sweep, anyio.Event()
+
+    async def swept(self: Sweeper, lane: int) -> None:
+        await is_told.wait()  # with a beat, which may be late
+        await sweep(self, lane)
+
+    monkeypatch.setattr(Sweeper, "_sweep", swept)
+    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 0.2)
+    node = await fleet.node(lease_ttl_s=10.0)
+    fleet.shorten_stops(node, 0.25)
     mine = await client(node)
     ref = await node.dispatch(handler, "k")
     told = await mine.poll()
@@ -551,6 +563,8 @@ async def test_a_limit_is_told_and_enforced(fleet: Fleet, handler: str) -> None:
             told = await mine.beat()
             stops |= {each.reason for each in told.stop}
             lost += [each.reason for each in told.lost]
+            if stops:
+                is_told.set()
             await anyio.sleep(0.05)
     assert stops == {"timeout"}
     assert lost == ["timed out"] or lost == ["ended: parked"]

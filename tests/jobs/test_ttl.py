@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
+LONG_S = 20.0  # and those that follow it: no handler shall end, however slow the machine is
+
+
+@pytest.fixture
+def renews_often(told_or_never: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases are long, and what is heard with a renewal is heard as soon as with short ones."""
+    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 0.5)
+
 
 def serving(diary: Diary) -> Handlers:
     mine = Handlers()
@@ -77,14 +85,16 @@ async def test_a_pool_founded_without_one_has_ten_seconds(fleet: Fleet) -> None:
     assert fleet.client.hget(fleet.names.lane, "ttl") == b"10000"
 
 
+@pytest.mark.usefixtures("renews_often")
 @pytest.mark.parametrize("lanes", [1, 4])
 async def test_nodes_take_up_what_the_pool_goes_by(fleet: Fleet, diary: Diary, lanes: int) -> None:
     """13.4: heard of with a renewal, told, and all times derive from it; no handler ends."""
-    nodes = [await fleet.node(serving(diary), lanes=lanes) for _ in range(2)]
+    options: dict[str, Any] = {"lanes": lanes, "lease_ttl_s": LONG_S}
+    nodes = [await fleet.node(serving(diary), **options) for _ in range(2)]
     for n in range(8):
         await nodes[0].dispatch("serve", f"k{n}")
     await diary.counts(8)
-    for ttl_s in (2.0, 6.0, 2.5):
+    for ttl_s in (14.0, 40.0, 16.0):
         changed = await go_by(fleet, nodes[0], ttl_s)
         assert changed.is_done
         assert len(changed.before_s) == lanes
@@ -109,34 +119,35 @@ async def test_nodes_take_up_what_the_pool_goes_by(fleet: Fleet, diary: Diary, l
         seconds, us = client.time()
         return float(1000 * seconds + us / 1000)
 
-    await fleet.until(lambda: max(ends_ms()) <= now_ms() + 2500)
+    await fleet.until(lambda: max(ends_ms()) <= now_ms() + 16_000)
     assert not [entry for entry in diary.entries if entry[0] == "ended"]
     assert len(diary.entries) == 8
 
 
+@pytest.mark.usefixtures("renews_often")
 async def test_a_change_that_stopped_half_way_is_found_and_resumed(
     fleet: Fleet, diary: Diary
 ) -> None:
     """The command died after `config` and two of four lanes: all work on, and it is told."""
-    node = await fleet.node(serving(diary), lanes=4)
+    node = await fleet.node(serving(diary), lanes=4, lease_ttl_s=LONG_S)
     context = fleet.wiring(node).context
-    fleet.client.hset(fleet.control.config, "ttl", 2000)
+    fleet.client.hset(fleet.control.config, "ttl", 14_000)
     for state in context.lanes[:2]:
-        call = state.lane.change_ttl(2000)
+        call = state.lane.change_ttl(14_000)
         await context.pipeline.call(call)
-    await fleet.seen(TtlChanged, ttl_s=2.0)
+    await fleet.seen(TtlChanged, ttl_s=14.0)
     for n in range(8):
         await node.dispatch("serve", f"k{n}")
     await diary.counts(8)
     [finding] = (await fetch(fleet.pool, Url.parse(fleet.url))).findings
     assert (finding.rule, finding.where) == ("ttl-apart", ("lane 2", "lane 3"))
     later = await fleet.node(lanes=4, lease_ttl_s=None)
-    assert fleet.wiring(later).context.timing.ttl_s == 2.0  # as the shortest of its lanes asks for
-    changed = await go_by(fleet, node, 2.0)
+    assert fleet.wiring(later).context.timing.ttl_s == 14.0  # as the shortest of its lanes asks for
+    changed = await go_by(fleet, node, 14.0)
     assert changed.is_done
-    assert changed.before_s == {0: 2.0, 1: 2.0, 2: 3.0, 3: 3.0}
+    assert changed.before_s == {0: 14.0, 1: 14.0, 2: LONG_S, 3: LONG_S}
     assert not (await fetch(fleet.pool, Url.parse(fleet.url))).findings
-    await fleet.until(lambda: {s.lease.ttl_s for s in context.lanes} == {2.0})
+    await fleet.until(lambda: {s.lease.ttl_s for s in context.lanes} == {14.0})
     assert not [entry for entry in diary.entries if entry[0] == "ended"]
 
 

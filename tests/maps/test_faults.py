@@ -23,7 +23,7 @@ from pool.maps.commands import StoredMap
 from pool.names import Control
 from pool.redis.embedded.server import EmbeddedServer
 from pool.testing import FaultProxy, fault_proxy
-from tests.impatient import limit
+from tests.impatient import limit_all
 from tests.nodes import PATIENCE_S
 from tests.servers import connect
 from tests.stopwatch import stopwatch
@@ -117,7 +117,7 @@ async def opened(url: str, pool: str) -> AsyncIterator[Bench]:
 
             tasks.start_soon(hear)
             assert far._replica is not None
-            limit(its, far._replica.pipeline, OP_S)
+            limit_all(its, far._replica.pipeline, OP_S)
             yield bench
             watch.close()
 

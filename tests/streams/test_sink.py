@@ -25,11 +25,13 @@ from pool.events import (
     SinkTroubled,
 )
 from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import ScriptCall
 from pool.streams import Sink, StreamEvent
 from pool.streams.commands import HAND, TAKE, ConsumerLease
 from pool.testing.proxy import fault_proxy
+from tests.impatient import limit
 from tests.streams.mortal import Life, MortalIO
 
 if TYPE_CHECKING:
@@ -293,20 +295,26 @@ async def test_what_is_within_its_grace_is_left_alone(bench: Bench) -> None:
         assert [*bench.pending().values()] == [(name, 1000)]
 
 
-async def test_what_waits_in_a_buffer_is_not_delivered(bench: Bench) -> None:
+async def test_what_waits_in_a_buffer_is_not_delivered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """G1: however slow the program is, nothing is given twice, or up, that it has not seen."""
+    clock, passed_s = SystemIO.clock, 0.0
+    monkeypatch.setattr(SystemIO, "clock", staticmethod(lambda: clock() + passed_s))
+    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 0.1)
     async with (
-        bench.stream() as stream,
-        stream.sink("billing", grace_s=1.0, deliveries_max=1) as sink,
+        bench.stream(settings=attrs.evolve(bench.settings, lease_ttl_s=3600.0)) as stream,
+        stream.sink("billing", grace_s=60.0, deliveries_max=1) as sink,
     ):
         await bench.add(stream, *range(60))
         got = []
         for _ in range(60):
             [event] = await bench.take(sink, 1)
-            await anyio.sleep(0.07)  # all of them together take four times the grace
+            passed_s += 4.2  # all of them together take four times the grace
             assert await sink.ack(event)
             got.append(event)
             if len(got) == 30:
+                sink._hands.pace()  # as with the next renewal, if there was none yet
                 assert len(sink._buffer) < 10  # it holds ahead what it hands out in time
         assert sorted(bench.numbers(got)) == [*range(60)]
         assert {event.deliveries for event in got} == {1}
@@ -420,9 +428,12 @@ async def test_a_suspect_that_was_in_hand_before_is_alone_for_longer(bench: Benc
             assert len(await bench.take(sink, 11)) == 11
 
 
-async def test_what_an_answer_that_was_lost_gave_us_is_given_back(bench: Bench) -> None:
+async def test_what_an_answer_that_was_lost_gave_us_is_given_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is pending under our name, and we know nothing of it."""
-    settings = attrs.evolve(bench.settings, lease_ttl_s=4.0, op_timeout_s=0.3)
+    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 0.4)
+    settings = attrs.evolve(bench.settings, lease_ttl_s=60.0, op_timeout_s=10.0)
     async with (
         bench.stream() as writer,
         fault_proxy(bench.url) as proxy,
@@ -438,9 +449,11 @@ async def test_what_an_answer_that_was_lost_gave_us_is_given_back(bench: Bench) 
         assert lost.id == entry
         await bench.until(lambda: bench.pending()[entry][1] == 1000)
         source.hands.pop(entry)  # as if the answer that brought it had been lost
-        before = sink.consumer
+        before, pipeline = sink.consumer, stream._session.pipeline
+        limit(pipeline, op_timeout_s=0.3)  # for what is not answered
         proxy.drop_replies = True
         await bench.until(lambda: source.is_doubted)
+        limit(pipeline, op_timeout_s=settings.op_timeout_s)
         await proxy.heal()
         [again] = await bench.take(sink, 1)
         assert (again.id, again.deliveries, sink.consumer) == (entry, 2, before)
@@ -525,11 +538,14 @@ async def test_an_event_with_very_many_fields_stops_no_cleaning(bench: Bench) ->
         large = bench.client.xadd(bench.key, {**fields, "p": "7"}).decode()
         await bench.add(stream, 1)
         bench.client.xreadgroup("billing", "dead.1", {bench.key: ">"}, count=3)
-        async with stream.sink("billing", grace_s=0.1, deliveries_max=1) as sink:
+        async with stream.sink("billing", grace_s=60, deliveries_max=1) as sink:
             for _ in range(3):
                 [event] = await bench.take(sink, 1)
                 if event.id != large:
                     await sink.ack(event)
+            [source] = sink._sources.values()
+            source.hands[large].handed_s -= 60  # it alone is late, however slow the machine is
+            sink._hands._end_grace()
             await bench.seen(SinkParked)
             [parked] = await sink.fetch_parked()
             assert (parked.event.id, parked.event.payload) == (large, b"7")
