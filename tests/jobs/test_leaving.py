@@ -32,7 +32,7 @@ from pool.jobs.fleet.membership import Membership
 from pool.jobs.run import Run
 from pool.jobs.worker.messages import Granted
 from pool.jobs.worker.worker import Worker
-from pool.maps.deltas import Delete, Op, Position
+from pool.maps.deltas import Delete, Op, Position, Set
 from pool.maps.replica import Replica
 from pool.redis.io.system import SystemIO
 from pool.testing.proxy import fault_proxy
@@ -123,17 +123,21 @@ async def test_a_worker_whose_joining_is_cancelled_is_not_there(
 
 
 @pytest.mark.parametrize("is_leaving", [False, True])
+@pytest.mark.parametrize("kind", [Set, Delete])
 async def test_an_entry_that_could_not_be_taken_out_is_taken_out_later(
-    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch, is_leaving: bool
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch, is_leaving: bool, kind: type[Op]
 ) -> None:
-    """Its lanes were left in peace, so there is no lease by whose end anybody would find it."""
+    """Its lanes were left in peace, so there is no lease by whose end anybody would find it.
+
+    So it is where already that it drains could not be written.
+    """
     fleet.settings = attrs.evolve(SETTINGS, lease_ttl_s=5.0)
     node, other = await fleet.node(handlers_of(diary)), await fleet.node()
     await fleet.knows(other, 1)
     mine, write, refused = fleet.wiring(node).replica, Replica.write, list[Op]()
 
     async def write_late(self: Replica, ops: Sequence[Op], **more: Any) -> Any:
-        if self is mine and isinstance(ops[0], Delete) and not refused:
+        if self is mine and isinstance(ops[0], kind) and not refused:
             refused.extend(ops)
             raise StoreUnavailable(problem="no answer", maybe_done=False)
         return await write(self, ops, **more)

@@ -554,14 +554,14 @@ async def test_a_child_that_hangs_in_an_import_ends_with_its_parent(
 
 
 HANGING = """
-import time
+import threading
 from pool import Handlers
 
 handlers = Handlers()
 
 @handlers.job("hang")
 def hang(job):
-    time.sleep(600)
+    threading.Event().wait()
 """
 
 

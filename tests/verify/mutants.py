@@ -1203,6 +1203,17 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        name="who could not say that it drains is unknown",
+        breaks="likewise where the store failed when it began to drain",
+        path="pool/jobs/fleet/announcer.py",
+        old='                await self._tried("close", self.write(worker))  # else it is due\n',
+        new="                self._known.discard(worker.id)\n"
+        '                await self._tried("close", self.write(worker))\n',
+        by=(
+            "tests/jobs/test_leaving.py::test_an_entry_that_could_not_be_taken_out_is_taken_out_later",
+        ),
+    ),
+    Mutant(
         name="a node leaves its workers' entries",
         breaks="likewise where it was the last worker of a node that leaves",
         path="pool/jobs/fleet/membership.py",

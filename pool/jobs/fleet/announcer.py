@@ -2,8 +2,8 @@
 
     unknown --add--> known --its entry differs from what it is, or is gone--> due --written--> known
        ^               |
-       +---------------+--forget--> left --its entry is taken out--> unknown
-         it drains, and that could not be written
+       |               +--forget: it leaves--> left --its entry is taken out--+
+       +----------------------------------------------------------------------+
 
 Entries are written by one task at a time, and what is written last is the latest.  An entry that
 could not be taken out is tried again after each renewal, and when the node leaves.  A lane in which
@@ -79,8 +79,8 @@ class Announcer:
     async def close(self, worker: Worker) -> None:
         """Announce that a worker drains, if it is known."""
         async with self._writing:
-            if worker.id in self._known and not await self._tried("close", self.write(worker)):
-                self._known.discard(worker.id)  # whoever looks for orphans finds its entry
+            if worker.id in self._known:
+                await self._tried("close", self.write(worker))  # else it is due
 
     def forget(self, worker: Worker) -> None:
         """Write nothing more of a worker; an entry that it has is to be withdrawn."""
@@ -171,14 +171,12 @@ class Announcer:
             return True
         return due is not None
 
-    async def _tried(self, during: str, step: Awaitable[None]) -> bool:
+    async def _tried(self, during: str, step: Awaitable[None]) -> None:
         """Do it; what fails is told, and no lane's matter."""
         try:
             await step
         except PoolError as error:
             self.context.outages.fault(during, None, error)
-            return False
-        return True
 
     def _mine(self) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.id in self._known]
