@@ -151,9 +151,11 @@ async def test_a_dry_run_of_what_is_paused_is_refused_and_none_is_left_behind(
     fleet.wiring(node).context.roster.asked = Asked()  # it has not heard of it yet
     with pytest.raises(TimeoutError):
         await node.plan("feeds").diff(0.2)
-    with anyio.fail_after(ASK_S):
-        while (await node.jobs(prefix="plan:feeds:diff")).jobs:  # noqa: ASYNC110 - of what a task of the node does
-            await anyio.sleep(0.01)
+
+    async def is_none_left() -> bool:
+        return not (await node.jobs(prefix="plan:feeds:diff")).jobs
+
+    await fleet.until(is_none_left)
     await node.resume()
 
 

@@ -33,8 +33,9 @@ async def main() -> dict:
         settings = Settings(op_timeout_s=%s, lease_ttl_s=1.0)
         async with Node(pool, url, handlers=handlers, settings=settings, observers=()) as node:
             opened = time.monotonic() - began
-            result = await (await node.dispatch(job, f"k{free}")).result(timeout_s=30)
-            await anyio.sleep(1.5)  # longer than a lease lasts that nobody renews
+            # It begins when a lease that nobody renews would be over.
+            ref = await node.options(delay_s=1.5).dispatch(job, f"k{free}")
+            result = await ref.result(timeout_s=60)
             return {"opened": opened, "result": result, "state": node.state}
     except PoolError as error:
         return {"failed": time.monotonic() - began, "code": error.code, "said": str(error)}
