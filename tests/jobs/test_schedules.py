@@ -184,6 +184,29 @@ async def test_times_that_come_once_more_are_not_fired_again_by_a_pause_or_a_cha
     assert (await node.schedules.show("s")).next_at == moment(last_ms)
 
 
+async def test_what_begins_after_an_absence_has_no_times_from_before(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    """All were away, and nobody has vouched for pool time yet: it stands where they left."""
+    node = await fleet.node(handlers, lanes=lanes, lease_ttl_s=60.0)
+    await node.schedule("s", Every(600), "note", "key")
+    await node.schedules.pause("s")
+    await fleet.leave(node)
+    for lane in range(lanes):
+        fleet.client.hincrby(Names(fleet.pool, lane).lane, "seen", -7_200_000)
+    node = await fleet.node(handlers, lanes=lanes, lease_ttl_s=60.0)
+    seconds: Any = fleet.client.time()
+    now = moment(1000 * seconds[0])
+    await node.schedules.resume("s")
+    await node.schedule("new", Every(600), "note", "key")
+    for name in ("s", "new"):
+        next_at = (await node.schedules.show(name)).next_at
+        assert next_at is not None
+        assert next_at > now
+    with pytest.raises(InvalidOption, match="server's clock says"):
+        await node.schedule("over", At(moment(1000 * seconds[0] - 3_600_000)), "note", "key")
+
+
 async def test_what_waits_for_no_time_begins_before_anybody_has_vouched_for_pool_time(
     fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
 ) -> None:

@@ -51,6 +51,14 @@ SCHEDULE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (_AT_ONCE,),
     },
     {
+        "name": "a schedule begins where all have left",
+        "breaks": "one that is made, or resumed, after an absence fires times from before",
+        "path": "pool/redis/lua/schedule.lua",
+        "old": "page_max > 0 and wall or math.max(wall, math.floor(raw_us / 1000) - offset)",
+        "new": "wall",
+        "by": (_TESTS + "test_what_begins_after_an_absence_has_no_times_from_before",),
+    },
+    {
         "name": "who resumes a schedule fires again",
         "breaks": "under a clock that was set back a pause brings times again that were fired",
         "path": "pool/core/schedules.py",

@@ -38,6 +38,7 @@ from pool.runtime.observers import log_observer
 from pool.runtime.session import CLOSE_BUDGET_S
 
 _TELLINGS: Final = 4  # calls to Redis one after another, when a worker leaves
+_ENDS_S: Final = 1.0  # by then a process has ended whose node has left
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -100,7 +101,7 @@ class _LateEnd:
     """
 
     _timer: threading.Timer = attrs.field(
-        factory=lambda: threading.Timer(CLOSE_BUDGET_S, os._exit, (EXIT_CODE,))
+        factory=lambda: threading.Timer(_ENDS_S, os._exit, (EXIT_CODE,))
     )
 
     def hear(self, event: Event) -> None:

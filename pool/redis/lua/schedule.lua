@@ -18,7 +18,7 @@ ARGV[...] items          name, line as it was seen (empty: there was none), its 
                          message lane, what it says
 
 Uses     lane, record, batch, out, channel
-Returns  server's clock (ms), in how many ms the caller is to come for those that are not left out (-1: there are
+Returns  server's clock (ms), as far as it is believed where due ones are told, in how many ms the caller is to come for those that are not left out (-1: there are
          none), statuses, (name, schedule) of due ones
          status: OK | CHANGED (it stands otherwise; nothing was done)
 Errors   POOLDATALOST <lane>
@@ -99,4 +99,7 @@ else
   redis.call('ZREM', due, 's:')
 end
 close_lane()
-return { text_of(wall), text_of(skip > 0 and wait_for(skip) or wait_ms), statuses, page }
+-- Who changes one goes by TIME itself: where nobody has vouched for that yet (after an absence), what begins then would
+-- have times that were over before.
+local told = page_max > 0 and wall or math.max(wall, math.floor(raw_us / 1000) - offset)
+return { text_of(told), text_of(skip > 0 and wait_for(skip) or wait_ms), statuses, page }
