@@ -132,6 +132,20 @@ async def test_who_takes_what_is_there_at_once_hears_what_comes_later() -> None:
     assert [*found, inbox.is_unheard] == [True, False, False]
 
 
+async def test_what_comes_behind_a_message_whose_signal_was_lost_waits_for_it() -> None:
+    """G-07: it is read; each comes once, in the order in which they were accepted."""
+    inbox, asked = Inbox(is_behind=False), list[int]()
+
+    async def read(after: int) -> InboxPage:
+        asked.append(after)
+        return InboxPage(has_more=False, messages=[(2, b"2"), (3, b"3")])
+
+    inbox.offer(1, 0, b"1")
+    inbox.offer(3, 2, b"3")
+    came = [await inbox.next_at_once(read) for _ in range(3)]
+    assert (came, asked) == ([(1, b"1"), (2, b"2"), (3, b"3")], [1])
+
+
 @pytest.mark.parametrize("form", [Plain, Async])
 async def test_an_object_is_started_notified_and_stopped(
     fleet: Fleet, diary: Diary, form: type[Plain | Async]

@@ -12,6 +12,7 @@ from pool import Call, Handlers, Job
 from pool.core.pages import Pages
 from pool.events import ReconciliationMended, WorkerReaped
 from pool.jobs.worker.reconcile import Audit
+from pool.jobs.worker.worker import Worker
 from pool.redis.commands.talk import LookedAt, Noted
 from pool.redis.io.system import SystemIO
 from tests.jobs.test_waiters import SOON_S, gated, seen_from
@@ -123,6 +124,30 @@ async def test_what_comes_up_during_a_comparison_is_compared_after_it(
     await fleet.until(lambda: len(passes) == 2 and lane.audit is None)
     assert [audit.is_over for audit in passes] == [True, True]
     assert not fleet.all_seen(ReconciliationMended)
+
+
+async def test_no_page_is_compared_while_what_changes_it_is_under_way(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-05: what was told during the page before is answered first; which side has it, is known."""
+    node = await fleet.node(holding(diary), _io=turning())
+    await node.dispatch_many("hold", [Call(f"k{n}") for n in range(10)])
+    await diary.counts(10)
+    [worker] = fleet.workers(node)
+    await fleet.until(lambda: fleet.client.scard(fleet.names.owned(worker.target(0).name)) == 10)
+    lane, compare, under_way = worker._lanes[0], Worker._compare, list[bool]()
+
+    async def tell_and_compare(self: Worker, *of: Any) -> None:
+        under_way.append(lane.box.is_flying)
+        lane.box.acknowledge(self.runs["k0"])
+        await compare(self, *of)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Worker, "_compare", tell_and_compare)
+        worker._reconcile(0)
+        await fleet.until(lambda: lane.audit is None)
+    assert len(under_way) > 2
+    assert not any(under_way)
 
 
 async def test_many_that_end_at_once_are_fenced_and_forgotten_page_by_page(

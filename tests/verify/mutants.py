@@ -728,7 +728,9 @@ MUTANTS: Final = (
         path="pool/jobs/worker/worker.py",
         old="lane.box.hold(partial(self.spawn, self._compare, number, lane, audit))",
         new="self.spawn(self._compare, number, lane, audit)",
-        needs=("pages",),
+        by=(
+            "tests/jobs/test_pages.py::test_no_page_is_compared_while_what_changes_it_is_under_way",
+        ),
     ),
     Mutant(
         name="newer than what the server says is ours",
@@ -777,7 +779,9 @@ MUTANTS: Final = (
         old="        if payload is None or before > self._last or self._is_behind or "
         "self._is_reading:",
         new="        if payload is None or self._is_behind or self._is_reading:",
-        needs=("bursts",),
+        by=(
+            "tests/jobs/test_object_form.py::test_what_comes_behind_a_message_whose_signal_was_lost_waits_for_it",
+        ),
     ),
     Mutant(
         name="handled means all",

@@ -218,8 +218,8 @@ class PlanRef:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
             NoSuchPlan: No job keeps one of this name, and no worker has a producer of it; where one
                 has, the job is waited for.
-            TimeoutError: That turn has not ended within `timeout_s`; 0: the time of a call.  The text
-                says what it waits for, and whether it stays asked for.
+            TimeoutError: That turn has not ended within `timeout_s` (0: the time of a call).  The
+                text says what it waits for, and whether it stays asked for.
             InboxFull: `Settings.messages_max` others ask already, and none was answered within
                 `timeout_s`: nothing was asked for.
             StoreUnavailable, StoreLost, NotRunning: As for `notify()`.

@@ -18,8 +18,8 @@ ARGV[...] items          name, line as it was seen (empty: there was none), its 
                          message lane, what it says
 
 Uses     lane, record, batch, out, channel
-Returns  server's clock (ms), as far as it is believed where due ones are told, in how many ms the caller is to come for those that are not left out (-1: there are
-         none), statuses, (name, schedule) of due ones
+Returns  server's clock (ms; who is told of due ones: as far as it is believed), in how many ms the caller is to come
+         for those that are not left out (-1: there are none), statuses, (name, schedule) of due ones
          status: OK | CHANGED (it stands otherwise; nothing was done)
 Errors   POOLDATALOST <lane>
 Cost     O(items + page); 5 commands an item, 2 a message, 8 a call
