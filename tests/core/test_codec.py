@@ -111,6 +111,7 @@ def test_values_come_out_as_they_went_in(value: Any) -> None:
     assert is_same(decode_value(encode_value(value)), value)
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES).map(tuple), st.dictionaries(TEXT, VALUES))
 @example((), {})
 @example(({"args": [1], "kwargs": {}},), {})

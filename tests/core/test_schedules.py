@@ -75,6 +75,7 @@ def test_a_time_of_day_comes_once_on_each_day_of_a_year(zone: str, seconds: str)
     assert not any(each.fold for each in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", [NORTH, SOUTH, "Australia/Lord_Howe", "America/Havana"])
 def test_each_half_hour_comes_as_real_time_passes(zone: str) -> None:
     found = [ms(each) for each in year_of(Cron("*/30 * * * *", tz=zone))]

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 POOL = Path(__file__).parents[2] / "pool"
@@ -16,9 +17,10 @@ EACH_HAS = {"Message", "Event"}
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-def trees() -> Iterator[tuple[Path, ast.AST]]:
-    for path in sorted(POOL.rglob("*.py")):
-        yield path.relative_to(POOL), ast.parse(path.read_text("utf-8"))
+@cache
+def trees() -> list[tuple[Path, ast.AST]]:
+    paths = sorted(POOL.rglob("*.py"))
+    return [(path.relative_to(POOL), ast.parse(path.read_text("utf-8"))) for path in paths]
 
 
 def named(tree: ast.AST) -> Iterator[str]:

@@ -49,6 +49,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "mutants.md"
 SEEDS: Final = 500
 _TESTS_FAILED: Final = 1  # pytest's exit code
+_ON_BOTH: Final = {"POOL_TEST_LOOPS": "both"}  # a bug may show on one of them alone
 _PATIENCE: Final = 5.0  # times as long as its tests take without it, and ...
 _STARTS_S: Final = 30.0
 _SCHEDULES: Final = "tests/redis/test_schedule_scripts.py::"
@@ -4133,11 +4134,13 @@ def _tested(mutant: Mutant, copy: Path, clean_s: Mapping[str, float]) -> dict[st
     began_s, options = time.perf_counter(), ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist")
     without, took_s = 0, sum(clean_s.get(test, 0.0) for test in mutant.by)
     if not all(test in clean_s for test in mutant.by):
-        without = started(ROOT, "pytest", *options, *mutant.by).returncode
+        without = started(ROOT, "pytest", *options, *mutant.by, env=_ON_BOTH).returncode
         took_s = time.perf_counter() - began_s
     try:
         by_then_s = _PATIENCE * took_s + _STARTS_S
-        with_it = started(copy, "pytest", *options, *mutant.by, timeout_s=by_then_s).returncode
+        with_it = started(
+            copy, "pytest", *options, *mutant.by, env=_ON_BOTH, timeout_s=by_then_s
+        ).returncode
     except subprocess.TimeoutExpired:
         with_it = _TESTS_FAILED  # whoever waits for ever stops the tests as well
     took_s = round(time.perf_counter() - began_s, 1)
@@ -4158,7 +4161,7 @@ def _clean_s(mutants: Sequence[Mutant], jobs: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="pool-mutant-") as directory:
         report = Path(directory) / "report.xml"
         options = ("-q", "-p", "no:cacheprovider", "-n", str(jobs), "--dist", "worksteal")
-        started(ROOT, "pytest", *options, f"--junitxml={report}", *tests)
+        started(ROOT, "pytest", *options, f"--junitxml={report}", *tests, env=_ON_BOTH)
         cases = list(ElementTree.parse(report).iter("testcase"))  # noqa: S314 - our own file
     clean: dict[str, float] = {}
     for test in tests:

@@ -5074,6 +5074,7 @@ def test_effects_are_judged_in_the_order_of_their_file(tmp_path: Path) -> None:
     assert [(event.epoch, event.type) for event in load([path])] == [(1, "fail"), (2, "ok")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tell", "code"), [(a_quiet_day, 0), (two_owners_have_one_epoch, 1)])
 def test_stored_files_are_judged_from_the_command_line(
     tmp_path: Path, tell: Tell, code: int
@@ -5092,6 +5093,7 @@ def test_stored_files_are_judged_from_the_command_line(
     assert json.loads(done.stdout)["ok"] is (code == 0)
 
 
+@pytest.mark.slow
 def test_time_grows_with_the_history_alone(record_property: Callable[[str, object], None]) -> None:
     """Ten times the events take about ten times as long; the figure per million is reported."""
     took = {}
