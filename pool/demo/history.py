@@ -152,9 +152,14 @@ class History:
         return [entry for entry in self.accepted.values() if entry.handler == handler]
 
     def handoffs(self) -> Iterator[tuple[RunSeen, RunSeen]]:
-        """Yield each clock's changes of node in which the former owner had ended it before."""
+        """Yield each clock's changes of node in which the former owner had ended it before.
+
+        What ran while its node stood still was taken over: that it ended before the next one began
+        is chance, and what it counted last comes too late.
+        """
         for former, latter in self.changes_of_node():
-            if former.how == "cancelled" and former.ended_s <= latter.began_s:
+            was_frozen = former.began_s <= self.lives[former.node].stopped_s < former.ended_s
+            if former.how == "cancelled" and former.ended_s <= latter.began_s and not was_frozen:
                 yield former, latter
 
     def changes_of_node(self) -> Iterator[tuple[RunSeen, RunSeen]]:

@@ -295,6 +295,17 @@ def test_a_handoff_that_loses_the_count_is_a_broken_promise() -> None:
     assert book.verdict().broken == ("1 hand-offs that lost the count of ticks: clock:4",)
 
 
+def test_what_ran_on_a_frozen_node_was_taken_over_also_if_the_next_one_begins_late() -> None:
+    """The next owner was slow to begin, and the frozen one, which goes on, ended it just before."""
+    book = good()
+    book.accepted(1.0, "clock:6")
+    book.run("clock:6", "east", 1, 1.6, 12.1, ticks=3, how="cancelled")
+    book.run("clock:6", "south", 2, 12.2, 14.1, given=0, ticks=4, how="cancelled")
+    book.run("clock:6", "west", 3, 14.2, given=4, ticks=30, ticked_s=21.0)
+    book.stored["j-clock:6"] = Stored(word="cancelled", epoch=3)
+    assert book.verdict().broken == ()
+
+
 def test_notifications_out_of_order_are_a_broken_promise() -> None:
     book = good()
     swapped = {1: 2, 2: 1}
