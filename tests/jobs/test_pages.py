@@ -43,6 +43,17 @@ def holding(diary: Diary) -> Handlers:
     return handlers
 
 
+async def owning(fleet: Fleet, diary: Diary, keys: int) -> Worker:
+    """Return a worker that owns so many keys, and turns tiny pages."""
+    node = await fleet.node(holding(diary), _io=turning())
+    await node.dispatch_many("hold", [Call(f"k{n}") for n in range(keys)])
+    await diary.counts(keys)
+    [worker] = fleet.workers(node)
+    owned = fleet.names.owned(worker.target(0).name)
+    await fleet.until(lambda: fleet.client.scard(owned) == keys)
+    return worker
+
+
 async def test_an_inbox_is_handled_page_by_page(fleet: Fleet, diary: Diary) -> None:
     """G-07: in order, each once, also those that come while pages are turned."""
     handlers, count = Handlers(), 60
@@ -72,12 +83,8 @@ async def test_an_inbox_is_handled_page_by_page(fleet: Fleet, diary: Diary) -> N
 
 async def test_a_worker_compares_what_it_owns_page_by_page(fleet: Fleet, diary: Diary) -> None:
     """G-05: what it lost is found, and nothing that runs is touched."""
-    node = await fleet.node(holding(diary), _io=turning())
-    await node.dispatch_many("hold", [Call(f"k{n}") for n in range(20)])
-    await diary.counts(20)
-    [worker] = fleet.workers(node)
+    worker = await owning(fleet, diary, 20)
     names, me = fleet.names, worker.target(0).name
-    await fleet.until(lambda: fleet.client.scard(names.owned(me)) == 20)
     began = sorted(diary.entries)
     lost = {f"k{n}" for n in (3, 8, 17)}
     for key in lost:
@@ -105,11 +112,7 @@ async def test_what_comes_up_during_a_comparison_is_compared_after_it(
     fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some of it may have been looked at before, and nobody would look again for ten TTLs."""
-    node = await fleet.node(holding(diary), _io=turning())
-    await node.dispatch_many("hold", [Call(f"k{n}") for n in range(10)])
-    await diary.counts(10)
-    [worker] = fleet.workers(node)
-    await fleet.until(lambda: fleet.client.scard(fleet.names.owned(worker.target(0).name)) == 10)
+    worker = await owning(fleet, diary, 10)
     lane, passes, end = worker._lanes[0], list[Audit](), worker._end_audit
 
     def note(number: int, of: object, audit: Audit, *, is_failed: bool) -> None:
@@ -130,11 +133,7 @@ async def test_no_page_is_compared_while_what_changes_it_is_under_way(
     fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G-05: what was told during the page before is answered first; which side has it, is known."""
-    node = await fleet.node(holding(diary), _io=turning())
-    await node.dispatch_many("hold", [Call(f"k{n}") for n in range(10)])
-    await diary.counts(10)
-    [worker] = fleet.workers(node)
-    await fleet.until(lambda: fleet.client.scard(fleet.names.owned(worker.target(0).name)) == 10)
+    worker = await owning(fleet, diary, 10)
     lane, compare, under_way = worker._lanes[0], Worker._compare, list[bool]()
 
     async def tell_and_compare(self: Worker, *of: Any) -> None:

@@ -32,7 +32,9 @@ from pool.events import (
     ServiceMoved,
 )
 from pool.jobs.client.pausing import Operator
+from pool.jobs.fleet.heeding import Heeding
 from pool.jobs.fleet.keepalive import KeepAlive
+from pool.jobs.worker.worker import Worker, _Pulled
 from pool.maps.deltas import Delete, Set
 from pool.names import PAUSED, Names, lane_of
 from pool.redis.commands.member import Opening
@@ -604,6 +606,41 @@ async def test_where_all_are_cordoned_jobs_wait_for_the_first_that_is_not(
     assert status.state == "unassigned"
     assert "its workers are cordoned, by node" in status.why
     await node.uncordon(node.id)
+    assert await ref.result(timeout_s=30.0) == "k"
+
+
+async def test_a_pull_answered_behind_a_renewal_takes_back_nothing_of_what_that_told(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-05: it came before its lane knew that the worker takes keys again, and was given none."""
+    node = await fleet.node(handlers(diary), lease_ttl_s=150.0)
+    await node.cordon(node.id)
+    await fleet.seen(MemberCordoned, drains=False)
+    await fleet.until(lambda: all(worker.has_closed for worker in fleet.workers(node)))
+    ref = await node.dispatch("note", "k")
+    held, deliver, close = list[Any](), Worker.deliver, Heeding._close
+    door = fleet.wiring(node).context.lanes[0].door
+    opened = door.opened
+
+    def deliver_late(self: Worker, message: Any) -> None:
+        if isinstance(message, _Pulled):
+            held.append(message)
+        else:
+            deliver(self, message)
+
+    async def close_late(self: Heeding) -> None:
+        await fleet.until(lambda: held)
+        await close(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Worker, "deliver", deliver_late)
+        patched.setattr(Heeding, "_close", close_late)
+        await node.uncordon(node.id)
+        await fleet.until(lambda: door.opened > opened)
+    [worker] = fleet.workers(node)
+    [pulled] = held
+    assert pulled.reply.granted == 0
+    worker.deliver(pulled)
     assert await ref.result(timeout_s=30.0) == "k"
 
 

@@ -162,4 +162,14 @@ PAUSE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "        return report",
         "by": ("tests/jobs/test_pauses.py::test_a_resume_names_what_may_keep_its_jobs_still",),
     },
+    {
+        "name": "a late pull has the last word",
+        "breaks": "who takes keys again is given none until the next renewal (G-05)",
+        "path": "pool/jobs/worker/worker.py",
+        "old": "        if self.context.lanes[box.lane].door.opened != lane.opened:",
+        "new": "        if False:",
+        "by": (
+            "tests/jobs/test_pauses.py::test_a_pull_answered_behind_a_renewal_takes_back_nothing_of_what_that_told",
+        ),
+    },
 )

@@ -321,6 +321,7 @@ class OpenPolls(Actor[Message]):
     async def pull(self, claim: WorkerClaim, lane: int, keys_max: int) -> Pulled | None:
         """Have a worker that is open given unassigned keys; None: it could not be asked."""
         state = self.context.lanes[lane]
+        opened = state.door.opened
         call = state.lane.pull(
             claim.target,
             claim.handlers,
@@ -331,5 +332,6 @@ class OpenPolls(Actor[Message]):
             pulled: Pulled = await self.context.pipeline.call(call)
         except PoolError:
             return None  # what it says of the worker, or the lane, the next renewal says
-        self.context.tell_unassigned(lane, pulled.left if pulled.granted else 0)
+        if pulled.granted or state.door.opened == opened:  # else a renewal has told since
+            self.context.tell_unassigned(lane, pulled.left if pulled.granted else 0)
         return pulled

@@ -185,6 +185,7 @@ class _Lane:
     box: Outbox
     is_pulling: bool = False
     pulls_again: bool = False  # what is pulled for was paused when that was asked, maybe
+    opened: int = 0  # the last renewal that had been answered when it pulled
     audit: Audit | None = None  # while what Redis says is compared with what we do
     odd: int = 0  # renewals in a row that counted other jobs than we do
     asked: set[str] = attrs.field(factory=set)  # keys whose start is overdue, it was said
@@ -1209,7 +1210,7 @@ class Worker(Actor[Message]):
                 return
             lane.coming, lane.come = keys_max, 0
         lane.is_pulling, lane.pulled_s = True, self.context.io.clock()
-        box = lane.box
+        box, lane.opened = lane.box, state.door.opened
         call = state.lane.pull(
             box.target,
             self.handlers,
@@ -1226,6 +1227,8 @@ class Worker(Actor[Message]):
     def _on_pulled(self, box: Outbox, reply: Reply) -> None:
         lane = self._lanes[box.lane]
         lane.is_pulling, lane.coming = False, 0
+        if self.context.lanes[box.lane].door.opened != lane.opened:
+            lane.pulls_again = True  # a renewal has told more since: that we take keys again, maybe
         if isinstance(reply, Gone):
             self.on_gone(box.lane, box.target.name)
         elif isinstance(reply, PoolError):
