@@ -6,8 +6,10 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
+from typing import TypeAlias
+
+import pytest
 
 POOL = Path(__file__).parents[2] / "pool"
 # Those of the glossary's words of before that mean nothing else.
@@ -17,8 +19,11 @@ EACH_HAS = {"Message", "Event"}
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-@cache
-def trees() -> list[tuple[Path, ast.AST]]:
+Trees: TypeAlias = list[tuple[Path, ast.AST]]
+
+
+@pytest.fixture(scope="module")  # no longer: it is as much as all else that tests keep
+def trees() -> Trees:
     paths = sorted(POOL.rglob("*.py"))
     return [(path.relative_to(POOL), ast.parse(path.read_text("utf-8"))) for path in paths]
 
@@ -34,35 +39,35 @@ def named(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def test_no_name_says_an_old_word() -> None:
+def test_no_name_says_an_old_word(trees: Trees) -> None:
     said = [
         f"{path}: {name}"
-        for path, tree in trees()
+        for path, tree in trees
         for name in sorted({*named(tree), path.stem})
         if OLD & {word.lower() for word in _WORD.findall(name)}
     ]
     assert not said, "\n".join(said)
 
 
-def classes() -> Counter[str]:
+def classes(trees: Trees) -> Counter[str]:
     """Count them, but what one module keeps to itself, and what is the demo's own."""
     return Counter(
         node.name
-        for path, tree in trees()
+        for path, tree in trees
         if path.parts[0] != "demo"
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
 
 
-def test_no_two_classes_share_a_name() -> None:
-    assert [name for name, times in classes().items() if times > 1] == []
+def test_no_two_classes_share_a_name(trees: Trees) -> None:
+    assert [name for name, times in classes(trees).items() if times > 1] == []
 
 
-def test_no_alias_has_the_name_of_a_class() -> None:
+def test_no_alias_has_the_name_of_a_class(trees: Trees) -> None:
     aliases = [
         (path, node.target.id)
-        for path, tree in trees()
+        for path, tree in trees
         if path.parts[0] != "demo"
         for node in ast.walk(tree)
         if isinstance(node, ast.AnnAssign)
@@ -70,5 +75,5 @@ def test_no_alias_has_the_name_of_a_class() -> None:
         and ast.unparse(node.annotation) == "TypeAlias"
     ]
     assert aliases
-    known = {*classes()} - EACH_HAS
+    known = {*classes(trees)} - EACH_HAS
     assert [f"{path}: {name}" for path, name in aliases if name in known] == []

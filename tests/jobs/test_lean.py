@@ -35,6 +35,7 @@ class Local:
 @pytest.fixture
 def no_collector() -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # what earlier tests have left is none of these tests' garbage
     gc.disable()
     yield
     gc.set_debug(0)

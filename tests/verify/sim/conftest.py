@@ -15,6 +15,7 @@ from tests.verify.sim.world import sweep
 def _no_world_is_left() -> Iterator[None]:
     """Let a test tell of what it leaves, not whichever test the collector comes by in."""
     sweep()  # of others
+    gc.freeze()  # what they have left: each world that is thrown away would look through it
     yield
     left: list[object] = []
     hook, sys.unraisablehook = sys.unraisablehook, lambda told: left.append(repr(told.object))

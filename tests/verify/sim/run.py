@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from typing import Any, Final
 
@@ -31,7 +30,7 @@ from tests.verify.sim.server import Server
 from tests.verify.sim.sim_io import SimIO
 from tests.verify.sim.timetable import Timetable
 from tests.verify.sim.watch import Watch, watch_leases, watch_rare
-from tests.verify.sim.world import World, sweep
+from tests.verify.sim.world import World, sweep, uncollected
 
 _HEALTH_S: Final = 0.5  # how often it is looked what is dead
 _LOOK_S: Final = 0.25  # how often it is looked whether the world is quiet
@@ -109,7 +108,10 @@ class Simulation:
         """Let it run to its end, and judge it."""
         ends = watch_leases(self._tell_lease), watch_rare(self.watch.seen)
         try:
-            with capture_logs():  # of observers that raise; they hold what was raised, and so us
+            with (
+                uncollected(),
+                capture_logs(),  # of observers that raise; they hold what was raised, and so us
+            ):
                 self.begin()
                 self.world.run(self.config.chaos_s)
                 is_drained = self.drain()
@@ -337,18 +339,4 @@ class Simulation:
 
 def play(config: Config) -> Outcome:
     """Play one seed."""
-    # A world is thrown away as a whole: what was there before need not be looked at, nor what is
-    # made in it before its end.  A quarter of the time.  Among tests all is frozen that they share.
-    was_frozen = gc.get_freeze_count()
-    gc.freeze()
-    was_collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return Simulation(config).play()
-    finally:
-        gc.unfreeze()
-        if was_frozen:
-            sweep()
-            gc.freeze()
-        if was_collecting:
-            gc.enable()
+    return Simulation(config).play()

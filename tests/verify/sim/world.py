@@ -139,6 +139,23 @@ def sweep() -> None:
 
 
 @contextmanager
+def uncollected() -> Iterator[None]:
+    """Leave what is made in here to `sweep`: a world is thrown away as a whole.
+
+    Nor is anything looked at that lives when the first one begins.  A quarter of the time.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_collecting:
+            gc.enable()
+
+
+@contextmanager
 def _silence() -> Iterator[None]:
     """What is torn apart in here complains to nobody."""
     hook = sys.unraisablehook
