@@ -21,7 +21,10 @@ from pool.redis.url import DB_MAX
 # SCRIPT LOAD lets its user run any Lua, but that runs under these same rules.  A command without
 # subcommands may be narrowed to one first argument: the other sections of INFO tell of others.
 _CONNECTION: Final = frozenset(
-    {"ping", "info|memory", "cluster|slots", "script|load", "evalsha", "xread", "xreadgroup"}
+    {
+        *("ping", "info|memory", "script|load", "evalsha", "xread", "xreadgroup"),
+        *("cluster|slots", "cluster|nodes"),  # `topology` asks nodes who is the primary
+    }
 )
 _ACTORS: Final = frozenset({"hget", "hkeys", "scard", "xadd", "xlen", "xtrim"})
 _WALK: Final = frozenset({"hkeys", "hmget", "smismember", "zmscore"})

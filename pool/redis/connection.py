@@ -1,22 +1,22 @@
 """One connection to a server: packed commands out, as many replies in, under strict deadlines.
 
-redis-py asks the sentinels who is master; the socket is ours, as no public name of its connections
-leads to theirs.  Their handshake takes up to five
-round trips, each with a time-out of its own, and their `read_response` starts the time-out again
-with every byte that arrives.  Ours is one round trip.
+The socket is ours, as no public name of redis-py's connections leads to theirs.  Their handshake
+takes up to five round trips, each with a time-out of its own, and their `read_response` starts the
+time-out again with every byte that arrives.  Ours is one round trip.
 
 An exchange has two limits.  `timeout_s` is for a line that does not move: it begins anew whenever
 the other side has taken bytes of ours, or sent some.  `until_s` is for all of it, which bytes that
 come one by one cannot stretch; without it, the two are one.
 
-Where there are several servers, every connection is one to whoever is primary *now*:
+Where there are several servers, every connection leads to the primary that the quorum names *now*;
+`topology` asks for it, and moves the connection when that changes:
 
-    sentinel   ask the sentinels in turn, connect to whom they name, who must say it is the master
-    cluster    ask any node for CLUSTER SLOTS, connect to the primary of the slot of our tag
+    sentinel   the server that most sentinels name; it must say itself that it is the master
+    cluster    the node that has the slot of our tag; it must say itself that it has that slot
 
-Who answered last is asked first the next time; none of those asked may use up the time of all.
-A cluster's connection serves one hash tag, since nothing of ours ever touches two: so a primary
-that hangs holds up its own lanes and no other, and the order of calls is kept as it is everywhere.
+No guide and no server that hangs may use up the time of the others.  A cluster's connection serves
+one hash tag, since nothing of ours ever touches two: so a primary that hangs holds up its own lanes
+and no other, and the order of calls is kept as it is everywhere.
 redis-py's RedisCluster would have one deadline per socket wait, not one per batch, and could not
 say of a broken batch which calls of it may have been done.
 """
@@ -38,6 +38,7 @@ import attrs
 import hiredis
 
 from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer, again
+from pool.redis import topology
 from pool.redis.errors import (
     Garbled,
     Moved,
@@ -45,8 +46,10 @@ from pool.redis.errors import (
     Unanswered,
     from_host,
     from_words,
+    is_doubtful,
     is_stale,
 )
+from pool.redis.quorum import Address, Owner
 from pool.redis.scripts import Word
 from pool.redis.url import Url
 
@@ -61,9 +64,7 @@ _MINE_MIN = (7, 0)  # Redis below that lacks what our scripts and checks use
 _NO = ("0", "false", "no")  # what an address may say to switch an option off
 _NOT_YET = object()
 _SLOTS = 16_384
-_GUIDES_MAX = 8  # who is asked, at most, where a primary is: in time for each to hang
-
-Address: TypeAlias = tuple[str, int]
+_LOOK_MAX_S = 2.0  # for asking the guides; then it goes by what is known
 
 
 @attrs.frozen
@@ -109,8 +110,12 @@ class Connection:
         self._socket: socket.socket | None = None
         self._poll: select.poll | None = None
         self._buffer = bytearray(_READ_BYTES)
-        self._guides: list[Address] = list(url.hosts)  # whom to ask where the primary is
+        self._where = url.where  # for error texts
         self._stale = False
+        self._moved = ""  # why it was left
+        self._topology: topology.Watch | None = None
+        self.slot: int = _slot_of(url.tag) if url.kind == "cluster" else 0
+        self.target: Owner | None = None  # the server, as the guides name it
         # Between finding the socket and shutting it down, its descriptor must not be closed:
         # the number could belong to something else by then.
         self._guard = threading.Lock()
@@ -138,67 +143,84 @@ class Connection:
             ConfigError: The address cannot work.
         """
         deadline_s = self._clock() + timeout_s
-        match self._url.kind:
-            case "sentinel":
-                await self._connect_to_master(deadline_s)
-            case "cluster":
-                await self._connect_to_slot(deadline_s)
-            case _:
-                await self._connect_to(None, timeout_s)
+        self._stale, self._moved, self.target = False, "", None
+        if self._url.kind in ("sentinel", "cluster"):
+            await self._connect_to_primary(deadline_s)
+        else:
+            await self._connect_to(None, timeout_s)
 
-    async def _connect_to_master(self, deadline_s: float) -> None:
-        """Connect to whom the first sentinel that knows calls master."""
-        failed: Exception = ConnectionError()
-        for i, guide in enumerate(self._guides):
-            # One part of the time is left for the connection itself.
-            share_s = (deadline_s - self._clock()) / (len(self._guides) - i + 1)
-            try:
-                named = await self._apart(
-                    _ask_sentinel, guide, self._url.service, share_s, discard=lambda _: None
-                )
-            except Exception as error:  # noqa: BLE001 - also what it says may be no answer
-                failed = _as_lost(error)
-                continue
-            self._guides.insert(0, self._guides.pop(i))
-            await self._connect_to(named, deadline_s - self._clock())
-            return
-        raise from_host(failed, self._url.where, maybe_done=False) from None
+    def move(self, problem: str) -> None:
+        """Leave the server, which is not the primary any more; from any thread."""
+        self._moved = problem
+        self._stale = True
+        self.shut()
 
-    async def _connect_to_slot(self, deadline_s: float) -> None:
-        """Connect to the primary of our slot: where a node says of itself that it is that."""
-        slot = _slot_of(self._url.tag)
-        waiting, named = list(self._guides), set[Address]()
-        failed: PoolError = StoreUnavailable(
-            problem=f"{self._url.where} has no primary", maybe_done=False
-        )
+    def pause(self) -> None:
+        """Send nothing more there before the primary was asked for; from any thread."""
+        self._stale = True
+
+    async def _connect_to_primary(self, deadline_s: float) -> None:
+        """Connect to the server that the guides name, if it says itself that it is the primary."""
+        url = self._url
+        try:
+            watch = self._topology = self._topology or topology.join(url, self, _dial)
+            share_s = min((deadline_s - self._clock()) / 2, _LOOK_MAX_S)
+            choice = await self._apart(watch.look, self.slot, share_s, discard=lambda _: None)
+        except OSError as error:
+            raise from_host(error, url.where, maybe_done=False) from None
+        waiting: list[tuple[Owner | None, Address]] = list(choice.owners)
+        failed: PoolError = from_host(choice.failed, url.where_of(choice.at), maybe_done=False)
+        if url.kind == "cluster" and not choice.is_agreed:
+            waiting += [(None, place) for place in url.hosts]
+        hinted = set[Owner]()
         while waiting:
-            place = waiting.pop(0)
+            self.target, place = waiting.pop(0)
             try:
                 slots = await self._connect_to(
                     place, (deadline_s - self._clock()) / (len(waiting) + 1)
                 )
+                hint = self._other_owner(slots, place)
             except PoolError as error:  # a node may also lack our user, and another have it
                 failed = error
                 continue
-            try:
-                owner, others = _places(slots, slot, place)
-            except Exception as error:  # noqa: BLE001 - as a greeting that is none
-                failed = from_host(_as_lost(error), self._url.where, maybe_done=False)
-                continue
-            if owner == place:
-                known = dict.fromkeys([place, *self._url.hosts, *others])
-                self._guides = list(known)[:_GUIDES_MAX]
+            if hint is not None:
+                problem = f"{self._where} is not the primary"
+                failed = StoreUnavailable(problem=problem, maybe_done=False)
+                # Once more if it was asked in vain before: it may only be slower than its share.
+                if hint[0] not in hinted:
+                    hinted.add(hint[0])
+                    waiting.insert(0, hint)
+            elif self._stale or watch.opposes(self.slot, self.target):
+                problem = f"{self._where} was replaced as the primary"
+                failed = StoreUnavailable(problem=problem, maybe_done=False)
+            else:
                 return
-            # Once more if it was asked in vain before: it may only be slower than its share.
-            if owner is not None and owner not in named:
-                named.add(owner)
-                waiting = [owner, *(each for each in waiting if each != owner)]
         self.close()
         raise failed
+
+    def _other_owner(self, slots: Reply, place: Address) -> tuple[Owner, Address] | None:
+        """Return who has our slot, as the node of a cluster says that we are connected to.
+
+        None: it has the slot itself, or it is no node of a cluster.
+        """
+        if self._url.kind != "cluster":
+            return None
+        try:
+            ranges = topology.read_slots(slots, place)
+        except Exception as error:  # noqa: BLE001 - as a greeting that is none
+            raise from_host(_as_lost(error), self._where, maybe_done=False) from None
+        for low, high, owner, at in ranges:
+            if low <= self.slot <= high:
+                if owner == self.target or (self.target is None and at == place):
+                    self.target = owner
+                    return None
+                return owner, at
+        raise StoreUnavailable(problem=f"{self._url.where} has no primary", maybe_done=False)
 
     async def _connect_to(self, place: Address | None, timeout_s: float) -> Reply:
         """Open the socket and say hello; of a cluster, return what the node says of the slots."""
         self.close()
+        self._where = self._url.where_of(place)
         deadline_s = self._clock() + timeout_s
         try:
             found = await self._apart(
@@ -207,11 +229,10 @@ class Connection:
         except PoolError:
             raise
         except Exception as error:  # noqa: BLE001 - a name that was told us may be no name
-            raise from_host(error, self._url.where, maybe_done=False) from None
+            raise from_host(error, self._where, maybe_done=False) from None
         self._reader = hiredis.Reader(
             replyError=self._error, protocolError=Garbled, notEnoughData=_NOT_YET
         )
-        self._stale = False
         with self._guard:
             self._socket = found
         self._poll = self._poll_of(found)
@@ -225,7 +246,7 @@ class Connection:
             raise
         except Exception as error:  # noqa: BLE001 - its answer to the greeting is not one
             self.close()
-            raise from_host(_as_lost(error), self._url.where, maybe_done=False) from None
+            raise from_host(_as_lost(error), self._where, maybe_done=False) from None
 
     async def exchange(
         self, packed: bytes, count: int, *, timeout_s: float, until_s: float | None = None
@@ -243,7 +264,7 @@ class Connection:
         if found is None or timeout_s <= 0:
             # Lost, or too late, before anything was sent: between two exchanges of one operation.
             late = TimeoutError() if found else ConnectionError()
-            raise ConnectionLost(from_host(late, self._url.where, maybe_done=False), replies)
+            raise ConnectionLost(from_host(late, self._where, maybe_done=False), replies)
         try:
             await self._send(found, packed)
             while True:
@@ -269,13 +290,15 @@ class Connection:
             self.close()
             # What comes too late may have been ended by shutting the socket.
             cause = TimeoutError() if self._clock() >= self._ends_s else _as_lost(error)
-            why = from_host(cause, self._url.where, maybe_done=self._sent_bytes > 0)
+            why = from_host(cause, self._where, maybe_done=self._sent_bytes > 0)
+            if self._moved:
+                why = attrs.evolve(why, problem=f"{self._where} was left: {self._moved}")
             raise ConnectionLost(why, replies, self._sent_bytes) from None
 
     def disown(self) -> StoreUnavailable:
         """Close the connection: a reply was another call's; return what that means to its own."""
         self.close()
-        return from_host(Garbled("the reply to another call"), self._url.where, maybe_done=True)
+        return from_host(Garbled("the reply to another call"), self._where, maybe_done=True)
 
     def shut(self) -> None:
         """End whatever waits on the socket, from another thread; the next use opens it again."""
@@ -291,9 +314,16 @@ class Connection:
         if found is not None:
             _hang_up(found)
 
+    def end(self) -> None:
+        """Close the connection for good; twice is fine."""
+        self.close()
+        if self._topology is not None:
+            topology.leave(self._topology, self)
+            self._topology = None
+
     def abandon(self) -> None:
         """Close the descriptor in a forked child: the connection is the parent's, and stays up."""
-        found, self._socket = self._socket, None
+        found, self._socket, self._topology = self._socket, None, None
         if found is not None:
             found.close()
 
@@ -341,6 +371,8 @@ class Connection:
             self._stale = True
             return Moved(text)
         self._stale = self._stale or is_stale(text)
+        if self._topology is not None and is_doubtful(text):
+            self._topology.hurry()
         return from_words(text)
 
     async def _greet(self, timeout_s: float) -> Reply:
@@ -470,32 +502,10 @@ def _left_s(deadline_s: float, clock: Callable[[], float]) -> float:
     return left_s
 
 
-def _ask_sentinel(guide: Address, service: str, timeout_s: float) -> Address:
-    """Ask one sentinel; it is not believed when it says that the master is down."""
-    if timeout_s <= 0:
-        raise TimeoutError
-    from pool.redis import sentinel  # slow to import, and few have sentinels
-
-    share_s = timeout_s / len(_addresses(*guide))  # for each of them
-    return sentinel.ask(guide, service, timeout_s=timeout_s, connect_timeout_s=share_s)
-
-
 def _slot_of(tag: str) -> int:
     """Return the slot of a hash tag, as Redis' cluster specification has it."""
     inside = tag.partition("{")[2].partition("}")[0]
     return crc_hqx(inside.encode(), 0) % _SLOTS
-
-
-def _places(slots: Reply, slot: int, asked: Address) -> tuple[Address | None, list[Address]]:
-    """Return from CLUSTER SLOTS who is primary of a slot, and who else there is."""
-    owner, others = None, list[Address]()
-    for low, high, *nodes in slots:
-        # A node that does not know its own address leaves it out: it is the one we asked.
-        places = [((node[0] or b"").decode() or asked[0], int(node[1])) for node in nodes]
-        others += places
-        if low <= slot <= high:
-            owner = places[0]
-    return owner, others
 
 
 def _tls(url: Url) -> ssl.SSLContext:

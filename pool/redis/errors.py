@@ -1,8 +1,7 @@
 """The one place where a foreign error becomes one of ours.
 
-Two sources: the words of an error reply, and what a socket (or redis-py, which asks the sentinels)
-raises.  Neither kind of text ever holds a credential: a server does not repeat them, and of an
-address only `Url.where` is used.
+Two sources: the words of an error reply, and what a socket raises.  Neither kind of text ever holds
+a credential: a server does not repeat them, and of an address only `Url.where` is used.
 """
 
 from __future__ import annotations
@@ -37,7 +36,11 @@ _REFUSED_KEY = re.compile(r"o permissions to access (?:a|one of the) key|can't a
 
 
 class Unanswered(Exception):
-    """A sentinel gave no answer.  Never leaves the connection; why is its cause."""
+    """A sentinel or a node named no primary.  Never leaves the connection; why is its cause."""
+
+
+class Held(Exception):
+    """A failover is under way, and nobody knows yet where to.  Never leaves the connection."""
 
 
 class NoScript(Exception):
@@ -136,6 +139,8 @@ _SENTENCES: dict[str, Callable[[str], PoolError]] = {
 
 # After these the connection leads to a server that is the wrong one by now.
 _STALE = ("READONLY", "UNBLOCKED", "MOVED")
+# After these it may be: a primary that is cut off from its replicas or its cluster says so.
+_DOUBTFUL = (*_STALE, "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN")
 
 
 def from_words(text: str) -> PoolError:
@@ -171,12 +176,21 @@ def is_stale(text: str) -> bool:
     return text.startswith(_STALE)
 
 
+def is_doubtful(text: str) -> bool:
+    """Say whether an error reply is a reason to ask who is the primary now."""
+    return text.startswith(_DOUBTFUL)
+
+
 def from_host(error: Exception, where: str, *, maybe_done: bool) -> StoreUnavailable:
     """Return the error for a connection to `where` that failed or could not be opened."""
     return StoreUnavailable(problem=f"{where} {_what_happened(error)}", maybe_done=maybe_done)
 
 
 def _what_happened(error: Exception) -> str:
+    if isinstance(error, Held):
+        return "is replaced just now: a sentinel promotes a replica"
+    if isinstance(error, Unanswered):
+        return f"names no primary ({shown(str(error.__cause__))})"
     match _root(error):
         case ConnectionRefusedError():
             return "refused the connection"
@@ -207,6 +221,6 @@ def _what_happened(error: Exception) -> str:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the socket's own error, which redis-py leaves behind the one it raises."""
+    """Return the socket's own error, which may be the cause of another."""
     cause = error.__cause__ or error.__context__
     return error if isinstance(error, OSError) or cause is None else _root(cause)

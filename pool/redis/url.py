@@ -142,6 +142,10 @@ class Url:
             case _:
                 return places
 
+    def where_of(self, place: tuple[str, int] | None) -> str:
+        """Return one of its servers, for error texts; None: nobody has named one."""
+        return self.where if place is None else f"{_host_port(*place)} of {self.where}"
+
     @property
     def is_in_clear(self) -> bool:
         """Whether it sends a password to another machine without TLS."""

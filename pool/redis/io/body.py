@@ -73,6 +73,9 @@ class AnyConnection(Protocol):
     def close(self) -> None:
         """Close the connection."""
 
+    def end(self) -> None:
+        """Close the connection for good."""
+
     def abandon(self) -> None:
         """Close the descriptor and leave the connection alone."""
 

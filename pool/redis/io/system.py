@@ -33,6 +33,7 @@ import structlog
 from pool.core.ids import SEED_BYTES, Ids
 from pool.core.pages import PAGES, Pages
 from pool.errors import NotRunning
+from pool.redis import topology
 from pool.redis.commands.plain import Entries
 from pool.redis.connection import Connection, Reply, Server
 from pool.redis.io.body import ConnectionIO, Group, Handle, OnEnd, ThreadBell
@@ -228,7 +229,7 @@ class _Thread(Handle):
             _drive(self._body(self.body_io))
         except Exception as error:  # noqa: BLE001  (passed on below, whatever it is)
             caught = error
-        self.body_io.connection.close()
+        self.body_io.connection.end()
         heard = self.body_io.post(self._end, caught)
         if caught is not None and not (heard and self._is_told):
             raise caught  # nobody else will tell: threading's hook prints it
@@ -360,6 +361,7 @@ _IOS: weakref.WeakSet[SystemIO] = weakref.WeakSet()
 
 def _die_in_child() -> None:
     LINEAGE.forks += 1
+    topology.forget_all()
     for io in list(_IOS):
         io.die()
 

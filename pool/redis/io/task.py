@@ -182,8 +182,7 @@ class _TaskConnection(Connection):
         self._cancel_timer: Callable[[], object] | None = None
 
     def end(self) -> None:
-        """Close for good."""
-        self.close()
+        super().end()
         if self._cancel_timer is not None:
             self._cancel_timer()
             self._cancel_timer = None
