@@ -268,9 +268,12 @@ class Cluster(_Ended):
 
     def _start(self, primaries: int, count: int) -> None:
         ports = _free_ports(2 * count)
+        buses = {}
         for port, bus in zip(ports[:count], ports[count:], strict=True):
+            more, buses[port] = self._config(port, bus)
             config = {
                 **self.config,
+                **more,
                 "cluster-enabled": "yes",
                 "cluster-port": str(bus),
                 "cluster-node-timeout": str(DOWN_AFTER_MS),
@@ -287,7 +290,7 @@ class Cluster(_Ended):
                 if i < primaries:
                     client.execute_command("CLUSTER ADDSLOTSRANGE", bounds[i], bounds[i + 1] - 1)
                 if i:
-                    client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], ports[count])
+                    client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], buses[ports[0]])
         until(lambda: all(self._known(each) == count for each in self.processes), "nodes meet")
         for i, each in enumerate(self.processes[primaries:]):
             with admin(each) as client:
@@ -295,6 +298,11 @@ class Cluster(_Ended):
         until(lambda: all(map(self._is_whole, self.processes)), "all slots are served")
         for i, each in enumerate(self.processes[primaries:]):
             until(lambda e=each, i=i: has_all(e, self.processes[i]), "replicas are there")  # type: ignore[misc]
+
+    def _config(self, port: int, bus: int) -> tuple[dict[str, str], int]:
+        """Return more options of a node, and the port at which others reach its bus."""
+        del port
+        return {}, bus
 
     @staticmethod
     def name(server: EmbeddedServer) -> str:

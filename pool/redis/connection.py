@@ -65,6 +65,7 @@ _NO = ("0", "false", "no")  # what an address may say to switch an option off
 _NOT_YET = object()
 _SLOTS = 16_384
 _LOOK_MAX_S = 2.0  # for asking the guides; then it goes by what is known
+_LOOKS_MAX = 3  # in one try to connect: the primary may be replaced meanwhile
 
 
 @attrs.frozen
@@ -143,7 +144,7 @@ class Connection:
             ConfigError: The address cannot work.
         """
         deadline_s = self._clock() + timeout_s
-        self._stale, self._moved, self.target = False, "", None
+        self._stale = False
         if self._url.kind in ("sentinel", "cluster"):
             await self._connect_to_primary(deadline_s)
         else:
@@ -161,13 +162,29 @@ class Connection:
 
     async def _connect_to_primary(self, deadline_s: float) -> None:
         """Connect to the server that the guides name, if it says itself that it is the primary."""
+        for _ in range(_LOOKS_MAX):
+            self._stale, self._moved, self.target = False, "", None
+            try:
+                watch = self._topology = self._topology or topology.join(self._url, self, _dial)
+                share_s = min((deadline_s - self._clock()) / 2, _LOOK_MAX_S)
+                choice = await self._apart(watch.look, self.slot, share_s, discard=lambda _: None)
+            except OSError as error:
+                raise from_host(error, self._url.where, maybe_done=False) from None
+            try:
+                await self._connect_to_one_of(choice, deadline_s)
+            except PoolError:
+                if not self._moved:
+                    raise
+                continue
+            if not (self._stale or watch.opposes(self.slot, self.target)):
+                return
+            self.close()  # it was replaced while we connected to it
+        problem = f"{self._where} was replaced as the primary"
+        raise StoreUnavailable(problem=problem, maybe_done=False)
+
+    async def _connect_to_one_of(self, choice: topology.Choice, deadline_s: float) -> None:
+        """Connect to the first server of a choice that says itself that it is the primary."""
         url = self._url
-        try:
-            watch = self._topology = self._topology or topology.join(url, self, _dial)
-            share_s = min((deadline_s - self._clock()) / 2, _LOOK_MAX_S)
-            choice = await self._apart(watch.look, self.slot, share_s, discard=lambda _: None)
-        except OSError as error:
-            raise from_host(error, url.where, maybe_done=False) from None
         waiting: list[tuple[Owner | None, Address]] = list(choice.owners)
         failed: PoolError = from_host(choice.failed, url.where_of(choice.at), maybe_done=False)
         if url.kind == "cluster" and not choice.is_agreed:
@@ -190,9 +207,6 @@ class Connection:
                 if hint[0] not in hinted:
                     hinted.add(hint[0])
                     waiting.insert(0, hint)
-            elif self._stale or watch.opposes(self.slot, self.target):
-                problem = f"{self._where} was replaced as the primary"
-                failed = StoreUnavailable(problem=problem, maybe_done=False)
             else:
                 return
         self.close()
