@@ -41,6 +41,7 @@ from pool.redis.scripts import Script
 from pool.redis.url import Url
 from pool.testing.proxy import FaultProxy, fault_proxy
 from tests.impatient import opened
+from tests.partitions import FakeSentinel
 from tests.stopwatch import stopwatch
 
 OP_TIMEOUT_S = 1.0
@@ -645,10 +646,9 @@ async def test_an_address_that_leads_nowhere_says_why(
     "named", [(64 * "x" + ".org", 1), ("a..b", 1), ("", -1), ("127.0.0.1", 70_000), ("a\0b", 1)]
 )
 async def test_a_place_that_no_socket_takes_cannot_be_reached(
-    named: tuple[str, int], has_thread: bool, monkeypatch: pytest.MonkeyPatch
+    named: tuple[str, int], has_thread: bool
 ) -> None:
     """Named by a sentinel; it crashed whoever asked, six times, and then the node."""
-    monkeypatch.setattr(connection, "_ask_sentinel", lambda *_: named)
     replies: list[Any] = []
 
     async def ask(body_io: BodyIO) -> None:
@@ -658,8 +658,8 @@ async def test_a_place_that_no_socket_takes_cannot_be_reached(
             await body_io.wait()
 
     over = anyio.Event()
-    url = Url.parse("redis+sentinel://127.0.0.1:1/main")
-    with anyio.fail_after(PATIENCE_S):
+    with FakeSentinel(named) as sentinel, anyio.fail_after(PATIENCE_S):
+        url = Url.parse(f"redis+sentinel://{sentinel.place}/main")
         beside = SystemIO().start(
             "ask", url, ask, has_thread=has_thread, on_end=lambda _: over.set()
         )

@@ -40,6 +40,7 @@ from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.pause_mutants import PAUSE_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
+from tests.verify.primary_mutants import PRIMARY_MUTANTS
 from tests.verify.remote_mutants import REMOTE_MUTANTS
 from tests.verify.schedule_mutants import SCHEDULE_MUTANTS
 from tests.verify.sync_mutants import SYNC_MUTANTS
@@ -93,6 +94,7 @@ MUTANTS: Final = (
     *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS, *REMOTE_MUTANTS)),
     *(Mutant(**each) for each in WEB_MUTANTS),
     *(Mutant(**each) for each in SYNC_MUTANTS),
+    *(Mutant(**each) for each in PRIMARY_MUTANTS),
     Mutant(
         name="no fence at settle",
         is_named=True,
