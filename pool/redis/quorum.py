@@ -7,8 +7,8 @@ with a config epoch (sentinels know one slot, 0).  Epochs only grow: every failo
 
 A claim is the quorum's if a majority of the guides that have a vote makes it.  Its epoch is the
 highest that a majority reaches, so one guide cannot raise it.  In a cluster a node that claims a
-slot for itself, with a higher epoch than all others, is right too, if a majority knows that node:
-gossip about a slot that has just moved reaches the others later.
+slot for itself, with a higher epoch than all other claims, is right too, if a majority knows that
+node: gossip about a slot that has just moved reaches the others later.
 
     none          --the quorum claims X--> X
     X at epoch e  --it claims Y at a higher epoch--> Y        also X itself, at a higher epoch
@@ -76,24 +76,21 @@ def needed_votes(answers: Iterable[Answer], asked_max: int) -> int:
 def agreed(answers: Iterable[Answer], slot: int, needed: int) -> Claim | None:
     """Return the quorum's claim about a slot; None: there is no majority."""
     votes = {answer.guide: answer for answer in answers if answer.has_vote}
+    claims = {guide: claim for guide, each in votes.items() if (claim := each.claim(slot))}
     epochs: dict[Owner, list[int]] = {}
-    found: list[Claim] = []
-    for guide, answer in votes.items():
-        claim = answer.claim(slot)
-        if claim is None:
-            continue
+    for claim in claims.values():
         epochs.setdefault(claim.owner, []).append(claim.epoch)
-        knows = sum(guide in other.known for other in votes.values())
-        if claim.owner == guide and knows >= needed:
-            found.append(claim)
-    majorities = [
+    top = max((claim.epoch for claim in claims.values()), default=0)
+    found = [
         Claim(owner, sorted(each, reverse=True)[needed - 1])
         for owner, each in epochs.items()
         if len(each) >= needed
     ]
-    if not majorities and len(votes) < needed:
-        return None
-    return max(majorities + found, key=lambda claim: claim.epoch, default=None)
+    for guide, claim in claims.items():
+        knows = sum(guide in other.known for other in votes.values())
+        if claim.owner == guide and claim.epoch == top and knows >= needed:
+            found.append(claim)
+    return max(found, key=lambda claim: claim.epoch, default=None)
 
 
 def step(belief: Belief, named: Claim | None, now_s: float) -> Belief:

@@ -35,8 +35,8 @@ What may go wrong:
     an answer comes late                        its epoch is too low; see `quorum`
     the primary and most guides are cut off     the same as "all guides are away": nobody can know
     the watch crashes                           logged; it begins anew after a pause.  Connections
-                                                are still made, as they wait for it for a part of
-                                                their time only, and go by the address then
+                                                wait for it for a part of their time only, and then
+                                                go by the last belief, or by a cluster's address
     this process forks                          the child forgets all watches
 
 Who writes what: `_answers`, `_settled` and `_beliefs` belong to the watch's thread, under the lock;
@@ -86,6 +86,7 @@ _BACKOFF_MAX_S: Final = 5.0
 _PAUSE_S: Final = 1.0  # after a crash
 _SLOT_LAST: Final = 16_383
 _NOT_YET: Final = object()
+_NAME: Final = "keyed-pool-watch"  # in CLIENT LIST
 _SWITCHED, _PROMOTES = b"+switch-master", b"+failover-state-send-slaveof-noone"
 _ABORTED = b"-failover-abort-slave-timeout"
 
@@ -222,14 +223,8 @@ class Watch:
         self._dial = dial
         self._is_cluster = url.kind == "cluster"
         if self._is_cluster:
-            who = ("AUTH", url.username or "default", url.password) if url.password else ()
-            self._greeting: list[tuple[Any, ...]] = [
-                ("HELLO", 2, *who, "SETNAME", "keyed-pool-watch")
-            ]
             self._question: list[tuple[Any, ...]] = [("CLUSTER", "SLOTS"), ("CLUSTER", "NODES")]
         else:
-            # RESP3, where what is published may come between replies.
-            self._greeting = [("HELLO", 3)]
             self._question = [
                 ("SENTINEL", "MASTER", url.service),
                 ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", url.service),
@@ -440,7 +435,7 @@ class Watch:
             due_s = min(due_s, line.asked_s + _GAP_S)
         if now_s < due_s:
             return due_s
-        self._ask(line, self._question)
+        self._send(line, _packed(*self._question), len(self._question))
         return now_s + _ANSWER_S
 
     def _dial_apart(self, line: _Line) -> None:
@@ -479,18 +474,23 @@ class Watch:
         line.reader = hiredis.Reader(protocolError=Garbled, notEnoughData=_NOT_YET)
         line.replies.clear()
         self._selector.register(found, selectors.EVENT_READ, line)
-        line.greeted = len(self._greeting)
-        words = [*self._greeting, *self._question]
-        if not self._is_cluster:
-            words[1:1] = [("SUBSCRIBE", _SWITCHED, _PROMOTES, _ABORTED)]
-        self._ask(line, words)
-        line.awaited = line.greeted + len(self._question)
+        line.greeted = 1
+        self._send(line, self._greeting() + _packed(*self._question), 1 + len(self._question))
 
-    def _ask(self, line: _Line, commands: list[tuple[Any, ...]]) -> None:
+    def _greeting(self) -> bytes:
+        """Return what is answered once; no attribute of ours holds the password in it."""
+        url = self._url
+        if not self._is_cluster:
+            # RESP3, where what is published may come between replies.
+            return _packed(("HELLO", 3), ("SUBSCRIBE", _SWITCHED, _PROMOTES, _ABORTED))
+        who = ("AUTH", url.username or "default", url.password) if url.password else ()
+        return _packed(("HELLO", 2, *who, "SETNAME", _NAME))
+
+    def _send(self, line: _Line, packed: bytes, awaited: int) -> None:
         assert line.socket is not None
-        line.asked_s, line.awaited = time.monotonic(), len(commands)
+        line.asked_s, line.awaited = time.monotonic(), awaited
         try:
-            line.socket.sendall(_packed(*commands))
+            line.socket.sendall(packed)
         except OSError as error:
             self._drop(line, error)
 
@@ -565,6 +565,7 @@ class Watch:
             self._beliefs[slot] = after = step(before, named, now_s)
             if after.claim is not None and before.claim not in (None, after.claim):
                 self._hurry_s, self._held_s = now_s + HURRIES_S, now_s
+                self._hold_again_s = now_s  # the promotion was a true one
             owner = self._quorums_owner(slot)
             for member in members if owner is not None else ():
                 if member.slot == slot and member.target not in (None, owner):

@@ -67,6 +67,8 @@ def node(name: str, owner: str, epoch: int, **more: Any) -> Answer:
         ([node("p", "p", 1), node("x", "s", 4, has_vote=False)], None),
         # The slot has just moved to s: the others have not heard of it.
         ([node("s", "s", 9), node("q", "p", 1), node("r", "p", 1)], Claim("s", 9)),
+        # p is cut off, s hangs, q is dead: r alone knows better, and p does not become right.
+        ([node("p", "p", 1), node("r", "s", 4)], None),
         # A node of another cluster, which nobody knows.
         ([node("x", "x", 9), node("q", "p", 1), node("r", "p", 1)], Claim("p", 1)),
         # The same node at two addresses has one vote.

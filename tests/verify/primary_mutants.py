@@ -71,7 +71,7 @@ PRIMARY_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "                    pass",
         "by": (
             _PRIMARY + "test_a_planned_failover_loses_what_the_replica_lacks_at_its_promotion",
-            _PRIMARY + "test_a_promotion_is_waited_for_and_only_for_a_while",
+            _PRIMARY + "test_a_promotion_is_waited_for",
         ),
     },
     {
@@ -80,7 +80,7 @@ PRIMARY_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": _TOPOLOGY,
         "old": "elif event == _PROMOTES and now_s >= self._hold_again_s:",
         "new": "elif event == _PROMOTES:",
-        "by": (_PRIMARY + "test_a_promotion_is_waited_for_and_only_for_a_while",),
+        "by": (_PRIMARY + "test_a_promotion_that_comes_to_nothing_holds_nobody_for_long",),
     },
     {
         "name": "sentinels are heard and not asked",
