@@ -291,7 +291,9 @@ def _talk(desk: Desk, costs: Costs) -> None:
     bench.run(notify("8z4k0qv1xtff00"))
     costs.note("notify", bench.run(notify("8z4k0qv1xtff01")), 1, "a notification of a running job")
     desk.do("LPOP", names.inbox(key))
-    seen = bench.run(bench.advance([SeenEdge(key, record.epoch, record.id, message=10**17)]))
+    [message] = desk.do("LRANGE", names.inbox(key), 0, -1)
+    handled = "|".join(message.decode().split("|")[:2])
+    seen = bench.run(bench.advance([SeenEdge(key, record.epoch, record.id, message=handled)]))
     costs.note("notify.handled", seen, 1, "taking a handled notification out of the inbox")
     looked = bench.run(bench.lane.look([(key, record.id)], node=NODE.name))
     costs.note("look", looked, 1, "asking for a job, and to be told of its end")
@@ -391,7 +393,7 @@ def _streams(desk: Desk, costs: Costs) -> None:
     costs.note(f"sink.{n}", read + acked, n, f"taking and acknowledging an event, {n} at a time")
     desk.run(*(add(0) for _ in range(n)))
     _, [[[_, entries]]] = desk.run(words)
-    each = desk.run(sink.ack_each("c1", [entry.decode() for entry, _ in entries]))[0]
+    each = desk.run(sink.ack_each("c1", [(entry.decode(), b"") for entry, _ in entries]))[0]
     costs.note(f"sink.ack_{n}", each, n, f"acknowledging an event, where {n} wait at once")
     costs.note("sink.renew", desk.run(sink.renew("c1"))[0], 1, "a consumer's renewal")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -22,7 +22,7 @@ from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError
 from pool.jobs.blocking import Blocking
 from pool.jobs.keeper import Keeper, Step
-from pool.redis.commands.talk import InboxPage, Message
+from pool.redis.commands.talk import NO_MESSAGE, InboxPage, Message, MessageId, number_in
 
 if TYPE_CHECKING:  # they make what makes jobs
     from pool.jobs.followers import Follower
@@ -78,7 +78,8 @@ class Park(Exception):
         super().__init__(self.cause)
 
 
-ReadInbox = Callable[[int], Awaitable[InboxPage]]  # of those behind a message
+ReadInbox = Callable[[MessageId], Awaitable[InboxPage]]  # of those behind a message
+KNOWN_MAX: Final = 1024  # messages that an inbox remembers, to drop the repeats of their signals
 
 
 class Inbox:
@@ -87,28 +88,37 @@ class Inbox:
     Redis holds them; a signal only wakes.  A signal that continues what is known is taken as it
     is; whenever one may be missing, the list is read instead, a page whenever nothing is left of
     the one before.  Until the last page has been read every signal is for what it will bring.
+
+    A server that lost data goes back to an earlier list, and may give numbers anew from there.  So
+    a message is known by its number and its request.  If a signal is of an unknown message with a
+    number that is not higher than the newest, or behind one that we do not know, the list is read
+    from its beginning, and what is known of it is dropped.
     """
 
-    def __init__(self, *, is_behind: bool, after: int = 0) -> None:
+    def __init__(self, *, is_behind: bool, after: MessageId = NO_MESSAGE) -> None:
         self._queue: deque[Message] = deque()
         self._after = after  # what came up to this one was handled, and may not be gone yet
-        self._last = after  # the newest id that was queued
+        self._last = after  # the newest that was queued
+        self._known: OrderedDict[MessageId, None] = OrderedDict()  # the newest that were queued
         self._is_behind = is_behind
         self._is_reading = False
         self._bell: anyio.Event | None = None
         self._is_asked = False
         self.is_unheard: bool = False  # something came, and nobody ever asked for anything
 
-    def offer(self, number: int, before: int, payload: bytes | None) -> None:
-        """Take a signal: message `number` was accepted behind `before` (0: behind none)."""
-        if number <= self._last:
+    def offer(self, message: MessageId, before: int, payload: bytes | None) -> None:
+        """Take a signal: a message was accepted behind number `before` (0: behind none)."""
+        if message in self._known:
             return
         self.is_unheard = not self._is_asked
-        if payload is None or before > self._last or self._is_behind or self._is_reading:
+        last = number_in(self._last)
+        is_next = number_in(message) > last and before in (0, last)
+        if not is_next and (number_in(message) <= last or before < last):
+            self._last = self._after  # the list may be an earlier one: read all of it
+        if payload is None or not is_next or self._is_behind or self._is_reading:
             self.fall_behind()
             return
-        self._queue.append((number, payload))
-        self._last = number
+        self._note(message, payload)
         self._ring()
 
     def fall_behind(self) -> None:
@@ -149,10 +159,17 @@ class Inbox:
         finally:
             self._is_reading = False
         self._is_behind = self._is_behind or page.has_more
-        for number, payload in page.messages:
-            if number > self._last:
-                self._queue.append((number, payload))
-                self._last = number
+        for message, payload in page.messages:
+            if message not in self._known:
+                self._note(message, payload)
+            self._last = message
+
+    def _note(self, message: MessageId, payload: bytes) -> None:
+        self._queue.append((message, payload))
+        self._last = message
+        self._known[message] = None
+        if len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
 
     def _ring(self) -> None:
         if self._bell is not None:
@@ -172,8 +189,8 @@ class Host:
     timing: Callable[[], Timing]
     shields: Shields
     inbox: Callable[[Any], Inbox]
-    read_inbox: Callable[[Any, int], Awaitable[InboxPage]]
-    on_handled: Callable[[Any, int], object]
+    read_inbox: Callable[[Any, MessageId], Awaitable[InboxPage]]
+    on_handled: Callable[[Any, MessageId], object]
     keeper: Callable[[Any], Keeper]
     blocking: Callable[[Job], Blocking]
     on_unheard: Callable[[Job], object]
@@ -201,7 +218,7 @@ class Job:
     resources: Any = attrs.field(repr=False, default=None)  # what its handlers' lifespan yielded
     _stop_cause: str = attrs.field(init=False, repr=False, default="")
     _is_listening: bool = attrs.field(init=False, default=False)
-    _in_hand: int = attrs.field(init=False, default=0)  # the message that is being handled
+    _in_hand: MessageId = attrs.field(init=False, default=NO_MESSAGE)  # which is being handled
     _is_deaf: bool = attrs.field(init=False, repr=False, default=False)  # and has said so
     followers: tuple[Follower, ...] = attrs.field(init=False, repr=False, default=())  # `then()`'s
     _packed: bytes = attrs.field(init=False, repr=False, default=b"")  # the same
@@ -292,7 +309,7 @@ class Job:
 
     def _save(self, encoded: bytes) -> int:
         number = self._keeper().save(encoded, self._in_hand)
-        self._state, self._is_stated, self._in_hand = encoded, True, 0
+        self._state, self._is_stated, self._in_hand = encoded, True, NO_MESSAGE
         return number
 
     @overload
@@ -461,29 +478,29 @@ class Job:
         host, run = self._host, self._run
         if self._in_hand:
             host.on_handled(run, self._in_hand)
-            self._in_hand = 0
+            self._in_hand = NO_MESSAGE
         self._is_listening = True
         try:
-            number, payload = await host.inbox(run).next(partial(host.read_inbox, run))
+            message_id, payload = await host.inbox(run).next(partial(host.read_inbox, run))
         finally:
             self._is_listening = False
         try:
             message = decode_value(payload)
         except PayloadEncodingError:
             # Not from `notify()`.  It fails this attempt, and shall not fail every other one.
-            host.on_handled(run, number)
+            host.on_handled(run, message_id)
             raise
-        self._in_hand = number
+        self._in_hand = message_id
         return message
 
-    async def _standing(self, within_s: float, at_most: int) -> list[tuple[int, Any]]:
-        """Return the messages that stand in the inbox, numbered; wait so long for the first.
+    async def _standing(self, within_s: float, at_most: int) -> list[tuple[MessageId, Any]]:
+        """Return the messages that stand in the inbox, with their ids; wait so long for the first.
 
         They stay there until a state is saved, which holds them: so nothing is lost of what is
         answered together.  Of what cannot be read, None is returned.
         """
         inbox, read = self._host.inbox(self._run), partial(self._host.read_inbox, self._run)
-        standing, size = list[tuple[int, Any]](), 0
+        standing, size = list[tuple[MessageId, Any]](), 0
         found = await inbox.next_at_once(read)
         if found is None:
             with anyio.move_on_after(within_s):

@@ -42,6 +42,7 @@ from pool.errors import (
 from pool.names import check_step
 from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import Edge, NoteEdge, SaveEdge, SeenEdge, StepEdge
+from pool.redis.commands.talk import NO_MESSAGE, MessageId
 from pool.settings import Settings
 
 NOTES_S: Final = 1.0  # between two notes of how far a run is, however often it says so
@@ -71,7 +72,7 @@ class Keeper:
     send: Callable[[Edge], object]  # to the store, behind what was sent before
     results: dict[str, bytes] = attrs.field(factory=dict)  # of its steps
     is_over: bool = False  # the run has ended, or is another's
-    passed: int = 0  # the last message that was handled, or that a state holds
+    passed: MessageId = NO_MESSAGE  # the last message that was handled, or that a state holds
     _state: bytes = b""
     _number: int = 0  # of the newest state
     _stored: int = 0  # of the newest that is stored
@@ -98,22 +99,22 @@ class Keeper:
         """Whether this is the newest state, and is not stored, or not known to be."""
         return self._stored < self._number and state is self._state
 
-    def handled(self, message: int) -> bool:
+    def handled(self, message: MessageId) -> bool:
         """Note a message that was handled; False: it may be removed at once.
 
         Else it goes when the newest state is stored: those before it may be in that one alone.
         """
         if self._stored == self._number:
             return False
-        self.passed = max(self.passed, message)
+        self.passed = message
         return True
 
-    def save(self, state: bytes, message: int) -> int:
-        """Store a state, which holds all messages up to this one; return its number."""
+    def save(self, state: bytes, message: MessageId) -> int:
+        """Store a state, which holds all messages up to this one, if any; return its number."""
         self.check_here()
         self._check_ours()
         self._number += 1
-        self._state, self.passed = state, max(self.passed, message)
+        self._state, self.passed = state, message or self.passed
         self._send_state()
         return self._number
 
@@ -255,7 +256,7 @@ class Keeper:
                 self._told[name] = StoreFault(problem="its steps cannot be read", maybe_done=False)
             case SaveEdge(number=number, message=message), EdgeStatus.DONE | EdgeStatus.REPEAT:
                 self._stored = max(self._stored, number)
-                if self._stored == self._number and self.passed > message:
+                if self._stored == self._number and self.passed != message:
                     self.send(SeenEdge(self.key, self.epoch, self.id, message=self.passed))
             case SaveEdge(number=number), EdgeStatus.FULL:
                 self._refused, self._error = number, StorageFull()

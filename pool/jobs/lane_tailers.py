@@ -5,6 +5,11 @@
 A position moves on only when the loop has taken what was read: an entry is delivered at least once.
 Signals are trimmed here, once the actor has taken them; starts stay in their stream until the
 script that ends the pending state removes them.
+
+After each failed read all of them are read from their first entry.  A server that lost data gives
+ids below the positions that we had; those entries would otherwise not be seen before the clock has
+passed our positions.  What is read twice is dropped by (key, epoch), or is a signal, of which a
+repeat does nothing.
 """
 
 from __future__ import annotations
@@ -91,6 +96,7 @@ class LaneTailers:
             on_batch=lambda batch: self.deliver(LaneBatch(lane, batch)),
             on_trouble=partial(self._on_trouble, lane),
             care=context.supervisor,
+            is_read_anew=True,
         )
 
     def _on_trouble(self, lane: int, error: PoolError, _: int) -> None:

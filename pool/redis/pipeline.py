@@ -87,6 +87,7 @@ class _Call:
     deadline_s: float
     until_s: float  # when it is over, however the line moves
     size: int  # about, in bytes
+    link: object | None = None  # sent on this connection, or not at all
     is_sent: bool = False  # or about to be: the body has it
     is_answered: bool = False
     is_put_off: bool = False
@@ -122,6 +123,7 @@ class Pipeline:
     ) -> None:
         self.server: Server | None = None
         self.connections: int = 0  # made so far: a change means that the server was away
+        self.link: object | None = None  # the present connection, or the last one
         self.reads: Reads = Reads()  # for whoever asks for what may be large
         self.pages: Reads = Reads()  # of maps: what they weigh says nothing of the others
         self.io = io
@@ -381,8 +383,13 @@ class Pipeline:
         *,
         timeout_s: float | None = None,
         until_s: float | None = None,
+        link: object | None = None,
     ) -> None:
         """Send a command without waiting; `on_reply` gets its reply on the event loop, once.
+
+        With a `link` it goes out on that connection only.  If there is another one by then, the
+        reply is StoreUnavailable, and nothing was done: that server may have lost data.  Not in a
+        cluster, where what was refused as moved is sent to another server.
 
         A reply is a value or an instance of PoolError.  What `on_reply` raises is told as a crash.
         For parts of ours, each of which bounds by itself how many bytes it has under way.
@@ -393,7 +400,8 @@ class Pipeline:
         """
         pipeline = self._of(command)
         timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
-        pipeline._enqueue(command, on_reply, timeout_s, until_s)
+        assert link is None or not self._is_of_cluster
+        pipeline._enqueue(command, on_reply, timeout_s, until_s, link=link)
         pipeline._ring()
 
     async def aclose(self, budget_s: float) -> None:
@@ -438,6 +446,7 @@ class Pipeline:
         until_s: float | None = None,
         *,
         is_bounded: bool = False,
+        link: object | None = None,
     ) -> None:
         self._check_open()
         if len(self._queue) >= self._queued_max:
@@ -448,7 +457,7 @@ class Pipeline:
         longest_s = now_s + self._longest_s
         until_s = longest_s if until_s is None else min(until_s, longest_s)
         deadline_s = now_s + timeout_s
-        call = _Call(command, on_reply, now_s, deadline_s, until_s, size)
+        call = _Call(command, on_reply, now_s, deadline_s, until_s, size, link)
         if deadline_s < self._timer_s:
             self._arm(deadline_s, timeout_s)  # first: whatever happens then, it is looked at
         if size > LARGE_BYTES or script in self._aside:
@@ -654,6 +663,7 @@ class Pipeline:
             body_io.post(self._on_refused, error)
             return False
         self._trouble = "the calls before it took too long"
+        self.link = object()
         return body_io.post(self._on_connected, body_io.server)
 
     async def _run_batch(self, body_io: BodyIO) -> bool:
@@ -676,6 +686,8 @@ class Pipeline:
             call = self._queue.popleft()
             if call.deadline_s <= now_s and self._is_overdue(call, now_s):
                 overdue.append(call)
+            elif call.link is not None and call.link is not self.link:
+                overdue.append(call)  # the server may have lost data since it was made
             else:
                 call.is_sent = True
                 batch.append(call)
@@ -699,7 +711,8 @@ class Pipeline:
             if calls:
                 self._aside[script] = calls  # behind all others
             self._aside_bytes -= call.size
-            if self._is_overdue(call, now_s):
+            is_other = call.link is not None and call.link is not self.link
+            if is_other or self._is_overdue(call, now_s):
                 overdue.append(call)
                 continue
             call.is_sent, is_first = True, False

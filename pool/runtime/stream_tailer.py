@@ -62,6 +62,7 @@ class Brought(Generic[R]):
     told: Sequence[tuple[R, Any]]
     ends: Sequence[tuple[R, str]] = attrs.field(repr=False)
     group: Group | None = None  # as whom it was read
+    link: object | None = None  # what `link` returned when the read began
 
 
 def _as_they_are(_: Reading, entries: list[StreamEntry]) -> object:
@@ -92,6 +93,9 @@ class StreamTailer(Generic[R]):
     )
     on_probed: Callable[[Any], object] = lambda _: None
     on_end: Callable[[BaseException | None], object] = lambda _: None  # for good; None: closed
+    # After a failed read, begin each stream again: for streams from which readers remove entries.
+    is_read_anew: bool = False
+    link: Callable[[], object | None] = lambda: None  # the connection by which answers will go
     _readings: Mapping[str, R] = attrs.field(init=False, factory=dict)  # by stream
     _running_body: RunningBody | None = attrs.field(init=False, default=None)
     group: Group | None = None  # as a consumer of which group; may be changed
@@ -178,6 +182,16 @@ class StreamTailer(Generic[R]):
             self._is_asked = True
             self.read_on()
 
+    def _begin_anew(self, error: PoolError, failures: int) -> None:
+        """Go back to the first entry of each stream, and tell of the failure.
+
+        The server may have lost data: its next entries then have ids that lie before our positions.
+        """
+        for reading in self._readings.values():
+            reading.position = FIRST
+        self.read_on()
+        self.on_trouble(error, failures)
+
     def _tell(self, callback: Callable[..., object], *what: object) -> None:
         """Call whoever is to hear; what he raises ends the body, and it is read again."""
         try:
@@ -228,7 +242,7 @@ class StreamTailer(Generic[R]):
             await body_io.sleep(block_s)
             return Brought((), ())
         self._has_lost_none = False
-        timeout_s = timing.socket_timeout_s
+        timeout_s, link = timing.socket_timeout_s, self.link()
         count = self.portion.of(self.count, len(positions))
         try:
             got = await body_io.read(
@@ -248,7 +262,7 @@ class StreamTailer(Generic[R]):
             reading = by_stream[stream]
             told.append((reading, self.decode(reading, entries)))
             ends.append((reading, entries[-1][0]))
-        return Brought(told, ends, group)
+        return Brought(told, ends, group, link)
 
     def _hand_over(self, body_io: BodyIO, batch: Brought[R] | None, answer: Any) -> bool:
         """Have the loop take what was read, or the probe's answer; False if there is no loop."""
@@ -263,7 +277,11 @@ class StreamTailer(Generic[R]):
         if body_io.closing:
             return failures
         readings = self._readings
-        body_io.post(self._tell, self.on_trouble, error, failures)
+        if self.is_read_anew:
+            self._under_way, self._is_taken = None, False  # until the loop has set the positions
+            body_io.post(self._tell, self._begin_anew, error, failures)
+        else:
+            body_io.post(self._tell, self.on_trouble, error, failures)
         is_fault = not isinstance(error, StoreUnavailable)
         until_s = self.io.clock() + reconnect_delay(failures, self.io.dice, is_fault=is_fault)
         # Something else to read is worth a try at once; the word that a probe's answer was taken,

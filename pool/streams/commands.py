@@ -14,8 +14,8 @@ import attrs
 from pool.names import Control, check_stream
 from pool.redis.commands.plain import count, entry_id, fields, typed
 from pool.redis.connection import Reply
-from pool.redis.scripts import Command, Script, ScriptCall, Word
-from pool.streams.event import FIRST, StreamEvent, event_of, number_of
+from pool.redis.scripts import Script, ScriptCall, Word
+from pool.streams.event import FIRST, EventName, StreamEvent, event_of, number_of
 
 BATCH_MAX = 64  # events that one script moves
 HELD_MAX = 1_000  # ids in one page
@@ -213,7 +213,7 @@ TAKE = Script.load(
     "sink_take", keys="leases events meta", args="group consumer count doubtful", reads=taken
 )
 HAND = Script.load("sink_hand", keys="events meta", args="group consumer *items", reads=handed)
-ACK = Script.load("sink_ack", keys="events", args="group consumer *ids", reads=handed)
+ACK = Script.load("sink_ack", keys="events", args="group consumer *items", reads=handed)
 HELD = Script.load(
     "sink_held",
     keys="events",
@@ -223,10 +223,16 @@ HELD = Script.load(
 RELEASE = Script.load(
     "sink_release",
     keys="events meta parked",
-    args="group consumer deliveries_max stream doubtful *ids",
+    args="group consumer deliveries_max stream doubtful *items",
     reads=returned,
 )
 LEAVE = Script.load("sink_leave", keys="state leases events", args="group consumer", reads=count)
+
+
+def _word_of(name: EventName) -> Word:
+    """Return an event's name as `lib/same` reads it."""
+    event_id, mark = name
+    return b"%s %s" % (event_id.encode(), mark) if mark else event_id
 
 
 def _checked(name: str) -> str:
@@ -357,20 +363,20 @@ class StoredSink:
         keys = (self.leases, self.stream.events, self.stream.meta)
         return TAKE(keys, (self.name, consumer, min(count, BATCH_MAX), int(may_try)))
 
-    def hand(self, consumer: str, times: Sequence[tuple[str, int]]) -> ScriptCall:
+    def hand(self, consumer: str, times: Sequence[tuple[EventName, int]]) -> ScriptCall:
         """Note how often events were handed out, this time included."""
-        items = (word for pair in times for word in pair)
+        items = (word for name, nth in times for word in (_word_of(name), nth))
         return HAND(
             (self.stream.events, self.stream.meta), (self.name, consumer, *items), parts=len(times)
         )
 
     def release(
-        self, consumer: str, ids: Sequence[str], *, is_doubtful: bool = False
+        self, consumer: str, names: Sequence[EventName], *, is_doubtful: bool = False
     ) -> ScriptCall:
-        assert len(ids) <= BATCH_MAX
+        assert len(names) <= BATCH_MAX
         keys = (self.stream.events, self.stream.meta, self.parked)
         own = (self.name, consumer, self.deliveries_max, self.stream.name, int(is_doubtful))
-        return RELEASE(keys, (*own, *ids))
+        return RELEASE(keys, (*own, *map(_word_of, names)))
 
     def held(self, consumer: str, after: str) -> ScriptCall:
         """Return the call that lists, page by page, what waits under a consumer's name."""
@@ -379,13 +385,16 @@ class StoredSink:
     def leave(self, consumer: str) -> ScriptCall:
         return LEAVE((self.state, self.leases, self.stream.events), (self.name, consumer))
 
-    def ack_each(self, consumer: str, ids: Sequence[str]) -> Command:
-        """Acknowledge events; the reply says of each whether it was not yet, or of the one."""
-        if len(ids) == 1:
-            return self.ack(ids)
-        return ACK((self.stream.events,), (self.name, consumer, *ids), parts=len(ids))
+    def ack_each(self, consumer: str, names: Sequence[EventName]) -> ScriptCall:
+        """Acknowledge events; the reply says of each whether it was not yet.
+
+        An event without a mark is acknowledged by its id alone.
+        """
+        args = (self.name, consumer, *map(_word_of, names))
+        return ACK((self.stream.events,), args, parts=len(names))
 
     def ack(self, ids: Sequence[str]) -> tuple[Word, ...]:
+        """Acknowledge events by their ids alone; the reply says how many were not yet."""
         return ("XACK", self.stream.events, self.name, *ids)
 
 

@@ -44,11 +44,23 @@ class StreamEvent:
     # What comes before it in this stream, to a reader: nothing unusual; events that a length cap
     # took before they were read; or the stream began anew, and is read from its beginning.
     after: After = ""
+    # What tells it from another event with its id, which a server that lost data may give anew.
+    mark: bytes = attrs.field(default=b"", repr=False, eq=False)
+    # The connection that was there when it was read; None: no longer known, as in another process.
+    link: object | None = attrs.field(default=None, repr=False, eq=False)
 
     @property
     def time_ms(self) -> int:
         """When it was added, in epoch milliseconds by the server's clock."""
         return int(self.id.partition("-")[0])
+
+
+EventName: TypeAlias = tuple[str, bytes]  # id and mark
+
+
+def name_of(event: StreamEvent) -> EventName:
+    """Return what tells an event of a stream from all others."""
+    return event.id, event.mark
 
 
 # --- ids ------------------------------------------------------------------------------------
@@ -191,6 +203,7 @@ def event_of(stream: str, entry_id: str, fields: dict[str, bytes], **more: Any) 
         id=entry_id,
         event=fields.get("e", b"").decode(errors="backslashreplace"),
         payload=fields.get("p", b""),
+        mark=fields.get("m", b""),
         topic=None if topic is None else topic.decode(errors="backslashreplace"),
         **more,
     )

@@ -170,6 +170,7 @@ class Sink(BufferedReader):
             on_back=self._on_back,
             on_end=self._on_end,
             care=Apart(session.supervisor, self._on_failed),
+            link=lambda: session.pipeline.link,
         )
         self._tailer = tailer
         self._buffer: EventBuffer[Item, Source] = EventBuffer(
@@ -267,16 +268,7 @@ class Sink(BufferedReader):
         """
         self._check_acks()
         event = _checked(event)
-        acks = self._acks.get(event.stream)
-        if acks is None:
-            stored = self._stored(StoredStream(self._session.control, event.stream))
-            acks = Acks(
-                self._session.pipeline,
-                lambda ids: stored.ack_each(self.consumer, ids),
-                partial(self._hands.on_acknowledged, stored.stream.events),
-            )
-            self._acks[event.stream] = acks
-        return await acks.ack(self._loop, event.id)
+        return await self._acks_of(event.stream).ack(self._loop, event)
 
     async def ack_many(self, events: Sequence[StreamEvent]) -> int:
         """Say that these events are done, in one round trip; return how many were not already.
@@ -284,16 +276,24 @@ class Sink(BufferedReader):
         Errors as for `ack()`; of several streams some may be acknowledged when one fails.
         """
         self._check_acks()
-        by_stream: dict[str, list[str]] = {}
+        by_stream: dict[str, list[StreamEvent]] = {}
         for given in checks.several("events", events, "events"):
             event = _checked(given)
-            by_stream.setdefault(event.stream, []).append(event.id)
+            by_stream.setdefault(event.stream, []).append(event)
         done = 0
-        for name, ids in by_stream.items():
-            stored = self._stored(StoredStream(self._session.control, name))
-            done += await self._session.pipeline.execute(*stored.ack(ids))
-            self._hands.on_acknowledged(stored.stream.events, ids)
+        for name, found in by_stream.items():
+            done += await self._acks_of(name).ack_many(self._loop, found)
         return done
+
+    def _acks_of(self, name: str) -> Acks:
+        acks = self._acks.get(name)
+        if acks is None:
+            stored = self._stored(StoredStream(self._session.control, name))
+            done = partial(self._hands.on_acknowledged, stored.stream.events)
+            op_timeout_s = self._session.settings.op_timeout_s
+            acks = Acks(self._session.pipeline, stored, lambda: self.consumer, op_timeout_s, done)
+            self._acks[name] = acks
+        return acks
 
     async def fetch_parked(self, count: int = 100) -> list[Parked]:
         """Fetch what the sink gave up of the streams that it reads, the oldest first.
@@ -583,11 +583,18 @@ class Sink(BufferedReader):
                 self._calls.trial = source
             count = self._tailer.portion.of(min(room, BATCH_MAX))  # by the node's own pipeline
             call = source.of.take(self.consumer, count, may_try=may_try)
-            answer = partial(self._on_taken, source, self.consumer, count, may_try)
+            link = self._session.pipeline.link
+            answer = partial(self._on_taken, source, self.consumer, count, may_try, link)
             self._calls.send(call, answer, source, self._take_held)
 
     def _on_taken(
-        self, source: Source, consumer: str, count: int, may_try: bool, reply: Reply
+        self,
+        source: Source,
+        consumer: str,
+        count: int,
+        may_try: bool,
+        link: object | None,
+        reply: Reply,
     ) -> None:
         if consumer != self.consumer:
             self._take_held()
@@ -600,8 +607,10 @@ class Sink(BufferedReader):
         if may_try:
             source.has_doubtful = got.doubtful > 0
         behind = order(source.position)
-        source.claimed.update(each.id for each in got.events if order(each.id) > behind)
-        items = self._items(source, got.events)
+        source.claimed.update(
+            (each.id, each.fields.get("m", b"")) for each in got.events if order(each.id) > behind
+        )
+        items = self._items(source, got.events, link)
         if may_try:
             self._calls.trial = next((item for item in items if item.is_doubtful), None)
         self._buffer.push(items, is_first=True)  # the oldest; nor shall they wait behind our own
@@ -621,10 +630,14 @@ class Sink(BufferedReader):
             return
         items: list[Item] = []
         for source, entries in batch.told:
-            new = [Given(id_, got, 0, False) for id_, got in entries if id_ not in source.claimed]
+            new = [
+                Given(id_, got, 0, False)
+                for id_, got in entries
+                if (id_, got.get("m", b"")) not in source.claimed
+            ]
             behind = order(entries[-1][0])
-            source.claimed = {id_ for id_ in source.claimed if order(id_) > behind}
-            found = self._items(source, new)
+            source.claimed = {name for name in source.claimed if order(name[0]) > behind}
+            found = self._items(source, new, batch.link)
             if self._sources.get(source.stream) is source:
                 items.extend(found)
             else:
@@ -637,12 +650,14 @@ class Sink(BufferedReader):
         if held is not None and self._tailer.waits_for(held):
             self._on_batch(held)
 
-    def _items(self, source: Source, got: Iterable[Given]) -> list[Item]:
+    def _items(self, source: Source, got: Iterable[Given], link: object | None) -> list[Item]:
         items: list[Item] = []
         unwanted: list[Item] = []
         now_s = self._session.io.clock()
         for each in got:
-            event = event_of(source.name, each.id, each.fields, deliveries=each.times + 1)
+            event = event_of(
+                source.name, each.id, each.fields, deliveries=each.times + 1, link=link
+            )
             item = Item(source, self.consumer, now_s, event, each.is_doubtful)
             (items if self._filter.takes_topic(event.topic) else unwanted).append(item)
         self._acknowledge(source, unwanted)
@@ -652,14 +667,15 @@ class Sink(BufferedReader):
         """Have done with what nobody here wants.  If that fails it comes again, to the same end."""
         if not items or self._is_no_ack:
             return
-        ids = [item.event.id for item in items]
         for item in items:
             item.handed_s = item.handed_s or self._session.io.clock()
             source.hands[item.event.id] = item
             source.fresh.pop(item.event.id, None)
-        self._calls.send(
-            source.of.ack(ids), lambda _: self._hands.on_acknowledged(source.stream, ids)
-        )
+        self._acks_of(source.name).send([item.event for item in items], self._on_unwanted)
+
+    def _on_unwanted(self, reply: Reply) -> None:
+        if isinstance(reply, PoolError):
+            self._calls.refused(reply)
 
     def _on_trouble(self, error: PoolError, _: int) -> None:
         if not isinstance(error, StoreUnavailable):

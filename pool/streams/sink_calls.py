@@ -12,6 +12,7 @@ from pool.redis.io.system import Reply
 from pool.redis.pipeline import Pipeline
 from pool.redis.scripts import Command, ScriptCall
 from pool.streams.commands import BATCH_MAX, GivenBack
+from pool.streams.event import EventName, name_of
 from pool.streams.foreign import look_for_foreign
 from pool.streams.sink_source import Item, Source
 from pool.streams.sink_told import SinkTold
@@ -89,24 +90,26 @@ class SinkCalls:
 
     def returns(self, items: Iterable[Item]) -> list[tuple[Source, ScriptCall]]:
         """Return the calls that give back what is ours of these."""
-        by_source: dict[tuple[Source, bool], list[str]] = {}
+        by_source: dict[tuple[Source, bool], list[EventName]] = {}
         for item in items:
             if self.trial is item:
                 self.trial = None
             if item.consumer == self.consumer():
-                by_source.setdefault((item.source, item.is_doubtful), []).append(item.event.id)
+                by_source.setdefault((item.source, item.is_doubtful), []).append(
+                    name_of(item.event)
+                )
         return [
             (source, call)
-            for (source, is_doubtful), ids in by_source.items()
-            for call in self.releases(source, ids, is_doubtful=is_doubtful)
+            for (source, is_doubtful), names in by_source.items()
+            for call in self.releases(source, names, is_doubtful=is_doubtful)
         ]
 
     def releases(
-        self, source: Source, ids: Sequence[str], *, is_doubtful: bool
+        self, source: Source, names: Sequence[EventName], *, is_doubtful: bool
     ) -> list[ScriptCall]:
         if self.is_no_ack:
             return []
-        chunks = [ids[at : at + BATCH_MAX] for at in range(0, len(ids), BATCH_MAX)]
+        chunks = [names[at : at + BATCH_MAX] for at in range(0, len(names), BATCH_MAX)]
         return [
             source.of.release(self.consumer(), chunk, is_doubtful=is_doubtful) for chunk in chunks
         ]

@@ -23,6 +23,8 @@ from pool.redis.io.system import Loop, Reply
 from pool.redis.scripts import ScriptCall
 from pool.streams.buffer import EventBuffer
 from pool.streams.commands import BATCH_MAX, HELD_MAX
+from pool.streams.event import EventName, name_of
+from pool.streams.sink_acks import link_of
 from pool.streams.sink_calls import SinkCalls
 from pool.streams.sink_source import Item, Source
 
@@ -80,7 +82,8 @@ class Hands:
 
     async def _noted(self, item: Item) -> bool:
         """Have the store know, before it can end us, that this one was handed out."""
-        call = item.source.of.hand(self._calls.consumer(), [(item.event.id, item.event.deliveries)])
+        times = [(name_of(item.event), item.event.deliveries)]
+        call = item.source.of.hand(self._calls.consumer(), times)
         try:
             while self._is_ours(item) and self._is_open():
                 try:
@@ -121,7 +124,7 @@ class Hands:
         fresh, source.fresh = [*source.fresh.values()], {}
         for at in range(0, len(fresh), BATCH_MAX):
             items = fresh[at : at + BATCH_MAX]
-            times = [(item.event.id, item.event.deliveries) for item in items]
+            times = [(name_of(item.event), item.event.deliveries) for item in items]
             yield items, source.of.hand(self._calls.consumer(), times)
 
     def _note_again(self, source: Source, items: Sequence[Item]) -> None:
@@ -149,6 +152,8 @@ class Hands:
                     break
                 late.append(item)
             self._out_of_hands(source, [item.event.id for item in late])
+            if late and link_of(self._calls.pipeline, [item.event for item in late]) is None:
+                source.is_doubted = True  # of a lost event another one may have the id
             self._calls.release(
                 [attrs.evolve(item, is_doubtful=False) for item in late], is_late=True
             )
@@ -161,10 +166,19 @@ class Hands:
             if item is not None:
                 self._end_trial(item)
 
-    def on_acknowledged(self, stream: str, ids: Iterable[str]) -> None:
+    def on_acknowledged(self, stream: str, names: Sequence[EventName], may_be_lost: bool) -> None:
+        """Events were acknowledged, or wait for that no more.
+
+        If one may have been lost, another event may have its id, and may have been passed over as
+        known: so it is looked for.
+        """
         source = next((each for each in self._all() if each.stream == stream), None)
         if source is not None:
-            self._out_of_hands(source, ids)
+            held = source.hands
+            self._out_of_hands(
+                source, [id_ for id_, mark in names if id_ in held and held[id_].event.mark == mark]
+            )
+            source.is_doubted = source.is_doubted or may_be_lost
 
     def hold(self, most: int) -> None:
         """Hold so many events ahead of the program."""
@@ -210,7 +224,8 @@ class Hands:
             return
         gone, source.unknown = unknown & source.unknown, unknown
         source.is_doubted = bool(unknown)
-        for call in self._calls.releases(source, [*gone], is_doubtful=True):
+        names = [(each, b"") for each in gone]  # the server has just said that they are ours
+        for call in self._calls.releases(source, names, is_doubtful=True):
             self._calls.send(call, lambda _: None, source)
 
     def goodbyes(self, unseen: Sequence[Item]) -> Iterator[tuple[Source, ScriptCall]]:

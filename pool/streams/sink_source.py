@@ -6,7 +6,7 @@ import attrs
 
 from pool.runtime.stream_tailer import Reading
 from pool.streams.commands import StoredSink
-from pool.streams.event import StreamEvent
+from pool.streams.event import EventName, StreamEvent
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -18,7 +18,7 @@ class Source(Reading):
     joined_as: str = ""  # the name that has a lease; "" while it is to be got
     renewed_s: float = 0.0  # when we asked for it
     trouble: tuple[str, ...] = ()  # why its calls are refused, and what is foreign: that was told
-    claimed: set[str] = attrs.field(factory=set)  # taken, and behind the position
+    claimed: set[EventName] = attrs.field(factory=set)  # taken, and behind the position
     is_mending: bool = False
     is_taking: bool = False
     has_released: bool = False

@@ -63,7 +63,7 @@ def make_job(
     check_key(key)
     state_as = handler._state if isinstance(handler, Handler) else None
     encode = encode_value if state_as is None else state_as.encode
-    messages = [(n, encode_value(each)) for n, each in enumerate(notifications, start=1)]
+    messages = [(f"{n}|test", encode_value(each)) for n, each in enumerate(notifications, start=1)]
 
     async def read_inbox() -> InboxPage:
         return InboxPage(False, messages)

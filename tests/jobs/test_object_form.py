@@ -16,7 +16,7 @@ from pool import Depends, Handlers, Job
 from pool.errors import ConfigError, DuplicateHandler, JobCancelled
 from pool.events import AttemptFailed, HandlerLeaked, MessageUnheard
 from pool.jobs.job import Inbox
-from pool.redis.commands.talk import InboxPage
+from pool.redis.commands.talk import InboxPage, MessageId
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -121,29 +121,56 @@ async def test_who_takes_what_is_there_at_once_hears_what_comes_later() -> None:
     """As who keeps a plan: it ended with a request unread, and that it never listened was told."""
     inbox, nothing = Inbox(is_behind=False), InboxPage(has_more=False, messages=[])
 
-    async def read(_: int) -> InboxPage:
+    async def read(_: MessageId) -> InboxPage:
         return nothing
 
-    inbox.offer(1, 0, b"1")
+    inbox.offer("1|a", 0, b"1")
     found = [inbox.is_unheard]
-    assert await inbox.next_at_once(read) == (1, b"1")
+    assert await inbox.next_at_once(read) == ("1|a", b"1")
     found.append(inbox.is_unheard)
-    inbox.offer(2, 1, b"2")
+    inbox.offer("2|b", 1, b"2")
     assert [*found, inbox.is_unheard] == [True, False, False]
 
 
 async def test_what_comes_behind_a_message_whose_signal_was_lost_waits_for_it() -> None:
     """G-07: it is read; each comes once, in the order in which they were accepted."""
-    inbox, asked = Inbox(is_behind=False), list[int]()
+    inbox, asked = Inbox(is_behind=False), list[MessageId]()
 
-    async def read(after: int) -> InboxPage:
+    async def read(after: MessageId) -> InboxPage:
         asked.append(after)
-        return InboxPage(has_more=False, messages=[(2, b"2"), (3, b"3")])
+        return InboxPage(has_more=False, messages=[("2|b", b"2"), ("3|c", b"3")])
 
-    inbox.offer(1, 0, b"1")
-    inbox.offer(3, 2, b"3")
+    inbox.offer("1|a", 0, b"1")
+    inbox.offer("3|c", 2, b"3")
     came = [await inbox.next_at_once(read) for _ in range(3)]
-    assert (came, asked) == ([(1, b"1"), (2, b"2"), (3, b"3")], [1])
+    assert (came, asked) == ([("1|a", b"1"), ("2|b", b"2"), ("3|c", b"3")], ["1|a"])
+
+
+@pytest.mark.parametrize(
+    ("message", "before"),
+    [("4|new", 3), ("9|new", 0), ("12|new", 4)],
+    ids=["a lower number", "the same number", "behind one that is not known"],
+)
+async def test_after_lost_data_a_message_is_known_by_its_request(
+    message: MessageId, before: int
+) -> None:
+    """G-07: numbers may come again, and lower ones; what is new is handled, and nothing twice."""
+    inbox, asked = Inbox(is_behind=False), list[MessageId]()
+    stored = [("3|c", b"3"), ("4|new", b"4")] + [(message, b"x")] * (message != "4|new")
+
+    async def read(after: MessageId) -> InboxPage:
+        asked.append(after)
+        return InboxPage(has_more=False, messages=stored)
+
+    inbox.offer("3|c", 0, b"3")
+    inbox.offer("9|i", 3, b"9")
+    known = [await inbox.next_at_once(read) for _ in range(2)]
+    inbox.offer("9|i", 3, b"9")  # a repeat of its signal
+    assert await inbox.next_at_once(read) is None
+    inbox.offer(message, before, b"x")
+    came = [found[0] for found in [await inbox.next_at_once(read) for _ in stored] if found]
+    assert [found[0] for found in known if found] == ["3|c", "9|i"]
+    assert (came, asked) == ([found for found, _ in stored[1:]], [""])
 
 
 @pytest.mark.parametrize("form", [Plain, Async])

@@ -285,7 +285,7 @@ class Bench:
             case "s":
                 given["x"] = self.stamp()
             case "v":
-                given |= {"x": b"state", "y": 0, "z": 1}
+                given |= {"x": b"state", "y": "", "z": 1}
             case "t":
                 given |= {"x": "step", "y": b"returned"}
             case "n":

@@ -277,7 +277,7 @@ FREEING: dict[str, Make] = {
 }
 READING: dict[str, Make] = {
     "reconcile": lambda b: b.lane.reconcile("w1.1"),
-    "inbox": lambda b: b.lane.inbox("r1", 0),
+    "inbox": lambda b: b.lane.inbox("r1", ""),
     "letters": lambda b: b.lane.letters(),
 }
 ALL = {**ACCEPTING, **FREEING, **READING}

@@ -30,12 +30,20 @@ from pool.streams.commands import (
     returned,
     taken,
 )
+from pool.streams.event import EventName
 
 if TYPE_CHECKING:
     from pool.redis.embedded.server import EmbeddedServer
     from tests.redis.conftest import Bench
 
 ME, OTHER = "c1.1", "c2.1"
+
+
+def named(*ids: str) -> list[EventName]:
+    """Name events as a consumer does that was given them before its connection broke."""
+    return [(each, b"a") for each in ids]
+
+
 TTL_MS = 10_000
 
 
@@ -55,7 +63,7 @@ class Shop:
         assert renewed(self.bench.run(self.sink.renew(ME))).is_holder
         self.read(ME, 4)
         self.read(OTHER, 4)
-        self.bench.run(self.sink.release(ME, self.ids[:2]))
+        self.bench.run(self.sink.release(ME, named(*self.ids[:2])))
         self.end_lease(OTHER)
         return self
 
@@ -72,7 +80,9 @@ class Shop:
 
     def hand(self, consumer: str, *ids: str, times: int = 1) -> list[bool]:
         """Note that the consumer's program was given these so often."""
-        return handed(self.bench.run(self.sink.hand(consumer, [(each, times) for each in ids])))
+        return handed(
+            self.bench.run(self.sink.hand(consumer, [(each, times) for each in named(*ids)]))
+        )
 
     def mend(self, consumer: str = ME, told: int = 0, of_life: bytes | None = None) -> Mended:
         born = self.bench.do("HGET", self.stream.meta, "born") or b""
@@ -83,7 +93,7 @@ class Shop:
         return taken(self.bench.run(self.sink.take(consumer, count, may_try=may_try)))
 
     def release(self, consumer: str, *ids: str, is_doubtful: bool = False) -> tuple[int, int]:
-        call = self.sink.release(consumer, ids, is_doubtful=is_doubtful)
+        call = self.sink.release(consumer, named(*ids), is_doubtful=is_doubtful)
         did = returned(self.bench.run(call))
         return did.released, did.parked
 
@@ -128,15 +138,15 @@ class Shop:
 CALLS: dict[str, Callable[[Shop], Any]] = {
     "add": lambda shop: shop.add(99, length_max=3, ttl_ms=1000),
     "add once": lambda shop: shop.add(99, length_max=3, once_id=b"x", window_ms=1000, ttl_ms=1000),
-    "ack": lambda shop: shop.sink.ack_each(ME, [shop.ids[2], shop.ids[4]]),
+    "ack": lambda shop: shop.sink.ack_each(ME, named(shop.ids[2], shop.ids[4])),
     "probe": lambda shop: probe_call([(shop.stream, shop.ids[3])]),
     "join": lambda shop: shop.sink.join("c3.1", OTHER, "newest"),
     "renew": lambda shop: shop.sink.renew(ME),
     "mend": lambda shop: shop.sink.mend(ME, 0, 0, b""),
     "take": lambda shop: shop.sink.take(ME, 10, may_try=True),
-    "hand": lambda shop: shop.sink.hand(ME, [(shop.ids[2], 1), (shop.ids[3], 2)]),
+    "hand": lambda shop: shop.sink.hand(ME, [*zip(named(*shop.ids[2:4]), (1, 2), strict=True)]),
     "held": lambda shop: shop.sink.held(ME, ""),
-    "release": lambda shop: shop.sink.release(ME, shop.ids[2:4]),
+    "release": lambda shop: shop.sink.release(ME, named(*shop.ids[2:4])),
     "leave": lambda shop: shop.sink.leave(ME),
 }
 READ_ONLY = {"probe", "held"}
@@ -196,6 +206,26 @@ def test_mending_frees_parks_and_forgets_in_one_step(shop: Shop) -> None:
     assert (parked.event.payload, parked.event.deliveries) == (b"4", 3)
     again = shop.mend()
     assert (again.freed, again.parked, again.forgotten) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("call", ["ack one", "ack", "hand", "release"])
+def test_another_event_of_the_same_id_is_left_alone(shop: Shop, call: str) -> None:
+    """G6: a server that lost data gives ids anew; marks tell the two apart."""
+    entry, beside = shop.ids[2:4]
+    before = shop.pending()
+    other = (entry, b"of a lost event")
+    match call:
+        case "ack one":
+            assert shop.bench.run(shop.sink.ack_each(ME, [other])) == [False]
+        case "ack":
+            assert shop.bench.run(shop.sink.ack_each(ME, [other, (beside, b"a")])) == [False, True]
+            del before[beside]
+        case "hand":
+            assert shop.bench.run(shop.sink.hand(ME, [(other, 9)])) == [False]
+        case "release":
+            assert returned(shop.bench.run(shop.sink.release(ME, [other]))).released == 0
+    assert shop.pending() == before
+    assert shop.bench.run(shop.sink.ack_each(ME, [(entry, b"a")])) == [True]
 
 
 def test_a_stale_consumer_with_much_is_forgotten_when_it_holds_nothing(shop: Shop) -> None:

@@ -12,8 +12,9 @@ from pool.core.pages import Pages
 from pool.core.record import Outcome, Record
 from pool.names import Control
 from pool.redis.commands.calls import Target
+from pool.redis.commands.edges import Edge
 from pool.redis.commands.opening import OPEN_POOL, PoolConfig, pool_config
-from pool.redis.commands.talk import Missing, More, inbox_page, looked
+from pool.redis.commands.talk import NO_MESSAGE, Missing, More, inbox_page, looked, number_in
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
@@ -160,7 +161,7 @@ def test_a_message_is_kept_in_order_and_its_owner_told(bench: Bench, state: str)
     assert "i" in bench.record("k").flags
     if owner:
         told = signals(bench, owner)
-        assert [fields[b"i"].decode() for fields in told] == ids
+        assert [fields[b"i"].decode() for fields in told] == [f"{ids[i]}|r{i}" for i in range(3)]
         assert [fields[b"b"].decode() for fields in told] == ["0", *ids[:2]]
     assert bench.audit() == []
 
@@ -187,9 +188,9 @@ def test_an_inbox_is_read_in_pages(bench: Bench) -> None:
 
     def page(after: int, **pages: int) -> tuple[bool, list[int]]:
         lane = attrs.evolve(bench.lane, pages=Pages(**pages))
-        found = inbox_page(bench.run(lane.inbox("k", after)))
+        found = inbox_page(bench.run(lane.inbox("k", str(after or NO_MESSAGE))))
         assert all(payload.strip(b"x") == b"" for _, payload in found.messages)
-        return found.has_more, [ids.index(number) for number, _ in found.messages]
+        return found.has_more, [ids.index(number_in(message)) for message, _ in found.messages]
 
     assert page(0) == (False, [0, 1, 2, 3, 4])
     assert page(ids[1]) == (False, [2, 3, 4])
@@ -200,27 +201,50 @@ def test_an_inbox_is_read_in_pages(bench: Bench) -> None:
     assert page(0, message_bytes=400) == (True, [0, 1, 2])
     bench.advance("own", "w1.1", bench.edge("s", "k", x=ids[2]))
     assert page(ids[2], message_bytes=100) == (True, [3])
-    assert page(ids[3], message_bytes=100) == (True, [])  # the large one has to go first
+    assert page(ids[3], message_bytes=100) == (False, [4])
 
 
-def test_what_was_handled_and_stands_there_is_passed_over_so_far(bench: Bench) -> None:
-    """No script is as long as an inbox: a thousand of them, then nothing is said."""
+def test_what_was_handled_and_stands_there_is_passed_over(bench: Bench) -> None:
+    """However much it is; and it is taken out in parts, as no script is as long as an inbox."""
     bench.put("k", "R")
     first = int(notify(bench, "k").split()[1])
     name, count = bench.names.inbox("k"), 2_500
     bench.do("RPUSH", name, *(f"{first + n}|r|m" for n in range(1, count)))
-    page = inbox_page(bench.run(bench.lane.inbox("k", first + 899)))
-    assert page.messages[0][0] == first + 900
-    page = inbox_page(bench.run(bench.lane.inbox("k", first + 1_100)))
+    page = inbox_page(bench.run(bench.lane.inbox("k", f"{first + 1_899}|r")))
+    assert page.messages[0] == (f"{first + 1_900}|r", b"m")
+    bench.do("RPUSH", bench.names.inbox("junk"), *["none of ours"] * 1_100)
+    page = inbox_page(bench.run(bench.lane.inbox("junk", "")))
     assert (page.has_more, page.messages) == (True, [])
-    handled = bench.edge("s", "k", x=first + count)
+    handled = bench.edge("s", "k", x=f"{first + count - 1}|r")
     answers = [bench.advance("own", "w1.1", handled)[0] for _ in range(6)]
     assert answers == ["MORE"] * 4 + ["OK"] * 2
     assert bench.do("EXISTS", name) == 0
     large = [f"{first + n}|r|{'x' * 600_000}" for n in range(5)]
     bench.do("RPUSH", name, *large)
+    handled = bench.edge("s", "k", x=f"{first + 4}|r")
     answers = [bench.advance("own", "w1.1", handled)[0] for _ in range(3)]
     assert answers == ["MORE", "MORE", "OK"]
+
+
+@pytest.mark.parametrize("edge", ["s", "v"])
+def test_a_message_of_before_a_loss_takes_no_other_one_out(bench: Bench, edge: str) -> None:
+    """G-07: its number may be given again, and lower ones; each message stays until it is named."""
+    bench.put("k", "R")
+    name = bench.names.inbox("k")
+    messages = ["500|new|m", "600|other|m", "700|last|m"]
+    bench.do("RPUSH", name, *messages)
+
+    def edge_for(message: str, number: int) -> Edge:
+        if edge == "s":
+            return bench.edge("s", "k", x=message)
+        return bench.edge("v", "k", x=b"state", y=message, z=number)
+
+    for number, message in enumerate(("650|gone", "600|gone", "500|gone", "900|gone"), start=1):
+        assert bench.advance("own", "w1.1", edge_for(message, number)) == ["OK"]
+        page = inbox_page(bench.run(bench.lane.inbox("k", message)))
+        assert [found for found, _ in page.messages] == ["500|new", "600|other", "700|last"]
+    assert bench.advance("own", "w1.1", edge_for("600|other", 9)) == ["OK"]
+    assert bench.do("LRANGE", name, 0, -1) == [b"700|last|m"]
 
 
 def test_a_repeat_looks_for_its_message_a_page_at_a_time(bench: Bench) -> None:

@@ -126,7 +126,13 @@ def _judge_limit(
         since = first.t
     elif tried is not None:  # no worker had begun it in time, be it after a hand-over
         first, limit = view.invoked.get(tried.idem, tried), tried.extra.get("start_s", 0.0)
-        before = [min(run.ended, commit.order) for run in runs if run.start.t < commit.order]
+        # If an owner stood still, the job waited again from when it was granted anew.
+        grants = [event.t for event in view.of.get("own", ()) if event.job == commit.job]
+        before = [
+            min([run.ended, commit.order, *(at for at in grants if at > run.start.t)])
+            for run in runs
+            if run.start.t < commit.order
+        ]
         since = max([first.t, *(before if is_not_begun else ())])
     else:
         return
@@ -588,10 +594,8 @@ def _told_by(view: View, bounds: Bounds, asked: Event, commit: Commit) -> float:
     settler = view.process_of(commit.nonce).partition("/")[0]
     nodes = {asked.node, settler}
     began = asked.t - bounds.ttl_s
-    # A full server takes no waiter's name: it asks again, too.  And behind a fork whose clock was
-    # behind, signals have ids that were read before it, until they have come past those.
-    forked = any(f.kind == "fork-behind" and f.began <= by for f in view.faults)
-    if not settler or forked or view.hurts(DISTURBS | {"full"}, began, by, nodes, lane):
+    # A full server takes no waiter's name: it asks again, too.
+    if not settler or view.hurts(DISTURBS | {"full"}, began, by, nodes, lane):
         by += ASK_AGAIN_S
         while hurt := view.hurts(DISTURBS, began, by, {asked.node}, lane):
             later = max(f.ended for f in hurt) + ASK_AGAIN_S + RESULT_S + bounds.ttl_s

@@ -474,9 +474,7 @@ def _messages_in_order(view: View, found: Finding) -> None:
     for event in view.of.get("notify", ()):
         if event.type == "ok" and event.job in live and event.t > view.lost:
             found.judged += 1
-            # A number that comes twice is taken for that of a message which was handled before.
-            is_handled = event.extra["seq"] in first.get(event.job, ()) or is_reborn(view, event)
-            if not is_handled:
+            if event.extra["seq"] not in first.get(event.job, ()):
                 found.say(f"{event.key!r}: message {event.extra['seq']} was never handled", event)
 
 

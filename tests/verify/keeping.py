@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tests.verify.history import Event
-from tests.verify.invariants import Finding, invariant, is_reborn
+from tests.verify.invariants import Finding, invariant
 from tests.verify.view import Bounds, View
 
 
@@ -15,7 +15,13 @@ from tests.verify.view import Bounds, View
 def steps_are_done_once(view: View, _: Bounds, found: Finding) -> None:
     """All who are told a step's result are told the same; once somebody was, no later owner calls
     its function again; its key is one, and no other step's.  Lost data excuse what came after.
+    What is made of a dead letter has the step keys of the job that was given up.
     """
+    letters = {event.job: event.extra["of"] for event in view.of.get("replayed", ())}
+
+    def origin(job: str) -> str:
+        return origin(letters[job]) if job in letters else job
+
     told: dict[tuple[str, str], Event] = {}
     called: dict[tuple[str, str], Event] = {}
     keys: dict[str, tuple[str, str]] = {}
@@ -29,7 +35,8 @@ def steps_are_done_once(view: View, _: Bounds, found: Finding) -> None:
             first = called.setdefault(step, event)
             if first.extra["skey"] != event.extra["skey"]:
                 found.say(f"step {step[1]} of {step[0]} has another key", first, event)
-            if keys.setdefault(event.extra["skey"], step) != step:
+            of_origin = origin(event.job), step[1]
+            if keys.setdefault(event.extra["skey"], of_origin) != of_origin:
                 found.say(f"step {step[1]} of {step[0]} has the key of another", event)
             if before is not None and event.epoch >= before.epoch:
                 found.say(f"step {step[1]} of {step[0]} is done again", before, event)
@@ -44,8 +51,7 @@ def states_hold_messages_once(view: View, _: Bounds, found: Finding) -> None:
     """In the order in which they were accepted, without a gap; and a run begins with what the runs
     before it had saved, whatever ended them.  Lost data excuse what came after; what one run heard
     twice was sent twice, by who had no answer.  A first try that comes late, when its repeat was
-    handled, is accepted behind what came between (see I13): by the store's own account.  A message
-    whose number comes twice (I13, too) is taken for one that was handled.
+    handled, is accepted behind what came between (see I13): by the store's own account.
     """
     notes = Counter((e.p, e.extra["run"], e.job, e.extra["seq"]) for e in view.of.get("note", ()))
     sent_twice = {(job, seq) for (_, _, job, seq), times in notes.items() if times > 1}
@@ -69,7 +75,7 @@ def states_hold_messages_once(view: View, _: Bounds, found: Finding) -> None:
             has = frozenset(heard)
             for note in accepted[event.job]:
                 seq = note.extra["seq"]
-                is_missing = seq < heard[-1] and seq not in has and not is_reborn(view, note)
+                is_missing = seq < heard[-1] and seq not in has
                 if is_missing and not view.loses(note.t, event.t, event.key):
                     found.say(f"the state of {event.job} lacks message {seq}", note, event)
         for former in saved[event.job] if event.type == "info" else ():

@@ -3499,8 +3499,8 @@ def the_server_took_no_waiters_name(s: Story) -> None:
     waited_for(s, waits=6.0)
 
 
-@good("I37")
-def its_signal_had_an_id_from_before_the_fork(s: Story) -> None:
+@bad("I37")
+def its_signal_behind_a_fork_was_not_seen(s: Story) -> None:
     s.fault("fork-behind")
     s.at += 30.0
     waited_for(s, waits=6.0)
@@ -4157,12 +4157,16 @@ def _reader(s: Story, start: str = "oldest") -> None:
 
 
 def _step(
-    s: Story, type_: str, epoch: int, result: str = "", step: str = "pay", skey: str = "x"
+    s: Story,
+    type_: str,
+    epoch: int,
+    result: str = "",
+    step: str = "pay",
+    skey: str = "x",
+    job: str = "j1",
 ) -> None:
     extra = {"step": step, **({"skey": skey} if type_ == "invoke" else {})}
-    s.say(
-        "step", type_, p="a/1", job="j1", key="k", epoch=epoch, extra=extra, result=result or None
-    )
+    s.say("step", type_, p="a/1", job=job, key="k", epoch=epoch, extra=extra, result=result or None)
     s.at += 0.1
 
 
@@ -4202,6 +4206,21 @@ def a_result_is_lost_with_its_data(s: Story) -> None:
     s.fault("loss")
     _step(s, "invoke", 20)
     _step(s, "ok", 20, "two")
+
+
+@good("I51")
+def a_step_without_a_result_is_done_again_by_a_replay(s: Story) -> None:
+    """Seed 400130: its key is that of the job that was given up, so that a provider knows it."""
+    _step(s, "invoke", 10)
+    s.say("replayed", p="server", job="j2", key="k", extra={"of": "j1"})
+    _step(s, "invoke", 20, job="j2")
+    _step(s, "ok", 20, "one", job="j2")
+
+
+@bad("I51")
+def a_step_has_the_key_of_another_job(s: Story) -> None:
+    _step(s, "invoke", 10)
+    _step(s, "invoke", 20, job="j2")
 
 
 @bad("I51")
@@ -4262,7 +4281,7 @@ def a_clock_was_behind_a_fork(*does: str) -> Tell:
     return tell
 
 
-good("I52")(a_clock_was_behind_a_fork("clock", "loss"))  # its number was one that was handled
+bad("I52")(a_clock_was_behind_a_fork("clock", "loss"))  # its number was one that was handled
 bad("I52")(a_clock_was_behind_a_fork("clock"))
 bad("I52")(a_clock_was_behind_a_fork("loss"))
 

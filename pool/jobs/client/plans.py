@@ -98,6 +98,7 @@ from pool.jobs.raised import Raised
 from pool.jobs.run import attempted
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.reply import read
+from pool.redis.commands.talk import number_in
 
 WALK_S: Final = 300.0  # then all live jobs are looked at again
 LOOKED: Final = 500  # records fetched at once: under 1 ms of the server's time
@@ -342,7 +343,8 @@ class PlanKeeper:
         }
         for done, _ in self._turns.confirmed:  # it was sent twice, and confirms nothing more
             tokens.pop(done, None)
-        return _Asked(len(standing), standing[-1][0] if standing else 0, tokens)
+        upto = number_in(standing[-1][0]) if standing else 0
+        return _Asked(len(standing), upto, tokens)
 
     async def _take_turn(self, start_soon: Callable[..., Any], asked: _Asked) -> PlanTurn:
         """Take one turn; return how it went, whatever became of it."""

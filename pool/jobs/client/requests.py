@@ -110,6 +110,7 @@ class Requests:
                 job_id=job_id,
                 skip=skip,
                 since=since,
+                expects=state.time.expects(self.context.io.clock()),
             )
             failed: PoolError
             # One that has looked at some before would not see what its own first copy has done.

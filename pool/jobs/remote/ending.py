@@ -58,6 +58,7 @@ from pool.redis.commands.edges import (
     SaveEdge,
     WaitEdge,
 )
+from pool.redis.commands.talk import NO_MESSAGE
 from pool.redis.commands.upkeep import Owned
 from pool.redis.pipeline import BATCH_BYTES_MAX
 
@@ -186,7 +187,7 @@ class Endings:
             PayloadEncodingError, PayloadTooLarge: It cannot be one.
         """
         edge = SaveEdge(job.key, job.epoch, job.id, handler=job.handler, state=self._state(state))
-        edge.message, edge.number = seen, number
+        edge.message, edge.number = str(seen or NO_MESSAGE), number
         return edge
 
     def failed(self, claim: WorkerClaim, failure: Failure, run: KnownRun) -> Edge:

@@ -53,7 +53,7 @@ from pool.redis.commands.edges import (
     OverEdge,
     SeenEdge,
 )
-from pool.redis.commands.talk import InboxPage
+from pool.redis.commands.talk import NO_MESSAGE, InboxPage, number_in
 from pool.redis.commands.upkeep import Owned
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024  # of messages in one answer; one page may be larger
@@ -341,7 +341,7 @@ class Visit:
                 in_ms = max(1, round(1000 * (left_s + self.context.timing.stop_budget_s)))
                 found.append(LimitEdge(*of, in_ms=in_ms))
         if beat.seen:
-            found.append(SeenEdge(*of, message=beat.seen))
+            found.append(SeenEdge(*of, message=str(beat.seen)))
         if record.marks.halves and LIVED_S <= ran_s < LIVED_S + 3 * self.context.timing.renew_s:
             found.append(OverEdge(*of))
         return found
@@ -419,11 +419,13 @@ class Visit:
                 record = self.running.get(beat.job.key)
                 if record is None or "i" not in record.flags or left_bytes <= 0:
                     continue
-                call = self.context.lanes[lane].lane.inbox(beat.job.key, beat.seen)
+                call = self.context.lanes[lane].lane.inbox(
+                    beat.job.key, str(beat.seen or NO_MESSAGE)
+                )
                 page: InboxPage = await self.context.pipeline.call(call, repeatable=True)
-                for number, payload in page.messages:
+                for message, payload in page.messages:
                     left_bytes -= len(payload)
-                    self.messages.append(Message(beat.job, number, _value(payload)))
+                    self.messages.append(Message(beat.job, number_in(message), _value(payload)))
 
     async def give_back(self) -> None:
         """Give back what was granted while no poll is open: others may have room.

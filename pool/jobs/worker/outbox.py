@@ -121,7 +121,7 @@ class Outbox:
         """Send that messages were handled; what waits of the same run goes with it."""
         waiting = self._seen.get(edge.key)
         if waiting is not None and waiting.epoch == edge.epoch:
-            waiting.message = max(waiting.message, edge.message)
+            waiting.message = edge.message  # a handler has its messages in their order
             return
         self._seen[edge.key] = edge
         self.send(edge, None)

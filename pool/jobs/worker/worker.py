@@ -90,7 +90,7 @@ from pool.redis.commands.edges import (
     StepEdge,
     WaitEdge,
 )
-from pool.redis.commands.talk import InboxPage
+from pool.redis.commands.talk import NO_MESSAGE, InboxPage, MessageId, number_in
 from pool.redis.commands.upkeep import Owned
 from pool.redis.io.loops import unmoved
 from pool.redis.io.system import Reply
@@ -673,7 +673,9 @@ class Worker(Actor[Message]):
         return run.inbox
 
     def _new_inbox(self, run: Run, *, is_behind: bool) -> Inbox:
-        return Inbox(is_behind=is_behind, after=0 if run.keeper is None else run.keeper.passed)
+        return Inbox(
+            is_behind=is_behind, after=NO_MESSAGE if run.keeper is None else run.keeper.passed
+        )
 
     def _on_trial(self, run: Run, for_s: float) -> None:
         self.context.loop.later(for_s, partial(self._tell_trial, _TrialOver(run)))
@@ -983,8 +985,9 @@ class Worker(Actor[Message]):
         match fields:
             case {"t": b"message", "i": number, "b": before}:
                 if run is not None and run.job is not None:
-                    if is_number(number) and is_number(before):
-                        self._inbox_of(run).offer(int(number), int(before), fields.get("p"))
+                    message = number.decode(errors="replace")
+                    if "|" in message and number_in(message) and is_number(before):
+                        self._inbox_of(run).offer(message, int(before), fields.get("p"))
                     else:
                         self._inbox_of(run).fall_behind()
             case {"t": b"intent", "e": epoch, "d": intent}:
@@ -1001,7 +1004,7 @@ class Worker(Actor[Message]):
             case {"t": b"remade"}:
                 self.put(Missed(lane))  # somebody deleted our signals; see `renew.lua`
 
-    async def _read_inbox(self, run: Run, after: int) -> InboxPage:
+    async def _read_inbox(self, run: Run, after: MessageId) -> InboxPage:
         state, refusals = self.context.lanes[run.lane], 0
         while True:
             try:
@@ -1022,11 +1025,11 @@ class Worker(Actor[Message]):
                 self._on_handled(run, after)
             await anyio.sleep(refused_delay(refusals))
 
-    def _on_handled(self, run: Run, number: int) -> None:
+    def _on_handled(self, run: Run, message: MessageId) -> None:
         if self.runs.get(run.key) is run and not run.is_lost:
-            if run.keeper is not None and run.keeper.handled(number):
+            if run.keeper is not None and run.keeper.handled(message):
                 return
-            self._box(run).see(SeenEdge(run.key, run.start.epoch, run.start.id, message=number))
+            self._box(run).see(SeenEdge(run.key, run.start.epoch, run.start.id, message=message))
 
     def _keeper(self, run: Run) -> Keeper:
         """Return what a run stores with; few do."""

@@ -13,6 +13,7 @@ import attrs
 
 from pool.core import lifecycle
 from pool.core.record import STATES
+from pool.redis.commands.talk import NO_MESSAGE, MessageId
 from pool.redis.scripts import Word
 
 Words: TypeAlias = tuple[Word, Word, Word]
@@ -75,12 +76,12 @@ class LimitEdge(Edge):
 
 @attrs.define(eq=False)
 class SeenEdge(Edge):
-    """Its messages up to this one were handled."""
+    """Its messages up to this one were handled; if it is not there, none is removed."""
 
     letter = lifecycle.SEEN
     takes = 1
 
-    message: int = 0
+    message: MessageId = NO_MESSAGE
 
     def words(self) -> Words:
         return self.message, "", ""
@@ -88,13 +89,13 @@ class SeenEdge(Edge):
 
 @attrs.define(eq=False)
 class SaveEdge(Edge):
-    """Its state, which holds what its messages up to this one had to say (0: none)."""
+    """Its state, which holds what its messages up to this one had to say."""
 
     letter = lifecycle.SAVE
     takes = 1
 
     state: bytes = b""
-    message: int = 0
+    message: MessageId = NO_MESSAGE
     number: int = 0  # rises within a run: a late copy of a call must not put an older one back
 
     def words(self) -> Words:

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from pool.core.digits import number
+from pool.core.digits import number, number_or
 from pool.core.record import Outcome, Record
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.plain import count, texts
@@ -121,7 +121,16 @@ def _owner(word: str) -> str:
     return "" if word == "-" else word
 
 
-Message: TypeAlias = tuple[int, bytes]  # id (a stamp) and payload
+# What tells a message from all others: its number (a stamp), `|`, and the id of the request that
+# sent it.  Numbers rise, but a server that lost data may give one anew; requests never repeat.
+MessageId: TypeAlias = str
+Message: TypeAlias = tuple[MessageId, bytes]  # and its payload
+NO_MESSAGE: Final[MessageId] = ""
+
+
+def number_in(message: MessageId) -> int:
+    """Return the number of a message; 0 for none, and for what no script wrote."""
+    return number_or(0, message.partition("|")[0])
 
 
 @attrs.frozen
@@ -137,8 +146,8 @@ def inbox_page(reply: Reply) -> InboxPage:
     has_more, *held = reply
     found = []
     for text in texts(held):
-        number, _, rest = text.partition(b"|")
-        found.append((int(number), rest.partition(b"|")[2]))
+        stamp, request, payload = text.split(b"|", 2)
+        found.append((f"{int(stamp)}|{request.decode(errors='replace')}", payload))
     return InboxPage(bool(count(has_more)), found)
 
 
@@ -177,7 +186,7 @@ LOOK: Final = Script.load(
 NOTIFY: Final = Script.load(
     "notify",
     keys="lane jobs inbox signal",
-    args="generation key owner messages_max request payload id skip looked_max since",
+    args="generation key owner messages_max request payload id skip looked_max since expects",
     reads=notified,
 )
 INBOX: Final = Script.load(
@@ -241,17 +250,18 @@ class TalkCalls(Calls):
         job_id: str = "",
         skip: int = 0,
         since: int = 0,
+        expects: str = "0",
     ) -> ScriptCall:
         """Put a message into a job's inbox and wake its owner; see `notify.lua`."""
         n = self.names
         keys = (n.lane, n.jobs, n.inbox(key), n.signal(owner or "-"))
         args = (self.generation, key, owner, messages_max, request, payload, job_id)
-        return NOTIFY(keys, (*args, skip, self.pages.looked_at, str(since)))
+        return NOTIFY(keys, (*args, skip, self.pages.looked_at, str(since), expects))
 
-    def inbox(self, key: str, after: int) -> ScriptCall:
+    def inbox(self, key: str, after: MessageId) -> ScriptCall:
         """Read the messages behind one, a page of them."""
         n, pages = self.names, self.pages
-        args = (self.generation, str(after), pages.messages, pages.message_bytes)
+        args = (self.generation, after, pages.messages, pages.message_bytes)
         return INBOX((n.lane, n.inbox(key)), args)
 
     def signal(self, node: str, fields: Sequence[Word]) -> ScriptCall:

@@ -38,8 +38,8 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     a acknowledge  x 1: it has begun, so that a stop which was asked for does not keep it; from R it is a repeat
     l limit        x in how many ms, y 1: of a run begun anew under its epoch: a time-out of the one before is
                    taken back           writes the run-time limit into `due`
-    s seen         x message id               removes messages up to it from the inbox
-    v save         x state, y message id or 0, z number      stores it, and removes messages up to that one
+    s seen         x message (see lib/inbox)  removes messages up to it from the inbox; none if it is not there
+    v save         x state, y message or nothing, z number   stores it, and removes messages as s does
     t step         x its name, y its result                  stores it, unless it has one
     n progress     x done/total/note                         rewrites how far it is, with the time, in `more`
     o over                                    its trial: it has lived for long enough
@@ -57,7 +57,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, (lapse), (wait), (pause), place, (queue), keep, (steps), (out), (channel), (journal), (follow), finish, (hung), says
+Uses     life, lane, expected, record, batch, (lapse), (wait), (pause), place, (queue), keep, inbox, (steps), (out), (channel), (journal), (follow), finish, (hung), says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
          has ended, and something is due: the next one of its key has its turn, or it has followers) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
@@ -166,21 +166,24 @@ local function take_mark(r, mark)
   flag(r, 'h', string.find(letters, 'h', 1, true) ~= nil)
 end
 
--- Removes all messages up to one, however many: with a state that holds them, or a crash would apply some twice.
--- Their ids rise; what is no message, and was written by somebody else, goes with those around it.
-local function pass_messages(inbox, upto)
-  local first, behind = 0, redis.call('LLEN', inbox) -- the first that stays is one of these
-  while first < behind do
-    local middle = math.floor((first + behind) / 2)
-    if whole(string.match(redis.call('LINDEX', inbox, middle), '^(%d+)|')) <= upto then
-      first = middle + 1
-    else
-      behind = middle
+-- s: some of them in one call, as they may be many.  What is no message, and was written by somebody else, goes with
+-- those before it, or where it is the first.
+local function see_messages(inbox, message)
+  local most, gone = upto(inbox, message), 0
+  while most ~= 1 or gone == 0 do
+    local entry = redis.call('LINDEX', inbox, gone)
+    if not entry or (gone >= most and string.find(entry, '^%d+|')) then
+      break
+    elseif seen >= SEEN_MAX or (seen_bytes > SEEN_BYTES_MAX and seen > 0) then
+      redis.call('LTRIM', inbox, gone, -1)
+      return 'MORE'
     end
+    gone, seen, seen_bytes = gone + 1, seen + 1, seen_bytes + #entry
   end
-  if first > 0 then
-    redis.call('LTRIM', inbox, first, -1)
+  if gone > 0 then
+    redis.call('LTRIM', inbox, gone, -1)
   end
+  return 'OK'
 end
 
 -- v, t and n: a function of their own, as one may have no more than 60 names from outside.
@@ -198,8 +201,10 @@ local function store(edge, key, r, x, y, z, inbox)
   if by == r[EPOCH] and whole(number) > tonumber(z) then
     return 'REPEAT saved' -- this is a late copy, and a later state is stored
   end
-  if y ~= '0' then
-    pass_messages(inbox, tonumber(y))
+  -- All messages that the state holds, however many: or a crash would apply some twice.
+  local gone = upto(inbox, y)
+  if gone > 0 then
+    redis.call('LTRIM', inbox, gone, -1)
   end
   later('HSET', checkpoints, key, r[EPOCH] .. '.' .. z .. '|' .. x)
   if not has(r, 'b') then
@@ -335,21 +340,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   elseif edge == 'v' or edge == 't' or edge == 'n' then
     return store(edge, key, r, x, y, z, KEYS[k])
   elseif edge == 's' then
-    local upto, gone, answer = tonumber(x), 0, 'OK'
-    while true do
-      local message = redis.call('LINDEX', KEYS[k], gone)
-      if not message or whole(string.match(message, '^(%d+)|')) > upto then
-        break
-      elseif seen >= SEEN_MAX or (seen_bytes > SEEN_BYTES_MAX and seen > 0) then
-        answer = 'MORE'
-        break
-      end
-      gone, seen, seen_bytes = gone + 1, seen + 1, seen_bytes + #message
-    end
-    if gone > 0 then
-      redis.call('LTRIM', KEYS[k], gone, -1)
-    end
-    return answer
+    return see_messages(KEYS[k], x)
   end
 
   -- w and g: the key leaves its owner and keeps its payload, inbox, waiters and checkpoint.

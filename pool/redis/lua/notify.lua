@@ -15,8 +15,9 @@ ARGV[7] id            str   of the job; empty: whichever the key has; -: of none
 ARGV[8] skip          int   of a repeat: how many of the newest messages have been looked at
 ARGV[9] looked_max    int   > 0; how many it may look at in one call
 ARGV[10] since        int   of a repeat: a stamp from before its first try
+ARGV[11] expects      str   pool time that the caller expects; 0: it knows none; see lib/expected
 
-Uses     lane, record
+Uses     lane, expected, record
 Returns  OK <message id> | MOVED_ON <owner or -> <job id> | NOJOB | INBOX <messages> | MALFORMED
          | LOOKED <skip> (nothing was done: there are more to be looked at, and those it need not see again)
 Errors   POOLDATALOST <lane>
@@ -63,17 +64,18 @@ if messages >= messages_max then
 end
 local before = messages > 0 and string.match(redis.call('LINDEX', inbox, -1), '^(%d+)|') or '0'
 local number = stamp()
-redis.call('RPUSH', inbox, number .. '|' .. request .. '|' .. payload)
+local message = number .. '|' .. request -- after a loss of data another message may get the same number
+redis.call('RPUSH', inbox, message .. '|' .. payload)
 if not has(r, 'i') then
   flag(r, 'i', true)
   redis.call('HSET', jobs, key, pack(r))
 end
 if owner ~= '' then
   if #payload <= INLINE_BYTES_MAX then
-    redis.call('XADD', signal, 'NOMKSTREAM', 'MAXLEN', '~', 10000, '*', 't', 'message', 'k', key, 'i', number,
+    redis.call('XADD', signal, 'NOMKSTREAM', 'MAXLEN', '~', 10000, '*', 't', 'message', 'k', key, 'i', message,
       'b', before, 'p', payload)
   else
-    redis.call('XADD', signal, 'NOMKSTREAM', 'MAXLEN', '~', 10000, '*', 't', 'message', 'k', key, 'i', number,
+    redis.call('XADD', signal, 'NOMKSTREAM', 'MAXLEN', '~', 10000, '*', 't', 'message', 'k', key, 'i', message,
       'b', before)
   end
 end

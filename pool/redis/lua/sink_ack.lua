@@ -4,23 +4,28 @@ sink_ack: acknowledge events, each for somebody who wants to know of that one.
 KEYS[1] events  stream
 ARGV[1] group     bytes  the sink's name
 ARGV[2] consumer  str    who most of them were given to
-ARGV[...] ids            of the events, none twice
+ARGV[...] items          the events as lib/same names them; none twice
 
-Returns  per event 1, or 0: it was acknowledged before, or never given
+Uses     same
+Returns  per event 1, or 0: it was acknowledged before, or never given, or another event has its id
 Errors   WRONGTYPE  foreign data under the key
-Cost     O(ids); 1 command for one event, 2 for several, and 1 for each that the consumer does not hold
-Why Lua  XACK says how many it was, and not which.
+Cost     O(items); 1 command for one event, 2 for several, 1 for each that the consumer does not hold, and 1 for each mark
+Why Lua  XACK says how many it was, and not which, and does not look at what the event is.
 ]]
-local ids, mine, rest, answer = { unpack(ARGV, 3) }, {}, {}, {}
-if #ids > 1 then
+local mine, rest, answer = {}, {}, {}
+local count = #ARGV - 2
+if count > 1 then
   -- What a consumer holds and somebody acknowledges is mostly among the oldest: no more is looked at.
-  local held = redis.pcall('XPENDING', events, group, '-', '+', 2 * #ids, consumer)
+  local held = redis.pcall('XPENDING', events, group, '-', '+', 2 * count, consumer)
   for _, each in ipairs(held.err and {} or held) do
     mine[each[1]] = true
   end
 end
-for i, id in ipairs(ids) do
-  if mine[id] then
+for i = 1, count do
+  local id, mark = named(ARGV[i + 2])
+  if not is_same(events, id, mark) then
+    answer[i] = 0
+  elseif mine[id] then
     rest[#rest + 1] = id
     answer[i] = 1
   else

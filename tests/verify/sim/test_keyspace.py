@@ -259,7 +259,7 @@ def _random_call(
                     lane.intend(key, "", owner, dice.choice(("t", "sstop", "")), again_s=1.0),
                     lane.look([(key, f"j{step - 1}")], node="n1.1"),
                     lane.reconcile(worker.name, [(key.encode(), ""), (b"k1", f"{step}-0")]),
-                    lane.inbox(key, 0),
+                    lane.inbox(key, ""),
                     lane.sweep("n1.1", lock_s=1.0, keys_max=10),
                 )
             )
@@ -456,8 +456,10 @@ def _random_sink_call(
         case _:
             return dice.choice(
                 (
-                    sink.hand(consumer, [(each, dice.randint(1, 3)) for each in some]),
-                    sink.release(consumer, some, is_doubtful=dice.random() < 0.5),
+                    sink.hand(consumer, [((each, b"a"), dice.randint(1, 3)) for each in some]),
+                    sink.release(
+                        consumer, [(e, b"a") for e in some], is_doubtful=dice.random() < 0.5
+                    ),
                     sink.held(consumer, ""),
                     sink.leave(consumer),
                     probe_call([(each, dice.choice(("newest", "0-0"))) for each in streams]),

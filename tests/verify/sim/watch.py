@@ -32,7 +32,7 @@ from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.letters import REPLAY
 from pool.redis.commands.recovery import FENCE, REAP, SWEEP
 from pool.redis.commands.schedules import SCHEDULE, TICK
-from pool.redis.commands.talk import NOTIFY, InboxPage
+from pool.redis.commands.talk import NOTIFY, InboxPage, MessageId, number_in
 from pool.redis.commands.upkeep import Owned
 from tests.verify.history import Event, Recorder
 from tests.verify.sim import reading
@@ -389,16 +389,17 @@ def watch_rare(seen: set[str]) -> Callable[[], None]:
     offered, may, mended = Inbox.offer, Executor._may_start, Worker._mend
     read_inbox = Worker._read_inbox
 
-    async def read(self: Worker, run: Run, after: int) -> InboxPage:
+    async def read(self: Worker, run: Run, after: MessageId) -> InboxPage:
         page = await read_inbox(self, run, after)
         if after and page.has_more:
             seen.add("one of several pages of an inbox")
         return page
 
-    def offer(self: Inbox, number: int, before: int, payload: bytes | None) -> None:
-        if before > self._last and not self._is_behind and not self._is_reading:
+    def offer(self: Inbox, message: MessageId, before: int, payload: bytes | None) -> None:
+        is_lost = before > number_in(self._last)
+        if is_lost and not self._is_behind and not self._is_reading:
             seen.add("message behind one whose signal was lost")
-        offered(self, number, before, payload)
+        offered(self, message, before, payload)
 
     def may_start(self: Executor, run: Run) -> bool:
         if self.context.busy.get(run.key) not in (None, run):

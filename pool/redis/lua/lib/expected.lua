@@ -46,7 +46,7 @@ if is_astray and expects ~= '0' then
         now = meant
       end
       if now < reached and age >= 0 then
-        now = reached + age
+        now = reached + math.min(age, 4 * period_ms) -- an older claim says nothing of what has passed: see CLAIM_PERIODS
       end
     end
   end
