@@ -39,6 +39,7 @@ __all__ = [
     "LeaseLost",
     "LeaseResumed",
     "LoopHung",
+    "LoopOverran",
     "MapDamaged",
     "MapNotFetched",
     "MapResynced",
@@ -326,6 +327,25 @@ class LoopHung:
 
     node: str
     hung_s: float
+    stack: str
+
+
+@attrs.frozen(kw_only=True)
+class LoopOverran:
+    """The event loop has not answered for a TTL, and `on_overrun="exit"` ends the process.
+
+    `handler` and `key` are of the job that blocks it, empty if the loop is in no handler; `stack`
+    is where it stands. All `keys` jobs of the process begin elsewhere when its leases have ended.
+    """
+
+    event: ClassVar[str] = "loop.overran"
+    level: ClassVar[str] = "error"
+
+    node: str
+    hung_s: float
+    handler: str
+    key: str
+    keys: int
     stack: str
 
 

@@ -53,6 +53,7 @@ MORE: Final = {
     # How long its payload is, behind which its followers stood, until it has ended; then the names
     # of those that were released, with ; between: see `lua/lib/channel.lua`
     "followers": "f",
+    "left": "n",  # ids of workers that cannot read its arguments, the latest first; / between
     "batch": "b",  # INDEX/LANE/NONCE/ID of the batch that it is a member of, see `core/batches.py`
     # Only outcomes and dead letters have:
     "handler": "h",
@@ -67,6 +68,14 @@ def more_of(more: str, name: str) -> str:
     letter = MORE[name]
     found = (each[1:] for each in more.split(",") if each[:1] == letter)
     return next(found, "") if more else ""
+
+
+def left_by(more: str) -> tuple[str, ...]:
+    """Return the ids of the workers that have left a job to others, the latest first.
+
+    A worker stands there once for each time.
+    """
+    return tuple(filter(None, more_of(more, "left").split("/")))
 
 
 def without_more(more: str, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Final, TypeAlias
 
@@ -110,6 +111,7 @@ class Judgement:
     crash_window_s: float
     crashes_max: int
     hold_s: float  # for so long a last mark waits for one that was only frozen
+    silent_s: float = math.inf  # whoever has not renewed for so long was not at work any more
 
     @property
     def deaths_late(self) -> int:
@@ -138,6 +140,7 @@ def recover(
         running, the culprit                 + 1 if it had any, else + 1/2: nobody saw it alone
         running, any other                   + 1/2
         pending, to be acknowledged first    stay: it never began
+        pending, granted to one long silent  stay: its worker was dead by then
         pending otherwise                    + 1/2
 
     Who may have killed at once is begun alone the next time (flag `a`; see
@@ -255,7 +258,8 @@ def _come_due(record: Record, judgement: Judgement) -> Decision:
 def _marked(record: Record, death: Death, judgement: Judgement) -> tuple[Marks, str]:
     """Return a job's marks after a death of its owner; m: it left one, a: it may have killed."""
     if record.state == "pending":
-        if "a" in record.flags:
+        granted_s = record.epoch / 1e6 - death.alive_ms / 1000
+        if "a" in record.flags or (death.alive_ms and granted_s > judgement.silent_s):
             return record.marks, ""
         return record.marks.add(death.identity, is_whole=False), "ma"
     outlived_ms = death.alive_ms - record.since_ms

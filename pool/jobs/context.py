@@ -8,7 +8,8 @@ the thread that renews writes `Door.shut` alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import attrs
@@ -70,6 +71,7 @@ class LaneState:
     is_followed: bool = False  # its journal takes all edges of some jobs
     is_silent: bool = False  # was asked when somebody left, and has not been heard since
     stamp: int = 0  # as its last renewal told
+    highest: int = 0  # stamp or epoch of the lane that we have seen, in any generation
     server_ms: int = 0  # pool time, as of ...
     server_at_s: float = 0.0  # ... this moment of our own clock
     clock_ms: float = 0.0  # likewise, the server's own clock: for calls that must not come late
@@ -79,6 +81,19 @@ class LaneState:
     def tell_time(self, server_ms: int, now_s: float) -> None:
         """Note what pool time is: to wake in time, never to decide (G-08)."""
         self.server_ms, self.server_at_s = server_ms, now_s
+
+    def see(self, stamp: int) -> None:
+        """Note a stamp of the lane, or an epoch; the lane's own must never fall below it."""
+        if stamp > self.highest:
+            self.highest = stamp
+
+    def lose(self, now_s: float) -> None:
+        """Note that the lane's data are lost: others had epochs that we have not seen.
+
+        A stamp is pool time, or one more than the last; so none of them is higher than both.
+        """
+        if self.server_ms:
+            self.see(math.ceil(1000 * self.now_ms(now_s)))
 
     def tell_clock(self, clock_ms: float, now_s: float) -> None:
         """Note what the server's own clock says."""
@@ -176,9 +191,25 @@ class Context(Session):
         return self.lanes[lane_of(key, len(self.lanes))]
 
     def targets(
-        self, key: str, handler: str, *, lane: int, limit: int = TARGETS_MAX, but: str = ""
+        self,
+        key: str,
+        handler: str,
+        *,
+        lane: int,
+        limit: int = TARGETS_MAX,
+        but: str = "",
+        left: Collection[str] = (),
     ) -> tuple[Target, ...]:
-        """Return the workers for a key, the one that should have it first, without `but`."""
+        """Return the workers for a key, the one that should have it first, without `but`.
+
+        `left` are workers whose programs cannot read its arguments: neither they get it nor others
+        of the same process or of the same version.
+        """
+        if left:
+            none = {but, *self.roster.like(left)}
+            known = self.candidates
+            everybody = known.ranked(key_hash(key), handler, len(known.workers))
+            return self.as_targets([w for w in everybody if w not in none], lane)[:limit]
         candidates = self.roster.candidates
         ranked = candidates.few(handler)
         if ranked is None:

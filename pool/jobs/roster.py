@@ -9,7 +9,7 @@ whoever asks pays once for what has changed since, not for the size of the fleet
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -133,6 +133,13 @@ class Roster:
                     self._read[key] = known
             self._workers = tuple([info for _, info in self._read.values() if info is not None])
         return self._workers
+
+    def like(self, some: Collection[str]) -> set[str]:
+        """Return all workers with the program of one of these: of its node, or its version."""
+        known = [info for info in self.workers if info.id in some]
+        nodes = {info.node for info in known}
+        versions = {info.version for info in known if info.version}
+        return {i.id for i in self.workers if i.node in nodes or i.version in versions}
 
     @property
     def candidates(self) -> Candidates:

@@ -33,7 +33,7 @@ from pool.jobs.raised import Raised, read
 from pool.names import pair
 from pool.redis.commands.edges import Edge
 from pool.redis.io.loops import Strays, is_asked_for, is_cancellation, strays
-from pool.redis.io.system import LINEAGE
+from pool.redis.io.system import IO, LINEAGE
 from pool.redis.reads import NO_TURN
 from pool.runtime.exceptions import has_cancellation, plain
 
@@ -200,6 +200,12 @@ def _apart(
             raise
         except BaseException as error:  # noqa: BLE001 - cancellation above all: it is the handler's
             step, value = coro.throw, error
+
+
+def blocker(io: IO) -> Run | None:
+    """Return the run whose handler keeps the event loop from turning; for other threads."""
+    run = io.inside(_apart.__code__).get("run")
+    return run if isinstance(run, Run) else None
 
 
 def _variables(*names: str) -> Iterator[ContextVar[Any]]:

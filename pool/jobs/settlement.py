@@ -9,7 +9,16 @@ import attrs
 
 from pool.core.lapse import Lapse, lapsed
 from pool.core.options import Options
-from pool.core.record import CAUSE_CHARS_MAX, ERROR_CHARS_MAX, Record, one_line, pack_attempt
+from pool.core.record import (
+    CAUSE_CHARS_MAX,
+    ERROR_CHARS_MAX,
+    Record,
+    Start,
+    left_by,
+    one_line,
+    pack_attempt,
+)
+from pool.core.retry import full_jitter
 from pool.core.settlement import (
     TOO_LONG,
     CancelJob,
@@ -60,6 +69,7 @@ def judgement_of(settings: Settings, timing: Timing) -> Judgement:
         crash_window_s=settings.crash_window_s,
         crashes_max=settings.crashes_max,
         hold_s=timing.ttl_s,
+        silent_s=2 * timing.renew_s,
     )
 
 
@@ -157,6 +167,23 @@ def tell_next(context: Context, lane: int, edge: Edge, told: Changed) -> None:
     context.on_due(lane, 0.0)
     if told.unheard:
         context.emit(MessagesDropped(key=edge.key, job_id=edge.id, messages=told.unheard))
+
+
+def left_to_others(
+    context: Context, lane: int, start: Start, worker: str, options: Options, problem: str
+) -> Wait:
+    """Return what becomes of a job whose arguments this worker's program cannot read.
+
+    It waits as the attempt that it is.  The store notes who has left it (mark `l`), and placement
+    avoids all of these (`Context.targets`).  While anybody else may have it, it is tried again
+    soon, and each time later; if nobody else is there, a program that knows it must come first.
+    """
+    left = (worker, *left_by(start.more))
+    others = context.targets(start.key, start.handler, lane=lane, left=left)
+    least_s = options.backoff_s if others else options.backoff_max_s
+    delay_s = full_jitter(len(left), least_s, options.backoff_max_s, context.io.dice)
+    error = one_line(problem, ERROR_CHARS_MAX)
+    return Wait(delay_s, start.attempt, error, "l", pack_attempt("left", problem))
 
 
 @attrs.define

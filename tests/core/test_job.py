@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,8 @@ FIELDS = [
     ),
 ]
 
+SILENT_S = 4.0
+
 
 def record(**changes: Any) -> Record:
     parsed = Record.parse("|".join(FIELDS).encode())
@@ -65,11 +68,14 @@ def decide(
     is_most: bool = False,
 ) -> object:
     """Decide about a job that was acknowledged at 1000, and whose owner died after `alive_ms`."""
+    judgement = Judgement(
+        crash_window_s=600.0, crashes_max=crashes_max, hold_s=10.0, silent_s=SILENT_S
+    )
     return recover(
         given_record,
         options or Options(),
         random.Random(1),
-        judgement=Judgement(crash_window_s=600.0, crashes_max=crashes_max, hold_s=10.0),
+        judgement=judgement,
         death=Death(identity=died, alive_ms=alive_ms, culprit=culprit),
         is_most=is_most,
     )
@@ -353,3 +359,16 @@ def test_the_diagram_shows_each_edge_that_leads_elsewhere() -> None:
     for (state, _), outcomes in lifecycle.TABLE.items():
         for outcome in outcomes:
             assert outcome == state or f"{state} --> {outcome}:" in drawn
+
+
+@pytest.mark.parametrize(("late_ms", "is_suspect"), [(3_900, True), (4_100, False)])
+def test_what_was_granted_to_a_dead_worker_is_no_suspect(late_ms: int, is_suspect: bool) -> None:
+    """G-06: it never began there, and need not be tried alone."""
+    granted = record(state="pending", flags="", marks=NO_MARKS, epoch=1000 * (1500 + late_ms))
+    decision = decide(granted, alive_ms=1500)
+    assert isinstance(decision, Grant)
+    assert bool(decision.marks.deaths) is is_suspect
+    assert ("a" in decision.mark) is is_suspect
+    unknown = decide(granted, alive_ms=0)  # only the reaper knows when it was
+    assert isinstance(unknown, Grant)
+    assert unknown.marks.deaths == 1

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from pool import Handlers, Job
+from pool.errors import JobLost, StoreLost, UnknownHandler
 from pool.events import ClockStepped, LeaseLost, WorkerFenced
 from pool.names import Names
 from tests.stopwatch import Stopwatch
@@ -67,3 +68,44 @@ async def test_an_hour_of_the_servers_clock_changes_nothing(
     assert watch.took_s() <= 5.0 + SLACK_S + 2.0
     assert [key for word, key, *_ in diary.entries if word == "serving"] == ["s"]
     assert not [e for e in fleet.events.entries if isinstance(e, LeaseLost | WorkerFenced)]
+
+
+@pytest.mark.parametrize("loses", ["all", "lane"])
+async def test_epochs_do_not_fall_when_data_are_lost_behind_a_clock_that_was_set_back(
+    fleet: Fleet, loses: str
+) -> None:
+    """Rule 8: whoever fences by epoch would refuse each new owner for the hour."""
+    mine = Handlers()
+
+    @mine.job("epoch")
+    async def epoch(job: Job) -> int:
+        return job.epoch
+
+    node = await fleet.node(mine)
+    lane = Names(fleet.pool, 0).lane  # pool time is an hour ahead of the server's clock
+    ahead: Any = fleet.client.hget(lane, "seen")
+    fleet.client.hset(
+        lane,
+        mapping={
+            "offset": HOUR_S * 1000,
+            "seen": int(ahead) + HOUR_S * 1000,
+            "stamp": 1000 * (int(ahead) + HOUR_S * 1000),
+        },
+    )
+    before = await (await node.dispatch("epoch", "k")).result(timeout_s=30.0)
+    assert before > 1_000_000 * (time.time() + HOUR_S - 60)
+    prefix = f"pool:{{{fleet.pool}" + ("*" if loses == "all" else ":0}*")
+    fleet.client.delete(*fleet.client.scan_iter(match=prefix, count=1000))
+
+    after: list[int] = []
+
+    async def has_run() -> bool:
+        try:
+            ref = await node.options(if_exists="queue").dispatch("epoch", "k")
+            after.append(int(await ref.result(timeout_s=30.0)))
+        except (StoreLost, JobLost, UnknownHandler):  # it has not joined again yet
+            return False
+        return True
+
+    await fleet.until(has_run)
+    assert after[0] > before

@@ -15,6 +15,7 @@ import pydantic
 import pytest
 
 from pool import Call, Depends, Handlers, Job, JobRef
+from pool.core.record import left_by
 from pool.errors import (
     ArgumentsDiffer,
     CodecMissing,
@@ -343,9 +344,9 @@ async def test_a_letter_of_a_codec_that_is_not_here_says_so(fleet: Fleet) -> Non
 # --- versions -------------------------------------------------------------------------------------
 
 
-def versioned(version: int, seen: list[Any]) -> Handlers:
+def versioned(version: int, seen: list[Any], backoff_max_s: float = 0.02) -> Handlers:
     handlers = Handlers()
-    options: dict[str, Any] = {"attempts_max": 1, "backoff_s": 0.01, "backoff_max_s": 0.02}
+    options: dict[str, Any] = {"attempts_max": 1, "backoff_s": 0.01, "backoff_max_s": backoff_max_s}
 
     def upcast(version: int, args: Any, kwargs: Any) -> Any:
         assert (version, args) == (1, ("17.png",))
@@ -384,6 +385,53 @@ async def test_while_a_fleet_is_deployed_no_job_is_lost(fleet: Fleet) -> None:
     for ref in (early, late):
         await ref.result(timeout_s=20)
     assert sorted(seen) == [(2, 1, ["17.png"]), (2, 1, ["a", "b"])]
+
+
+def imaging(codec: Any, seen: list[Any]) -> Handlers:
+    handlers = Handlers()
+
+    @handlers.job("image", codec=codec, attempts_max=1, backoff_s=0.01, backoff_max_s=100.0)
+    async def image(job: Job, paths: list[str]) -> None:
+        seen.append((2, job.attempt, paths))
+
+    return handlers
+
+
+@pytest.mark.parametrize("what", ["version", "codec"])
+async def test_what_a_worker_cannot_read_goes_to_another_one_at_once(
+    fleet: Fleet, what: str
+) -> None:
+    """A worker is not asked again what it has left to others, while others are there."""
+    seen: list[Any] = []
+    if what == "version":
+        old, new = versioned(1, seen, 100.0), versioned(2, seen, 100.0)
+    else:
+        old, new = imaging("json", seen), imaging(Hex(), seen)
+    nodes = [await fleet.node(old), await fleet.node(new), await fleet.node()]
+    for node in nodes:
+        await fleet.knows(node, 2)
+    refs = [await nodes[2].dispatch(new["image"], str(n), ["a"]) for n in range(20)]
+    with anyio.fail_after(20):
+        for ref in refs:
+            await ref.result()
+    assert seen == [(2, 1, ["a"])] * 20
+    left = [failed.key for failed in fleet.all_seen(AttemptFailed)]
+    assert left  # of 20 keys some are ranked at the old worker first: all but one in a million
+    assert len(left) == len({*left})
+
+
+async def test_what_nobody_can_read_is_asked_for_less_and_less_often(fleet: Fleet) -> None:
+    """The store keeps a bounded list of who left it; it is no loop."""
+    seen: list[Any] = []
+    node = await fleet.node(versioned(1, seen))
+    await node.dispatch(versioned(2, seen)["image"], "k", ["a"])
+    await fleet.seen(AttemptFailed, 40, attempt=1)
+    record = fleet.record("k")
+    assert record is not None
+    assert 10 < len(left_by(record.more)) < 20
+    assert {*left_by(record.more)} == {info.id for info in node.workers}
+    assert "they are of version 2" in record.error
+    assert seen == []
 
 
 async def test_a_letter_keeps_its_version_when_it_is_edited_elsewhere(fleet: Fleet) -> None:

@@ -65,6 +65,27 @@ def test_running_and_queued_jobs_of_a_killed_node_restart_elsewhere_in_time(
     fleet.is_sound()
 
 
+def test_two_nodes_that_die_at_once_are_taken_over_as_one(fleet: Fleet, figures: Figures) -> None:
+    """The keys of the first are not dealt to the second, and come back as suspects (G-06)."""
+    fleet.ttl_s = 3.0
+    client = fleet.start("client", is_client=True)[0]
+    first, second, _, _ = fleet.start("a", "b", "c", "d", capacity=300)
+    clocks = [f"clock-{i}" for i in range(200)]
+    fleet.dispatch(client, "clock", clocks)
+    fleet.are_running(clocks)
+    fleet.until(lambda: fleet.now_s() - max(r.began_s for r in fleet.runs(clocks)) > 1.5, what="")
+    lost = [*held_by(fleet, first, clocks), *held_by(fleet, second, clocks)]
+    assert len(lost) > 50
+    first.signal(signal.SIGSTOP)  # so that the second one renews no later
+    at_s = fleet.kill(second)
+    fleet.kill(first)
+    took = fleet.took_over(lost, at_s, first, within_s=fleet.ttl_s + BACK_S)
+    took += fleet.took_over(lost, at_s, second, within_s=fleet.ttl_s + BACK_S)
+    figures("takeover", took)
+    fleet.is_sound()
+    assert fleet.counter("crashed") == len(lost)
+
+
 def test_a_clock_that_was_killed_starts_again_on_each_survivor_and_no_live_job_twice(
     fleet: Fleet, figures: Figures
 ) -> None:

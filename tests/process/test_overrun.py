@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from pool.redis.embedded.server import EmbeddedServer
 from tests.servers import connect
 
 PATIENCE_S = 60.0
+BACK_S = 1.0  # a busy machine
 MEMBER = """
 import sys, time
 import anyio
@@ -223,3 +226,87 @@ def test_a_process_lives_beside_the_next_owner_only_if_its_handlers_end(
         else:
             with pytest.raises(subprocess.TimeoutExpired):
                 member.wait(2.0)
+
+
+BLOCKING = """
+import os, time
+import anyio
+from pool import Handlers, Job
+
+handlers = Handlers()
+
+@handlers.service("block")
+async def block(job: Job) -> None:
+    print("began", job.key, flush=True)
+    await anyio.sleep(0.1)
+    if os.environ["BLOCKS"] == "yes":
+        time.sleep(3600)
+    await anyio.sleep_forever()
+
+@handlers.service("serve")
+async def serve(job: Job) -> None:
+    print("began", job.key, flush=True)
+    await anyio.sleep_forever()
+"""
+TTL_S = 3.0
+
+
+@contextmanager
+def blocking_worker(
+    server: EmbeddedServer, directory: Path, loop: str, *, blocks: bool
+) -> Iterator[subprocess.Popen[str]]:
+    (directory / "mine.py").write_text(BLOCKING)
+    options = ["--pool", "overrun", "--url", server.url, "--lease-ttl-s", str(TTL_S)]
+    options += ["--loop", loop, "--log-format", "json"]
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "pool.ops.cli", "run", "mine:handlers", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=directory,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(pool.__file__).parents[1]),
+            "BLOCKS": "yes" if blocks else "no",
+        },
+    )
+    assert worker.stdout is not None
+    try:
+        assert any(line.startswith("ready") for line in worker.stdout)
+        yield worker
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_worker_whose_handler_blocks_for_a_ttl_says_which_and_its_jobs_go_on_elsewhere(
+    program: ServerProgram, tmp_path: Path, loop: str
+) -> None:
+    """G-06: all that it had, the job that blocked too, starts within TTL + 1 s of its end."""
+
+    async def dispatch() -> None:
+        async with Node("overrun", server.url, settings=Settings(lease_ttl_s=TTL_S)) as node:
+            for key in ("s1", "s2", "s3"):
+                await node.dispatch("serve", key)
+            await node.dispatch("block", "culprit")
+
+    with (
+        EmbeddedServer.start(program) as server,
+        blocking_worker(server, tmp_path, loop, blocks=True) as worker,
+    ):
+        anyio.run(dispatch)
+        with blocking_worker(server, tmp_path, loop, blocks=False) as other:
+            assert worker.stderr is not None
+            assert other.stdout is not None
+            said = worker.stderr.read()
+            assert worker.wait(PATIENCE_S) == EXIT_CODE
+            ended_s, keys = time.monotonic(), set[str]()
+            while keys != {"s1", "s2", "s3", "culprit"}:
+                keys.add(other.stdout.readline().split()[-1])
+            assert time.monotonic() - ended_s < TTL_S + 1.0 + BACK_S
+    events = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    [told] = [event for event in events if event["event"] == "loop.overran"]
+    assert (told["handler"], told["key"], told["keys"]) == ("block", "culprit", 4)
+    assert "time.sleep(3600)" in told["stack"]
+    assert told["hung_s"] > TTL_S / 2

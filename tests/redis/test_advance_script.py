@@ -117,6 +117,19 @@ def test_a_grant_carries_everything_along(bench: Bench, state: str, size: int) -
 
 
 @pytest.mark.parametrize("state", "PRWU")
+@pytest.mark.parametrize("silent_ms", [0, 4_100])
+def test_a_key_goes_to_who_has_renewed_within_two_periods_or_to_nobody(
+    bench: Bench, state: str, silent_ms: int
+) -> None:
+    """G-06: workers die together, and the keys of the first must not wait for the second's end."""
+    bench.put("k", state)
+    bench.do("ZADD", bench.names.keepalive, bench.now_ms() + 10_000 - silent_ms, W2.name)
+    (answer,) = go(bench, state, bench.edge("g", "k"))
+    assert answer.startswith("GRANTED w2.1" if not silent_ms else "UNASSIGNED")
+    assert bench.audit() == []
+
+
+@pytest.mark.parametrize("state", "PRWU")
 def test_a_grant_without_room_leaves_the_key_unassigned(bench: Bench, state: str) -> None:
     """G-05: a key that nobody can take now is where every worker with room looks."""
     put = bench.put("k", state)

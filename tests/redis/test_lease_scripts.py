@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NODE, W1, W2 = Target("n1", 1), Target("w1", 1), Target("w2", 1)
 TTL_MS = 10_000
+HOUR_US = 3_600_000_000
 
 
 def lease_end_ms(bench: Bench, identity: str) -> float | None:
@@ -105,6 +106,57 @@ def test_a_lane_of_a_lost_generation_is_joined_only_by_who_knows_it(bench: Bench
     assert bench.do("HGET", bench.names.lane, "incarnation").startswith(b"inc-new.")
     assert bench.do("HEXISTS", bench.names.jobs, "k")
     assert bench.refused(bench.renew_call({"w1.1": 10})).startswith("POOLDATALOST")
+
+
+def test_a_lane_that_begins_anew_begins_above_what_its_joiners_have_seen(bench: Bench) -> None:
+    """Rule 8: epochs never fall, though the server's clock is behind the pool time of before."""
+    seen = 1000 * bench.now_ms() + HOUR_US
+    bench.do("DEL", bench.names.lane)
+    anew = attrs.evolve(bench.lane, generation="")
+
+    def join(worker: Target, floor: int) -> None:
+        call = anew.join(
+            NODE,
+            {worker: 10},
+            {},
+            is_new=False,
+            not_after_ms=bench.now_ms() + TTL_MS,
+            pool_ttl_ms=TTL_MS,
+            pool="inc-new",
+            floor=floor,
+        )
+        bench.lane = attrs.evolve(bench.lane, generation=registered(bench.run(call)).generation)
+
+    def epoch(key: str) -> int:
+        bench.dispatch(bench.admission(key))
+        return bench.record(key).epoch
+
+    join(W1, seen)
+    first = epoch("k1")
+    assert first > seen
+    join(W2, seen + HOUR_US)  # who comes later may know more ...
+    second = epoch("k2")
+    assert second > seen + HOUR_US
+    join(W2, 0)  # ... or nothing
+    join(W2, seen)
+    assert second < epoch("k3") < second + HOUR_US
+    join(W2, 9 * 10**15 + 1)  # nobody's stamp
+    assert epoch("k4") < second + HOUR_US
+
+
+def test_a_renewal_raises_epochs_of_data_that_went_back(bench: Bench) -> None:
+    """Rule 8: a restored snapshot, or a replica that lagged, lacks the latest epochs."""
+    bench.dispatch(bench.admission("k1"))
+    before = bench.record("k1").epoch
+    seen = before + HOUR_US
+    told = renewal(bench.run(bench.renew_call({"w1.1": 10}, floor=seen)))
+    assert told.stamp == seen
+    bench.dispatch(bench.admission("k2"))
+    assert bench.record("k2").epoch > seen
+    stamp = bench.do("HGET", bench.names.lane, "stamp")
+    bench.run(bench.renew_call({"w1.1": 10}, floor=before))
+    assert bench.do("HGET", bench.names.lane, "stamp") == stamp
+    assert bench.audit() == []
 
 
 def test_a_repeated_join_does_not_open_a_worker_again(bench: Bench) -> None:

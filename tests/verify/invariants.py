@@ -200,6 +200,37 @@ def _is_undone(view: View, claim: Event, event: Event) -> bool:
     return bool(view.excuses({"loss"}, claim.t, event.t, lane=dead.partition("@")[2]))
 
 
+@invariant("I70", "epochs of a key never fall")
+def epochs_never_fall(view: View, bounds: Bounds, found: Finding) -> None:
+    """A key is granted under no lower epoch than one that a handler has begun under before.
+
+    Neither a loss of data nor a step of the clock is an excuse: whoever fences by epoch would
+    refuse the new owner.  Only after a loss the process that ran it must have been there again,
+    with a lease: nobody else is sure to know.
+    """
+    highest: dict[str, Event] = {}
+    there: dict[str, list[float]] = defaultdict(list)
+    for f in ("join", "renew"):
+        for event in view.of.get(f, ()):
+            if event.type == "ok":
+                there[f"{event.p}@{event.nonce.rpartition('@')[2]}"].append(event.t)
+
+    def is_known(before: Event, at: float) -> bool:
+        lane = view.lane_of(before.key)
+        lost = max((f.ended for f in view.excuses({"loss"}, before.t, at, lane=lane)), default=None)
+        return lost is None or any(lost < t < at for t in there[f"{before.p}@{lane}"])
+
+    for event in sorted((*view.of.get("own", ()), *view.of.get("start", ())), key=lambda e: e.t):
+        before = highest.get(event.key)
+        if event.f == "start":
+            if before is None or event.epoch >= before.epoch:
+                highest[event.key] = event
+            continue
+        found.judged += 1
+        if before and event.epoch < before.epoch and is_known(before, event.t):
+            found.say(f"{event.key!r}: epoch {event.epoch} after {before.epoch}", before, event)
+
+
 @invariant("I5", "an epoch has one owner for ever")
 def epochs_are_unique(view: View, _: Bounds, found: Finding) -> None:
     """(key, epoch) belongs to one owner's identity, whatever happened to the server."""
@@ -740,6 +771,26 @@ def one_reaper(view: View, bounds: Bounds, found: Finding) -> None:
         hands = {e.extra.get("by", e.p).partition("/")[0] for e in (before, event)}
         if before is not event and not view.hurts(DISTURBS, before.t - 10.0, event.t, hands):
             found.say(f"{event.nonce} was reaped twice", before, event)
+
+
+@invariant("I71", "the dead are dealt nothing")
+def dead_dealt_nothing(view: View, bounds: Bounds, found: Finding) -> None:
+    """What a dead worker owned is not moved to one that has been dead for more than two periods.
+
+    Pool time stands still where the clock steps, or nobody can renew: then nobody can tell.
+    """
+    ended = {event.p: event.t for event in view.of.get("exit", ())}
+    moved = {(event.key, event.job, event.t) for event in view.of.get("requeue", ())}
+    for grant in view.of.get("own", ()):
+        if (grant.key, grant.job, grant.t) not in moved:
+            continue
+        found.judged += 1
+        silent_s = grant.t - ended.get(view.process_of(grant.nonce), math.inf)
+        slack_s = view.slack_s(grant.t - silent_s, grant.t, bounds)
+        if silent_s > 2 * bounds.renew_s + slack_s and not view.excuses(
+            {"clock", STEP, "store", "loss"}, grant.t - bounds.ttl_s, grant.t
+        ):
+            found.say(f"{grant.key!r} went to {grant.nonce}, dead for {silent_s:.2f} s", grant)
 
 
 @invariant("I17", "the living are not reaped")

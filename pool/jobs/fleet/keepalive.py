@@ -12,10 +12,10 @@ in whatever order they arrive.
 
 In a cluster each lane has a thread: a primary that hangs must not take the others' leases along.
 The thread knows nothing but its plan, and nothing of a user's runs in it: a loop that hangs keeps
-its leases (or, under `on_overrun = "exit"`, loses its process) and takes no keys, see `hang`; a
-network that hangs cannot make the loop deaf.  An identity that the server does not know any more
-(GONE) joins again under its next number; what it owned is the reaper's.  This actor stops last of
-all.
+its leases (or, under `on_overrun = "exit"`, loses its process after a TTL: `_end_process`) and
+takes no keys, see `hang`; a network that hangs cannot make the loop deaf.  An identity that the
+server does not know any more (GONE) joins again under its next number; what it owned is the
+reaper's.  This actor stops last of all.
 
 A loop that hung finds several answers, and its deadlines past.  It judges by the newest answer that
 the thread has, before any deadline and any older one: the lease that was renewed was never lost,
@@ -40,8 +40,9 @@ from pool.core.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tic
 from pool.core.options import Options
 from pool.core.timing import Timing
 from pool.errors import Gone, PoolError, StoreLost
-from pool.events import ClockStepped, LeaseLost, LeaseResumed, LoopHung, TtlChanged
+from pool.events import ClockStepped, LeaseLost, LeaseResumed, LoopHung, LoopOverran, TtlChanged
 from pool.jobs.context import Context, LaneState
+from pool.jobs.run import blocker
 from pool.redis.commands.member import Renewal
 from pool.redis.io.system import BodyIO, Reply, RunningBody
 from pool.redis.scripts import ScriptCall
@@ -128,6 +129,7 @@ class KeepAlive(Actor[Message]):
     _turns: int = attrs.field(init=False, default=0)  # how often the loop was heard
     _told_turns: int = attrs.field(init=False, default=-1)  # ... when a hang was told last
     _asked: set[Url] = attrs.field(init=False, factory=set)  # to renew before the period is over
+    _is_ending: bool = attrs.field(init=False, default=False)  # by the threads
     _away: set[int] = attrs.field(init=False, factory=set)
     _lag: Recent = attrs.field(init=False, factory=Recent)  # of the loop, which adds
     _renewals: Recent = attrs.field(init=False, factory=Recent)  # 1: it failed; likewise
@@ -293,6 +295,7 @@ class KeepAlive(Actor[Message]):
             state.tell_time(told.now_ms, sent.asked_s)
             self._hear_time(state, told, answer)
             state.stamp, state.is_followed = told.stamp, told.is_followed
+            state.see(told.stamp)
             self.context.tell_unassigned(state.number, told.unassigned)
             counts = dict(zip(takes, told.counts, strict=True))
             gone = [name for name, count in counts.items() if count < 0]
@@ -449,6 +452,7 @@ class KeepAlive(Actor[Message]):
                 ails=ails,
                 told=state.time.told(now_s),
                 who=self.context.node_id,
+                floor=state.highest,
             )
             calls.append(call)
         return calls
@@ -481,8 +485,43 @@ class KeepAlive(Actor[Message]):
             self._look(sent.url)
             kept_s = context.timing.ttl_s - context.timing.margin_s
             if pulse.silent_s(clock()) > kept_s and context.settings.on_overrun == "exit":
-                context.io.end_process(EXIT_CODE)
+                await self._end_process(pulse, body_io)
         return True
+
+    async def _end_process(self, pulse: Pulse, body_io: BodyIO) -> None:
+        """Say which handler has kept the loop from turning for a TTL, and end the process.
+
+        Nothing is given back before: on the loop others of its handlers could go on in between. All
+        begins elsewhere when the leases have ended, a TTL after the last renewal, that of the
+        handler which blocks, too: it has ended with its process.
+        """
+        if self._is_ending:
+            return  # another lane's thread is at it
+        self._is_ending = True
+        context, io = self.context, self.context.io
+        stack, run, told = io.stack(), blocker(io), list[bool]()
+        hung_s, keys = round(pulse.silent_s(io.clock()), 3), len(context.busy)
+
+        def tell() -> None:
+            key, handler = (run.key, run.start.handler) if run is not None else ("", "")
+            event = LoopOverran(
+                node=context.node_id,
+                hung_s=hung_s,
+                handler=handler,
+                key=key,
+                keys=keys,
+                stack=stack(),
+            )
+            try:
+                context.emit(event)
+            finally:
+                told.append(True)
+
+        io.aside(tell)
+        ends_s = io.clock() + context.timing.stop_budget_s  # its lease has as long left, and more
+        while not told and io.clock() < ends_s:
+            await body_io.sleep(_LOOK_S / 10)
+        io.end_process(EXIT_CODE)
 
     def _tell_hang(self, url: Url) -> None:
         """Tell of a hang once, however many rounds and threads see it; observers are not ours."""

@@ -155,6 +155,7 @@ class Membership(Actor[Message]):
         context.generation, context.timing = made.generation, timing
         self._settling += [_Settling() for _ in range(made.lanes - len(self._settling))]
         before = {state.number: state.node.number for state in context.lanes}
+        highest = {state.number: state.highest for state in context.lanes}
         now_s = context.io.clock()
         context.unassigned.clear()
         context.lanes[:] = [
@@ -166,6 +167,7 @@ class Membership(Actor[Message]):
                     timing=timing,
                     asked_s=now_s,
                 ),
+                highest=highest.get(k, 0),
                 server_ms=made.now_ms,
                 server_at_s=now_s,
                 clock_ms=made.now_ms,
@@ -440,6 +442,7 @@ class Membership(Actor[Message]):
         number, context = state.number, self.context
         context.emit(LaneDataLost(pool=context.pool, lane=number, generation=state.lane.generation))
         state.lane = attrs.evolve(state.lane, generation="")
+        state.lose(context.io.clock())
         self._joined = {each for each in self._joined if each[0] != number}
         for name in self._missing(state):
             self._raise(state, name)
@@ -487,6 +490,7 @@ class Membership(Actor[Message]):
         context.emit(DataLost(pool=context.pool, generation=context.generation))
         self._joined.clear()
         for state in context.lanes:
+            state.lose(context.io.clock())
             for worker in self.workers.values():
                 self._raise(state, worker.target(state.number).name)
         self.make_lanes(made)
@@ -582,6 +586,7 @@ class Membership(Actor[Message]):
             pool_ttl_ms=context.timing.ttl_ms,
             stale=stale,
             paused=self._paused_in(state),
+            floor=state.highest,
         )
         told: Registered = await context.pipeline.call(call, repeatable=True)
         if context.lanes[state.number] is not state:

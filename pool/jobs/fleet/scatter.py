@@ -19,7 +19,7 @@ from collections import defaultdict
 import attrs
 
 from pool.core.ids import process_of
-from pool.core.record import Record
+from pool.core.record import Record, left_by
 from pool.core.settlement import Grant
 from pool.jobs.context import TARGETS_MAX, Context
 from pool.redis.commands.calls import Target
@@ -41,7 +41,9 @@ class Scatter:
         """Return the workers for a job, the one that should have it first."""
         died, deaths = self.died.rpartition(".")[0], grant.marks.deaths
         if not deaths:
-            return self.context.targets(key, record.handler, lane=self.lane, but=died)
+            return self.context.targets(
+                key, record.handler, lane=self.lane, but=died, left=left_by(record.more)
+            )
         workers = self._workers.get(record.handler)
         if workers is None:
             workers = self._workers[record.handler] = self._dealt(record.handler, died)

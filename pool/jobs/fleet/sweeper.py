@@ -34,7 +34,7 @@ from typing import Final
 
 import attrs
 
-from pool.core.record import Record
+from pool.core.record import Record, left_by
 from pool.core.retry import RECOVERY_RETRY_S, refused_delay
 from pool.core.settlement import Death, Grant
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable
@@ -278,7 +278,8 @@ class Sweeper(Actor[Deadline]):
         recovery = Recovery(self.context, state, judgement)
 
         def targets(key: str, record: Record, _: Grant) -> tuple[Target, ...]:
-            return self.context.targets(key, record.handler, lane=state.number)
+            left = left_by(record.more)
+            return self.context.targets(key, record.handler, lane=state.number, left=left)
 
         for each, record in group:
             # What else is known of that death only its reaper knows, who may hold and park.

@@ -22,15 +22,14 @@ import attrs
 
 from pool.core.codec import decode_call, decode_value, head_of
 from pool.core.options import Options
-from pool.core.record import ERROR_CHARS_MAX, Record, Start, one_line, pack_attempt
-from pool.core.retry import full_jitter
+from pool.core.record import Record, Start
 from pool.core.settlement import Decision, Grant, ParkJob, Wait
 from pool.core.stored import saves_of, state_of
 from pool.errors import CodecMissing, Gone, PayloadEncodingError
 from pool.jobs.context import Context
 from pool.jobs.remote.claims import HandedOut, JobClaim, WorkerClaim
 from pool.jobs.remote.ending import BATCH_MAX, UNBEGUN, Endings
-from pool.jobs.settlement import TellWaiters, edge_of
+from pool.jobs.settlement import TellWaiters, edge_of, left_to_others
 from pool.names import pair
 from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import AcknowledgeEdge, CancelEdge, Edge, LimitEdge
@@ -88,6 +87,7 @@ class Handing:
         """
         edges, ready = list[tuple[Start, Edge]](), dict[str, HandedOut]()
         for start in starts:
+            self.context.lanes[lane].see(start.epoch)
             if room.is_full:
                 break
             body = await self._body(lane, start.key, start.flags, start.payload)
@@ -99,7 +99,7 @@ class Handing:
                 edges += [(start, edge) for edge in self._beginning(claim, start)]
             else:
                 # Another poll may have handed it out by then: it leaves that alone.
-                made = attrs.evolve(made, mark=UNBEGUN)
+                made = attrs.evolve(made, mark=made.mark + UNBEGUN)
                 edges.append((start, self._instead(claim, start, made)))
         return await self._acknowledge(claim, lane, edges, ready)
 
@@ -158,11 +158,7 @@ class Handing:
             saved = state_of(body.checkpoint)
             state: Any = decode_value(saved) if saved else None
         except CodecMissing as error:
-            # As a worker without that codec does: whoever has it may come first the next time.
-            dice = self.context.io.dice
-            delay_s = full_jitter(1, options.backoff_max_s, options.backoff_max_s, dice)
-            problem = one_line(str(error), ERROR_CHARS_MAX)
-            return Wait(delay_s, start.attempt, problem, failed=pack_attempt("left", problem))
+            return left_to_others(self.context, lane, start, claim.id, options, str(error))
         except PayloadEncodingError as error:
             return ParkJob("malformed payload", str(error))
         return HandedOut(

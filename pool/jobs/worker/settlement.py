@@ -9,7 +9,6 @@ import attrs
 from pool.core.codec import check_size, encode_value
 from pool.core.options import Options
 from pool.core.record import ERROR_CHARS_MAX, Outcome, one_line, pack_attempt
-from pool.core.retry import full_jitter
 from pool.core.settlement import (
     TOO_LONG,
     CancelJob,
@@ -25,7 +24,7 @@ from pool.events import AttemptFailed
 from pool.jobs.context import Context
 from pool.jobs.raised import Raised, read
 from pool.jobs.run import Ending, LeftToOthers, Returned, Run, Unreadable
-from pool.jobs.settlement import edge_of, outcome_ttl_ms
+from pool.jobs.settlement import edge_of, left_to_others, outcome_ttl_ms
 from pool.redis.commands.edges import CancelEdge, DoneEdge, Edge
 from pool.runtime.exceptions import told
 
@@ -154,9 +153,8 @@ class Settlement:
     def _left(self, run: Run, problem: str) -> Decision:
         """Leave a job to those who know it: it waits as the attempt that it is, however long."""
         options = run.handler._options if run.handler is not None else Options()
-        delay_s = full_jitter(1, options.backoff_max_s, options.backoff_max_s, self.context.io.dice)
-        error = one_line(problem, ERROR_CHARS_MAX)
-        decision = Wait(delay_s, run.start.attempt, error, failed=pack_attempt("left", problem))
+        worker = run.job.worker.rpartition(".")[0] if run.job is not None else ""
+        decision = left_to_others(self.context, run.lane, run.start, worker, options, problem)
         self._tell_failed(run, problem, decision)
         return decision
 

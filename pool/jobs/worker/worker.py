@@ -567,6 +567,7 @@ class Worker(Actor[Message]):
         if handler is not None and handler._options.kind != start.kind:
             # Dispatched before anybody had registered it: the code knows better.
             start = attrs.evolve(start, kind=handler._options.kind)
+        self.context.lanes[lane].see(start.epoch)
         run = Run(start, lane, self.context.io.clock())
         self.runs[start.key] = self._by_lane[lane][start.key] = run
         if self.is_draining or handler is None:

@@ -164,13 +164,15 @@ def registered(reply: Reply) -> Registered:
 JOIN: Final = Script.load(
     "join",
     keys="lane keepalive cleanup open handlers *signals",
-    args="generation known stale not_after_ms pool_ttl_ms node paused identity_count *handlers",
+    args="generation known stale not_after_ms pool_ttl_ms node paused floor identity_count "
+    "*handlers",
     reads=registered,
 )
 RENEW: Final = Script.load(
     "renew",
     keys="lane keepalive cleanup open handlers pending due journal *owned",
-    args="generation seq term ails expected_ms since_ms turn off_ms who identity_count *handlers",
+    args="generation seq term ails expected_ms since_ms turn off_ms who floor identity_count "
+    "*handlers",
     reads=renewal,
 )
 THAW: Final = Script.load("thaw", keys="lane thawed", args="generation known_ms *names", reads=done)
@@ -196,12 +198,14 @@ class MemberCalls(Calls):
         pool: str = "",
         stale: str = "",
         paused: str = "",
+        floor: int = 0,
     ) -> ScriptCall:
         """Register workers (with the number of keys each takes) and, when new, the node.
 
         `pool` is the pool's generation, by default the one of which the lane's is; if the lane's
         own is not known yet, the reply tells it.  `pool_ttl_ms` counts if nobody has ever joined
         this lane.  `paused` is what a lane that is made by this begins with: `LanePauses.pack()`.
+        `floor` is the highest stamp of the lane that the caller has seen.
         """
         n = self.names
         takes = {**workers, node: IS_NODE} if is_new else workers
@@ -209,7 +213,7 @@ class MemberCalls(Calls):
         keys += (*(n.signal(who.name) for who in takes), n.signal(node.name))
         pool = pool or generation_of_pool(self.generation)
         args: list[Word] = [pool, self.generation, stale, not_after_ms, pool_ttl_ms, node.name]
-        args += (paused, len(takes))
+        args += (paused, floor, len(takes))
         for who, room in takes.items():
             args += (who.id, who.number, room)
         for name, options in handlers.items():
@@ -227,6 +231,7 @@ class MemberCalls(Calls):
         ails: Ails = WELL,
         told: Told = NOTHING_TOLD,
         who: str = "",
+        floor: int = 0,
     ) -> ScriptCall:
         """Renew leases, and say how many keys each worker takes.
 
@@ -239,6 +244,7 @@ class MemberCalls(Calls):
             ails: What ails the node.
             told: What the node knows of pool time.
             who: The node's id.
+            floor: The highest stamp of the lane that the node has seen.
         """
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers, n.pending, n.due, n.journal]
@@ -251,7 +257,7 @@ class MemberCalls(Calls):
             told.expected_ms,
             told.since_ms,
         ]
-        args += (told.turn, told.off_ms, who, len(takes))
+        args += (told.turn, told.off_ms, who, floor, len(takes))
         for name, room in takes.items():
             args += (name, _HUNG if is_hung and room != IS_NODE else room)
         for handler, options in (handlers or {}).items():

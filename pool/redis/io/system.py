@@ -24,6 +24,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from types import CodeType
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import attrs
@@ -173,6 +174,12 @@ class IO(Protocol):
         A body may ask when the loop does not answer.
         """
 
+    def inside(self, code: CodeType) -> Mapping[str, Any]:
+        """Return the variables of the call of this function that the event loop stands in.
+
+        Empty if it stands in none. A body may ask when the loop does not answer.
+        """
+
     def aside(self, fn: Callable[[], object]) -> None:
         """Run what is a user's in a thread for that alone, one after the other: a body is held up
         neither by what blocks there nor by what that raises."""
@@ -312,6 +319,11 @@ class SystemIO:
         walk = islice(traceback.walk_stack(frame), _STACK_FRAMES) if frame else ()
         places = [(f.f_code.co_filename, line, f.f_code.co_name, None) for f, line in walk]
         return lambda: "".join(traceback.format_list(places[::-1]))
+
+    def inside(self, code: CodeType) -> Mapping[str, Any]:
+        frame = sys._current_frames().get(self._loop_thread)
+        walk = traceback.walk_stack(frame) if frame else ()
+        return next((f.f_locals for f, _ in walk if f.f_code is code), {})
 
     def aside(self, fn: Callable[[], object]) -> None:
         self._aside.write(fn)

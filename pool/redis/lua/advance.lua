@@ -51,13 +51,14 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     g grant        x ranked targets, y mark, z checkpoint
                    mark: letters, then = and its crash marks from now on, or nothing and they stay
                    r counts a requeue, and asks for acknowledgement before the handler starts; a asks for
-                   that alone; m counts a crash; h (of w): it is held, see record; f: it was handed over in order
+                   that alone; l: the source leaves it to others, whose programs know its version and codec;
+                   m counts a crash; h (of w): it is held, see record; f: it was handed over in order
                    p, the last one: only while its start is not acknowledged; REFUSED after that
                    z: empty keeps the checkpoint, else = then its new bytes
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, (lapse), (wait), (pause), place, (queue), keep, inbox, (steps), (out), (channel), (journal), (follow), finish, (hung), says
+Uses     life, lane, expected, record, batch, (lapse), (wait), (pause), place, renewed, (queue), keep, inbox, (steps), (out), (channel), (journal), (follow), finish, (hung), says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
          has ended, and something is due: the next one of its key has its turn, or it has followers) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
@@ -73,6 +74,7 @@ Why Lua  who may, what is, and what shall be are one step: two owners could othe
 ]]
 local SEEN_MAX, SEEN_BYTES_MAX = 500, 1024 * 1024 -- messages taken out by one call
 local seen, seen_bytes = 0, 0
+local LEFT_BYTES_MAX = 256 -- of the names of workers that have left a job to others
 
 local fence = source ~= '' and redis.call('HGET', cleanup, source)
 local registered = source ~= '' and redis.call('ZSCORE', keepalive, source)
@@ -162,6 +164,11 @@ local function take_mark(r, mark)
   end
   if string.find(letters, 'm', 1, true) then
     tally('crashed', 1)
+  end
+  if string.find(letters, 'l', 1, true) then
+    local had = more_of(r[MORE], 'n')
+    local names = string.match(source, '^(.*)%.%d+$') .. (had and '/' .. had or '') .. '/'
+    r[MORE] = with_more(r[MORE], 'n', string.match(string.sub(names, 1, LEFT_BYTES_MAX), '^(.*)/'))
   end
   flag(r, 'h', string.find(letters, 'h', 1, true) ~= nil)
 end
@@ -399,7 +406,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   if r[MORE] ~= '' then
     await_worker(key, r)
   end
-  local target = first_with_room(x)
+  local target = first_with_room(x, has_renewed)
   if not place(key, r, target, payload, unassigned, was == 'R' or r[MARKS] ~= '') then
     return 'UNASSIGNED'
   end

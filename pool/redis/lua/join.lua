@@ -15,7 +15,8 @@ ARGV[5] pool_ttl_ms    int   > 0; as `config` has it, for a lane that has none y
 ARGV[6] node           str   identity of the node
 ARGV[7] paused         str   what is paused here, for a lane that is made by this: as lib/pause has it, and then its keys,
                              each behind a newline; empty: nothing is
-ARGV[8] identity_count int   how many; (id, number, takes) each follow: takes -1 for a
+ARGV[8] floor          int   no epoch of the lane that the caller has seen, here or before its data were lost, is higher
+ARGV[9] identity_count int   how many; (id, number, takes) each follow: takes -1 for a
                              node, 0 for a worker that takes nothing yet
 ARGV[...] handlers     name, options each
 
@@ -27,7 +28,9 @@ Why Lua  a late copy of this call must not bring back an identity that was reape
 
 A lane has a generation of its own, <the pool's>.<when>, drawn by the first to join it.  One that lost its
 data is given another, so that whoever joined it before hears of that, and nobody in other lanes does.  Its time
-begins with what its server says then.  What is paused is so from the first moment: nothing can be granted before.
+begins with what its server says then.  Its stamps, and with them its epochs, begin above `floor`: pool time may have
+been ahead of the server's clock before the loss, and whoever fences by epoch refuses a lower one.  Each joiner raises
+the stamp to its own floor, so the first one does not have to know most; renewals repeat it.  What is paused is so from the first moment: nothing can be granted before.
 
 Who joins a node that has not heard yet of a shorter TTL gets as long a lease as the node has, since the
 node believes in one lease for all that it has in the lane.
@@ -41,7 +44,7 @@ end
 local function text_of(number)
   return string.format('%.0f', number)
 end
-local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term', 'offset', 'turn', 'seen')
+local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term', 'offset', 'turn', 'seen', 'stamp')
 local had, ttl_ms, term = lane_had[1], whole(lane_had[2]), whole(lane_had[3])
 local is_new = not had or string.match(had, '^(.*)%.%d+$') ~= generation
 if (known ~= '' and had ~= known) or (had and is_new and had ~= stale) then
@@ -49,7 +52,7 @@ if (known ~= '' and had ~= known) or (had and is_new and had ~= stale) then
 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local first = ARGV[9] .. '.' .. ARGV[10]
+local first = ARGV[10] .. '.' .. ARGV[11]
 if now > not_after_ms then
   return redis.error_reply('POOLGONE ' .. first)
 end
@@ -65,7 +68,7 @@ for i = 6, #KEYS do
   redis.call('XLEN', KEYS[i])
 end
 for i = 1, identity_count do
-  local name = ARGV[6 + 3 * i] .. '.' .. ARGV[7 + 3 * i]
+  local name = ARGV[7 + 3 * i] .. '.' .. ARGV[8 + 3 * i]
   if redis.call('HEXISTS', cleanup, name) == 1 then
     return redis.error_reply('POOLGONE ' .. name)
   end
@@ -85,6 +88,11 @@ if is_new then
     redis.call('HSET', lane, 'seen', text_of(now)) -- the first witness of its clock
   end
 end
+local STAMP_MAX = 9e15 -- as in lib/lane
+local stamp_had = whole(lane_had[7])
+if floor <= STAMP_MAX and (stamp_had > STAMP_MAX or stamp_had < floor) then
+  redis.call('HSET', lane, 'stamp', text_of(floor))
+end
 if ttl_ms < 1000 or ttl_ms > 3600000 then
   ttl_ms, term = pool_ttl_ms, math.max(term + 1, now)
   redis.call('HSET', lane, 'ttl', text_of(ttl_ms), 'term', text_of(term))
@@ -94,7 +102,7 @@ if redis.call('HEXISTS', cleanup, node) == 0 then
   ends = math.max(ends, tonumber(redis.call('ZSCORE', keepalive, node) or '0'))
 end
 for i = 1, identity_count do
-  local id, n, takes = ARGV[6 + 3 * i], ARGV[7 + 3 * i], ARGV[8 + 3 * i]
+  local id, n, takes = ARGV[7 + 3 * i], ARGV[8 + 3 * i], ARGV[9 + 3 * i]
   redis.call('XADD', KEYS[5 + i], '*', 't', 'joined')
   local is_first = redis.call('ZADD', keepalive, 'GT', ends, id .. '.' .. n) == 1
   if is_first and tonumber(takes) > 0 then
@@ -103,7 +111,7 @@ for i = 1, identity_count do
 end
 -- The blocked read of the node wakes and takes up the new streams.
 redis.call('XADD', KEYS[#KEYS], 'NOMKSTREAM', '*', 't', 'joined')
-for i = 9 + 3 * identity_count, #ARGV, 2 do
+for i = 10 + 3 * identity_count, #ARGV, 2 do
   redis.call('HSET', handlers, ARGV[i], ARGV[i + 1])
 end
 return { now, ttl_ms, text_of(term), had, text_of(raw - now) .. '|' .. text_of(offset) .. '|' .. text_of(whole(lane_had[5])) }

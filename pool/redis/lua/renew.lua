@@ -20,7 +20,8 @@ ARGV[6] since_ms        int   pool time since which it has counted without a bre
 ARGV[7] turn            int   number of the offset that it knows
 ARGV[8] off_ms          int   by how much it has measured that pool time is off; 0: it is not
 ARGV[9] who             str   the caller
-ARGV[10] identity_count int   how many; (id.n, takes) each follow. takes: -1 for a node; how many keys a worker
+ARGV[10] floor          int   no epoch of the lane that the caller has seen is higher, see join
+ARGV[11] identity_count int   how many; (id.n, takes) each follow. takes: -1 for a node; how many keys a worker
                               takes, 0: it is closed; `-`: its event loop hangs
 ARGV[...] handlers      name, options each: of what the workers know; or none, to save the bytes
 
@@ -38,6 +39,9 @@ Why Lua  a renewal that raced with a fence would otherwise revive the fenced.
 
 A stream of signals that somebody deleted is made again, with a word of that: nothing is signalled to one that
 is not there, so its reader looks after everything that it may have missed.
+
+The lane's stamp is raised to `floor`: data that went back to an older state lack the latest epochs, and where the
+server's clock is behind, too, the next ones would be lower.
 
 What stands in `open` and was written by a later renewal stays: a late one neither opens nor closes
 anybody.  A handler that stands in `handlers` stays as it is, or two versions of a service would flap.
@@ -62,6 +66,10 @@ end
 redis.call('ZREM', keepalive, '\n')
 
 keep_time()
+if floor > stamp_last and floor <= STAMP_MAX then
+  stamp_last = floor
+  redis.call('HSET', lane, 'stamp', text_of(floor))
+end
 if whole(lane_had[9]) ~= ttl_ms then
   redis.call('HSET', lane, 'paced', text_of(ttl_ms))
 end
@@ -95,7 +103,7 @@ local function heal_signal(name)
 end
 local ids, numbers, says = {}, {}, {}
 for i = 1, identity_count do
-  local name, takes = ARGV[9 + 2 * i], ARGV[10 + 2 * i]
+  local name, takes = ARGV[10 + 2 * i], ARGV[11 + 2 * i]
   if redis.call('HEXISTS', cleanup, name) == 1 or not redis.call('ZSCORE', keepalive, name) then
     answers[#answers + 1] = -1
   else
@@ -142,13 +150,13 @@ for first = 1, #ids, SLICE do
   end
 end
 local names = {}
-for a = 11 + 2 * identity_count, #ids > 0 and #ARGV or 0, 2 do
+for a = 12 + 2 * identity_count, #ids > 0 and #ARGV or 0, 2 do
   names[#names + 1] = ARGV[a]
 end
 for first = 1, #names, SLICE do
   for i, had in ipairs(fields_of(handlers, names, first)) do
     if not had then
-      redis.call('HSET', handlers, names[first + i - 1], ARGV[10 + 2 * identity_count + 2 * (first + i - 1)])
+      redis.call('HSET', handlers, names[first + i - 1], ARGV[11 + 2 * identity_count + 2 * (first + i - 1)])
     end
   end
 end

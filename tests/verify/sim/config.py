@@ -58,11 +58,13 @@ FAULTS: Final = {
     "lost-data-key": "data",  # a key of a map or of a stream is deleted, or a sink's group
     "foreign-data": "data",  # a foreign value stands under such a key for a while
     "fork-behind": "loss",  # as lost-suffix, and the server's clock is behind from then on
+    "crash-two": "crash",  # two processes are gone at the same moment
+    "wipe-behind": "loss",  # its clock is set back, pool time goes on, and then it comes back empty
 }
 EDGES: Final = (
     *("freeze-all", "garbage", "full", "lost-index", "lane-stall", "lane-restart", "lane-wipe"),
 )
-LATER: Final = ("thin",)  # likewise, each by dice of its own
+LATER: Final = ("thin", "wipe-behind", "crash-two")  # likewise, each by dice of its own
 # Those of maps and streams, which strike only where programs use such.
 OF_DATA: Final = ("lost-data-key", "foreign-data", "fork-behind")
 LANES: Final = frozenset({"lane-stall", "lane-restart", "lane-wipe"})  # of lanes that are apart

@@ -345,6 +345,10 @@ class Faults:
                 self._open(kind, window, seconds, kind)
             case "crash":
                 self._crash(kind, target, ttl_s * dice.uniform(0.02, 2.0))
+            case "crash-two":
+                other = dice.choice([name for name in self._fleet.names if name != target])
+                for name in (target, other):
+                    self._crash(kind, name, ttl_s * dice.uniform(0.5, 3.0))
             case "crash-at-call":
                 process = self._fleet.process(target)
                 if process is not None:
@@ -399,6 +403,11 @@ class Faults:
                 self._step_clock(kind, -self._step_s(dice, seconds))
             case "wipe":
                 self._lose(kind, ({}, {}))
+            case "wipe-behind":
+                after_s = ttl_s * dice.choice((0.1, 1.0, 2.0)) * dice.uniform(0.7, 1.3)
+                if self._world.now_s + after_s < self._config.chaos_s:
+                    self._step_clock("clock-back", -self._step_s(dice, seconds))
+                    self._world.after(after_s, self._lose, kind, ({}, {}))
             case "lost-since-grant":
                 since_s = dice.choice((0.05, 0.5, 2.0)) * dice.random()
                 self._weather.on_grant.append(lambda: self._lose_later(kind, since_s))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any
 
 import attrs
@@ -240,6 +241,9 @@ class SimIO:
 
     def stack(self) -> Callable[[], str]:
         return lambda: "somewhere"
+
+    def inside(self, _: CodeType) -> Mapping[str, Any]:
+        return {}
 
     def aside(self, fn: Callable[[], object]) -> None:
         fn()  # the world's observers hold up nobody here

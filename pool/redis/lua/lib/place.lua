@@ -30,10 +30,10 @@ local function read_targets(a, k)
   return a + 2 * #targets + 1, k + 2 * #targets
 end
 
-local function first_with_room(ranked)
+local function first_with_room(ranked, may_have)
   for i in string.gmatch(ranked, '%d+') do
     local target = targets[tonumber(i)]
-    if target and target.room > 0 then
+    if target and target.room > 0 and (not may_have or may_have(target)) then
       return target
     end
   end
