@@ -114,7 +114,7 @@ class Connection:
         self._where = url.where  # for error texts
         self._stale = False
         self._moved = ""  # why it was left
-        self._topology: topology.Watch | None = None
+        self._topology: topology.TopologyWatch | None = None
         self.slot: int = _slot_of(url.tag) if url.kind == "cluster" else 0
         self.target: Owner | None = None  # the server, as the guides name it
         # Between finding the socket and shutting it down, its descriptor must not be closed:

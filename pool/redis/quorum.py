@@ -23,7 +23,6 @@ answer, or a guide that missed a failover, never leads back to a primary that wa
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from statistics import median_low
 from typing import Final, TypeAlias
 
 import attrs
@@ -35,7 +34,7 @@ Address: TypeAlias = tuple[str, int]
 
 
 @attrs.frozen
-class Claim:
+class OwnerClaim:
     """One slot belongs to this owner since this epoch."""
 
     owner: Owner
@@ -43,17 +42,17 @@ class Claim:
 
 
 @attrs.frozen
-class Answer:
+class GuideAnswer:
     """The claims of one guide."""
 
     guide: Owner
-    ranges: Sequence[tuple[int, int, Claim]]  # first slot, last slot, claim
+    ranges: Sequence[tuple[int, int, OwnerClaim]]  # first slot, last slot, claim
     places: Mapping[Owner, Address]  # the address of each owner
     has_vote: bool = True
     votes: int = 0  # how many guides have a vote, as far as this guide knows
     known: frozenset[Owner] = frozenset()  # all nodes that this guide knows
 
-    def claim(self, slot: int) -> Claim | None:
+    def claim(self, slot: int) -> OwnerClaim | None:
         """Return the claim about this slot."""
         return next((claim for low, high, claim in self.ranges if low <= slot <= high), None)
 
@@ -62,18 +61,20 @@ class Answer:
 class Belief:
     """What this process believes of one slot."""
 
-    claim: Claim | None = None
-    doubt: Claim | None = None  # what a majority claims instead, at a lower epoch ...
+    claim: OwnerClaim | None = None
+    doubt: OwnerClaim | None = None  # what a majority claims instead, at a lower epoch ...
     doubt_s: float = 0.0  # ... since this moment
 
 
-def needed_votes(answers: Iterable[Answer], asked_max: int) -> int:
+def needed_votes(answers: Iterable[GuideAnswer], asked_max: int) -> int:
     """Return the majority of a cluster's votes; at most `asked_max` nodes are asked."""
-    votes = [answer.votes for answer in answers if answer.has_vote]
-    return min(median_low(votes), asked_max) // 2 + 1 if votes else 1
+    votes = sorted(answer.votes for answer in answers if answer.has_vote)
+    if not votes:
+        return 1
+    return min(votes[(len(votes) - 1) // 2], asked_max) // 2 + 1  # the median: one may be wrong
 
 
-def agreed(answers: Iterable[Answer], slot: int, needed: int) -> Claim | None:
+def agreed(answers: Iterable[GuideAnswer], slot: int, needed: int) -> OwnerClaim | None:
     """Return the quorum's claim about a slot; None: there is no majority."""
     votes = {answer.guide: answer for answer in answers if answer.has_vote}
     claims = {guide: claim for guide, each in votes.items() if (claim := each.claim(slot))}
@@ -82,7 +83,7 @@ def agreed(answers: Iterable[Answer], slot: int, needed: int) -> Claim | None:
         epochs.setdefault(claim.owner, []).append(claim.epoch)
     top = max((claim.epoch for claim in claims.values()), default=0)
     found = [
-        Claim(owner, sorted(each, reverse=True)[needed - 1])
+        OwnerClaim(owner, sorted(each, reverse=True)[needed - 1])
         for owner, each in epochs.items()
         if len(each) >= needed
     ]
@@ -93,7 +94,7 @@ def agreed(answers: Iterable[Answer], slot: int, needed: int) -> Claim | None:
     return max(found, key=lambda claim: claim.epoch, default=None)
 
 
-def step(belief: Belief, named: Claim | None, now_s: float) -> Belief:
+def step(belief: Belief, named: OwnerClaim | None, now_s: float) -> Belief:
     """Return the belief after the quorum has named an owner, or nobody (None)."""
     before = belief.claim
     if named is None or named == before:
@@ -106,7 +107,7 @@ def step(belief: Belief, named: Claim | None, now_s: float) -> Belief:
 
 
 def candidates(
-    belief: Belief, answers: Iterable[Answer], slot: int, *, is_agreed: bool
+    belief: Belief, answers: Iterable[GuideAnswer], slot: int, *, is_agreed: bool
 ) -> list[Owner]:
     """Return whom to connect to, in this order.
 

@@ -61,10 +61,10 @@ import structlog
 from pool.redis.errors import Garbled, Held, Unanswered
 from pool.redis.quorum import (
     Address,
-    Answer,
     Belief,
-    Claim,
+    GuideAnswer,
     Owner,
+    OwnerClaim,
     agreed,
     candidates,
     needed_votes,
@@ -95,7 +95,7 @@ Dial: TypeAlias = Callable[[Url, Address, float, Callable[[], float]], socket.so
 _log = structlog.get_logger("pool")
 
 
-class Member(Protocol):
+class MovableConnection(Protocol):
     """A connection that wants to lead to the primary."""
 
     slot: int
@@ -105,7 +105,7 @@ class Member(Protocol):
         """Leave that server; from any thread."""
 
     def pause(self) -> None:
-        """Send nothing more there before a `Watch.look()`; from any thread."""
+        """Send nothing more there before a `TopologyWatch.look()`; from any thread."""
 
 
 @attrs.frozen
@@ -125,11 +125,15 @@ def _packed(*commands: tuple[Any, ...]) -> bytes:
     return b"".join(hiredis.pack_command(words) for words in commands)
 
 
+def _dict(pairs: list[Any]) -> dict[Any, Any]:
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
-def read_sentinel(place: Address, replies: list[Any]) -> Answer:
+def read_sentinel(place: Address, replies: list[Any]) -> GuideAnswer:
     """Return the answer of a sentinel to SENTINEL MASTER and GET-MASTER-ADDR-BY-NAME.
 
     They are asked in this order: an address that changes in between gets an epoch that is too low,
@@ -141,33 +145,31 @@ def read_sentinel(place: Address, replies: list[Any]) -> Answer:
     facts, named = replies
     if named is None:
         raise Unanswered from RuntimeError("it knows no address")
-    if not isinstance(facts, dict):
-        facts = dict(zip(facts[::2], facts[1::2], strict=True))
+    facts = facts if isinstance(facts, dict) else _dict(facts)
     owner = (_text(named[0]), int(named[1]))
-    claim = Claim(owner, int(facts[b"config-epoch"]))
-    return Answer(place, [(0, _SLOT_LAST, claim)], {owner: owner})
+    claim = OwnerClaim(owner, int(facts[b"config-epoch"]))
+    return GuideAnswer(place, [(0, _SLOT_LAST, claim)], {owner: owner})
 
 
 def read_slots(slots: Any, asked: Address) -> list[tuple[int, int, str, Address]]:
     """Return from CLUSTER SLOTS each range with the id and the address of its owner.
 
     A node that does not know its own host leaves it out, or says "?": then it is the host that was
-    asked, unless the reply has an `ip` beside it.
+    asked, unless the reply also has its `ip`.
     """
     found = []
-    for low, high, owner, *_ in slots:
-        host, port, node, *more = owner
+    for low, high, (host, port, node, *more), *_ in slots:
         name = _text(host)
         if name in ("", "?"):
-            facts = more[0] if more else []
-            beside = facts if isinstance(facts, dict) else dict(zip(facts[::2], facts[1::2]))  # noqa: B905
-            name = _text(beside.get(b"ip")) if name else ""
+            pairs = more[0] if more else []
+            facts = pairs if isinstance(pairs, dict) else _dict(pairs)
+            name = _text(facts.get(b"ip")) if name else ""
             name = name if name not in ("", "?") else asked[0]
         found.append((int(low), int(high), _text(node), (name, int(port))))
     return found
 
 
-def read_node(place: Address, replies: list[Any]) -> Answer:
+def read_node(place: Address, replies: list[Any]) -> GuideAnswer:
     """Return the answer of a node of a cluster to CLUSTER SLOTS and CLUSTER NODES."""
     for reply in replies:
         if isinstance(reply, Exception):
@@ -184,9 +186,9 @@ def read_node(place: Address, replies: list[Any]) -> Answer:
             myself = name
     if not myself:
         raise Garbled("a node that does not know itself")
-    return Answer(
+    return GuideAnswer(
         myself,
-        [(low, high, Claim(node, epochs.get(node, 0))) for low, high, node, _ in ranges],
+        [(low, high, OwnerClaim(node, epochs.get(node, 0))) for low, high, node, _ in ranges],
         {node: at for _, _, node, at in ranges},
         has_vote=myself in masters,
         votes=len(masters),
@@ -214,11 +216,11 @@ class _Line:
     failures: int = 0
 
 
-class Watch:
+class TopologyWatch:
     """What this process knows of the primaries of one place."""
 
     def __init__(self, url: Url, dial: Dial) -> None:
-        self.members: weakref.WeakSet[Member] = weakref.WeakSet()
+        self.members: weakref.WeakSet[MovableConnection] = weakref.WeakSet()
         self._url = url
         self._dial = dial
         self._is_cluster = url.kind == "cluster"
@@ -230,7 +232,7 @@ class Watch:
                 ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", url.service),
             ]
         self._news = threading.Condition()
-        self._answers: dict[Address, tuple[float, float, Answer]] = {}  # asked, answered
+        self._answers: dict[Address, tuple[float, float, GuideAnswer]] = {}  # asked, answered
         self._settled: dict[Address, tuple[float, Exception | None]] = {}  # asked or failed
         self._beliefs: dict[int, Belief] = {}
         self._lines: dict[Address, _Line] = {}
@@ -304,7 +306,7 @@ class Watch:
         with suppress(OSError):  # it has been rung often enough, or is closed
             self._bell.send(b"x")
 
-    def _choice(self, slot: int, answers: list[Answer], *, is_agreed: bool) -> Choice:
+    def _choice(self, slot: int, answers: list[GuideAnswer], *, is_agreed: bool) -> Choice:
         belief = self._beliefs.get(slot, Belief())
         places: dict[Owner, Address] = {}
         for _, _, each in self._answers.values():
@@ -319,16 +321,16 @@ class Watch:
         found = [(each, places[each]) for each in owners if each in places]
         return Choice(found, is_agreed and bool(found), failed, at)
 
-    def _members(self) -> list[Member]:
+    def _members(self) -> list[MovableConnection]:
         with _LOCK:
             return list(self.members)
 
     # --- under the lock -----------------------------------------------------------------------
 
-    def _fresh(self, since_s: float) -> list[Answer]:
+    def _fresh(self, since_s: float) -> list[GuideAnswer]:
         return [each for asked_s, _, each in self._answers.values() if asked_s >= since_s]
 
-    def _needed(self, answers: Iterable[Answer]) -> int:
+    def _needed(self, answers: Iterable[GuideAnswer]) -> int:
         if self._is_cluster:
             return needed_votes(answers, GUIDES_MAX)
         return len(self._url.hosts) // 2 + 1
@@ -337,7 +339,7 @@ class Watch:
         settled = self._settled
         return all(settled.get(each, (-1.0, None))[0] >= since_s for each in self._places())
 
-    def _named(self, slot: int) -> Claim | None:
+    def _named(self, slot: int) -> OwnerClaim | None:
         answers = self._fresh(time.monotonic() - FRESH_S)
         return agreed(answers, slot, self._needed(answers))
 
@@ -592,10 +594,10 @@ def _is_about(message: Any, service: str) -> bool:
 # --- the watches of this process ----------------------------------------------------------------
 
 _LOCK = threading.Lock()
-_WATCHES: dict[Url, Watch] = {}
+_WATCHES: dict[Url, TopologyWatch] = {}
 
 
-def join(url: Url, member: Member, dial: Dial) -> Watch:
+def join(url: Url, member: MovableConnection, dial: Dial) -> TopologyWatch:
     """Return the watch of this place, which moves the member from now on.
 
     Raises:
@@ -605,7 +607,7 @@ def join(url: Url, member: Member, dial: Dial) -> Watch:
     with _LOCK:
         watch = _WATCHES.get(place)
         if watch is None or watch._is_over:
-            watch = Watch(place, dial)
+            watch = TopologyWatch(place, dial)
             watch.members.add(member)
             try:
                 watch.start()
@@ -616,7 +618,7 @@ def join(url: Url, member: Member, dial: Dial) -> Watch:
     return watch
 
 
-def leave(watch: Watch, member: Member) -> None:
+def leave(watch: TopologyWatch, member: MovableConnection) -> None:
     """Move this member no more; the last one ends the watch."""
     with _LOCK:
         watch.members.discard(member)

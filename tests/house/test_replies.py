@@ -32,7 +32,7 @@ SCRIPTS = [
 # which is text for people: `ops/checkup.py` takes of it what it knows.
 OWN = {"info|memory", "cluster|slots", "script|load", "evalsha"}
 OWN |= {"info|commandstats", "info|persistence", "info|replication", "cluster|info"}
-OWN |= {"info|clients", "info|latencystats", "info|stats"}
+OWN |= {"cluster|nodes", "info|clients", "info|latencystats", "info|stats"}
 
 
 def compared(tree: ast.AST) -> Iterator[object]:

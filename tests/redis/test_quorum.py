@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pool.redis.quorum import (
     REBUILT_S,
-    Answer,
     Belief,
-    Claim,
+    GuideAnswer,
+    OwnerClaim,
     agreed,
     candidates,
     needed_votes,
@@ -23,12 +23,12 @@ from pool.redis.topology import read_node, read_sentinel, read_slots
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
 
 
-def answer(guide: Any, owner: Any, epoch: int, **more: Any) -> Answer:
+def answer(guide: Any, owner: Any, epoch: int, **more: Any) -> GuideAnswer:
     """Return the answer of a guide about slot 0."""
-    return Answer(guide, [(0, 0, Claim(owner, epoch))], {owner: owner}, **more)
+    return GuideAnswer(guide, [(0, 0, OwnerClaim(owner, epoch))], {owner: owner}, **more)
 
 
-def sentinels(*claims: tuple[Any, int] | None) -> list[Answer]:
+def sentinels(*claims: tuple[Any, int] | None) -> list[GuideAnswer]:
     """Return the answers of sentinels; None: this one does not answer."""
     return [answer(i, *claim) for i, claim in enumerate(claims) if claim is not None]
 
@@ -36,22 +36,24 @@ def sentinels(*claims: tuple[Any, int] | None) -> list[Answer]:
 @pytest.mark.parametrize(
     ("claims", "named"),
     [
-        ([(A, 3), (A, 3), (A, 3)], Claim(A, 3)),
-        ([(A, 3), (A, 3), None], Claim(A, 3)),
+        ([(A, 3), (A, 3), (A, 3)], OwnerClaim(A, 3)),
+        ([(A, 3), (A, 3), None], OwnerClaim(A, 3)),
         ([(A, 3), None, None], None),
-        ([(B, 9), (A, 3), (A, 3)], Claim(A, 3)),  # one guide lies
-        ([(A, 9), (A, 3), (A, 3)], Claim(A, 3)),  # ... about the epoch
+        ([(B, 9), (A, 3), (A, 3)], OwnerClaim(A, 3)),  # one guide lies
+        ([(A, 9), (A, 3), (A, 3)], OwnerClaim(A, 3)),  # ... about the epoch
         ([(B, 4), (A, 3), None], None),  # the first to know of a failover, and nobody else
-        ([(B, 4), (A, 3), (B, 4)], Claim(B, 4)),
+        ([(B, 4), (A, 3), (B, 4)], OwnerClaim(B, 4)),
         ([(A, 1), (B, 2), (C, 3)], None),
         ([], None),
     ],
 )
-def test_a_majority_of_the_sentinels_names_the_primary(claims: Any, named: Claim | None) -> None:
+def test_a_majority_of_the_sentinels_names_the_primary(
+    claims: Any, named: OwnerClaim | None
+) -> None:
     assert agreed(sentinels(*claims), 0, 2) == named
 
 
-def node(name: str, owner: str, epoch: int, **more: Any) -> Answer:
+def node(name: str, owner: str, epoch: int, **more: Any) -> GuideAnswer:
     facts = {"votes": 3, "known": frozenset("pqrs"), **more}
     return answer(name, owner, epoch, **facts)
 
@@ -60,23 +62,23 @@ def node(name: str, owner: str, epoch: int, **more: Any) -> Answer:
     ("answers", "named"),
     [
         # p is cut off from the others, and still calls itself the owner.
-        ([node("p", "p", 1), node("q", "s", 4), node("r", "s", 4)], Claim("s", 4)),
-        ([node("p", "p", 1), node("q", "s", 4), node("s", "s", 4)], Claim("s", 4)),
+        ([node("p", "p", 1), node("q", "s", 4), node("r", "s", 4)], OwnerClaim("s", 4)),
+        ([node("p", "p", 1), node("q", "s", 4), node("s", "s", 4)], OwnerClaim("s", 4)),
         ([node("p", "p", 1)], None),
         # Replicas have no vote.
         ([node("p", "p", 1), node("x", "s", 4, has_vote=False)], None),
         # The slot has just moved to s: the others have not heard of it.
-        ([node("s", "s", 9), node("q", "p", 1), node("r", "p", 1)], Claim("s", 9)),
+        ([node("s", "s", 9), node("q", "p", 1), node("r", "p", 1)], OwnerClaim("s", 9)),
         # p is cut off, s hangs, q is dead: r alone knows better, and p does not become right.
         ([node("p", "p", 1), node("r", "s", 4)], None),
         # A node of another cluster, which nobody knows.
-        ([node("x", "x", 9), node("q", "p", 1), node("r", "p", 1)], Claim("p", 1)),
+        ([node("x", "x", 9), node("q", "p", 1), node("r", "p", 1)], OwnerClaim("p", 1)),
         # The same node at two addresses has one vote.
         ([node("q", "s", 4), node("q", "s", 4)], None),
     ],
 )
 def test_the_primaries_of_a_cluster_name_the_owner_of_a_slot(
-    answers: list[Answer], named: Claim | None
+    answers: list[GuideAnswer], named: OwnerClaim | None
 ) -> None:
     assert needed_votes(answers, 8) == 2
     assert agreed(answers, 0, 2) == named
@@ -89,22 +91,22 @@ def test_of_a_large_cluster_a_majority_of_those_that_are_asked_is_enough() -> No
 
 def test_an_epoch_that_is_not_higher_is_believed_only_after_a_while() -> None:
     """Guides that were set up anew count from the start; a late answer is gone by then."""
-    believed, rebuilt = Belief(Claim(A, 5)), Claim(B, 5)
-    assert step(believed, Claim(B, 6), 0.0).claim == Claim(B, 6)
+    believed, rebuilt = Belief(OwnerClaim(A, 5)), OwnerClaim(B, 5)
+    assert step(believed, OwnerClaim(B, 6), 0.0).claim == OwnerClaim(B, 6)
     doubting = step(believed, rebuilt, 0.0)
-    assert doubting.claim == Claim(A, 5)
-    assert step(doubting, rebuilt, REBUILT_S - 0.1).claim == Claim(A, 5)
+    assert doubting.claim == OwnerClaim(A, 5)
+    assert step(doubting, rebuilt, REBUILT_S - 0.1).claim == OwnerClaim(A, 5)
     assert step(doubting, rebuilt, REBUILT_S).claim == rebuilt
     # Whatever comes between begins the time anew: another word, or none.
-    for other in (None, Claim(A, 5), Claim(C, 4)):
+    for other in (None, OwnerClaim(A, 5), OwnerClaim(C, 4)):
         again = step(step(doubting, other, 1.0), rebuilt, 2.0)
-        assert step(again, rebuilt, REBUILT_S + 1.0).claim == Claim(A, 5)
+        assert step(again, rebuilt, REBUILT_S + 1.0).claim == OwnerClaim(A, 5)
 
 
 def test_without_a_majority_the_present_primary_comes_first() -> None:
     answers = sentinels((B, 7), (C, 2), None)
-    assert candidates(Belief(Claim(A, 5)), answers, 0, is_agreed=False) == [A, B]
-    assert candidates(Belief(Claim(A, 5)), answers, 0, is_agreed=True) == [A]
+    assert candidates(Belief(OwnerClaim(A, 5)), answers, 0, is_agreed=False) == [A, B]
+    assert candidates(Belief(OwnerClaim(A, 5)), answers, 0, is_agreed=True) == [A]
     assert candidates(Belief(), answers, 0, is_agreed=False) == [B, C]  # the newest first
     assert candidates(Belief(), [], 0, is_agreed=False) == []
 
@@ -122,10 +124,10 @@ def test_no_history_leads_back(faults: list[tuple[int, str, int]], failovers: li
     Failovers happen one after the other; whatever those two say, the belief is always a primary
     that the quorum has named, its epoch never falls, and it is the newest once all are heard.
     """
-    truth, belief, believed = [Claim("0", 0)], Belief(Claim("0", 0)), [0]
+    truth, belief, believed = [OwnerClaim("0", 0)], Belief(OwnerClaim("0", 0)), [0]
     for i in range(max(len(failovers), 1)):
         for _ in range(failovers[i] if i < len(failovers) else 0):
-            truth.append(Claim(str(len(truth) % 3), truth[-1].epoch + 1))
+            truth.append(OwnerClaim(str(len(truth) % 3), truth[-1].epoch + 1))
         said: list[tuple[Any, int] | None] = [(truth[-1].owner, truth[-1].epoch)] * 5
         for guide, fault, number in dict.fromkeys(faults[2 * i : 2 * i + 2]):
             old = truth[number % len(truth)]
@@ -156,8 +158,8 @@ def test_a_node_says_who_it_is_and_how_many_vote() -> None:
     slots = [[0, 5460, [b"127.0.0.1", 30004, b"07c3"]], [5461, 10922, [b"", 30002, b"67ed"]]]
     told = read_node(("asked", 1), [slots, NODES])
     assert (told.guide, told.has_vote, told.votes) == ("67ed", True, 3)
-    assert told.claim(5000) == Claim("07c3", 4)
-    assert told.claim(9000) == Claim("67ed", 2)
+    assert told.claim(5000) == OwnerClaim("07c3", 4)
+    assert told.claim(9000) == OwnerClaim("67ed", 2)
     assert told.claim(16_000) is None
     assert told.known == {"07c3", "67ed", "292f", "6ec2", "aaaa"}
     assert told.places == {"07c3": ("127.0.0.1", 30004), "67ed": ("asked", 30002)}
@@ -184,4 +186,4 @@ def test_a_sentinel_names_an_address_and_an_epoch(is_map: bool) -> None:
     facts: Any = [b"name", b"main", b"config-epoch", b"7"]
     facts = dict(zip(facts[::2], facts[1::2], strict=True)) if is_map else facts
     told = read_sentinel(A, [facts, [b"10.0.0.1", b"6379"]])
-    assert told.claim(0) == Claim(("10.0.0.1", 6379), 7)
+    assert told.claim(0) == OwnerClaim(("10.0.0.1", 6379), 7)
