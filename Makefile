@@ -21,7 +21,7 @@ WORKERS ?= 8
 # start compiles the library anew, and `test` takes 1.4 times as long.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: check prepared collected test test-ops test-all test-loops test-long test-web test-cluster test-sentinel test-languages demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet bench-looking verify sim steps chaos chaos-each mutants small-mutants soak clean
+.PHONY: check prepared collected test test-ops test-all test-loops test-long test-web test-cluster test-sentinel test-languages demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet bench-looking verify sim sim-fresh steps chaos chaos-each mutants small-mutants soak clean
 
 # A minute and a half before each commit: each test on one of the event loops, half of them on either.
 # These compute more than they wait.
@@ -147,6 +147,11 @@ soak: $(READY)
 # The whole fleet under virtual time and seeded faults; one seed again: --seed S [--shrink].
 sim: $(READY)
 	$(BIN)/python -m tests.verify.sim --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
+
+# Seeds that nobody has run, behind those of tests/verify/sim/ranges.txt; prints the line for that list.
+sim-fresh: SEEDS = 300
+sim-fresh: $(READY)
+	$(BIN)/python -m tests.verify.sim.fresh --seeds $(SEEDS) --jobs $(JOBS)
 
 # A crash right before and right after each command of each transition.
 steps: $(READY)

@@ -128,6 +128,20 @@ async def test_entries_that_the_cap_took_are_told_of(fleet: Fleet, handlers: Han
     assert edges(await read(node.journal(since=last.position))) == [(MISSED, "")]
 
 
+async def test_what_comes_after_a_loss_is_read_though_its_ids_are_lower(
+    fleet: Fleet, handlers: Handlers
+) -> None:
+    """The clock was ahead, and the server went back to before that."""
+    node = await fleet.node(handlers, lanes=1)
+    name = Names(fleet.pool, 0).journal
+    fleet.client.xadd(name, {"edge": "x"}, id="9999999999999-1")
+    *_, last = await read(node.journal())
+    fleet.client.delete(name)
+    await park(node, "a")
+    found = await read(node.journal(since=last.position))
+    assert edges(found) == [(MISSED, ""), ("retried", "a"), ("parked", "a")]
+
+
 async def test_a_gap_says_what_made_it(fleet: Fleet, handlers: Handlers) -> None:
     """Who lost its data is not told that a cap took them: behind a cap there is a full page."""
     node = await fleet.node(handlers, lanes=1)

@@ -470,6 +470,17 @@ def test_who_comes_after_a_witness_died_goes_on_from_what_that_stored(clock: Clo
     assert clock.field("reached") == 0
 
 
+def test_an_old_claim_does_not_age_what_was_stored(clock: Clock) -> None:
+    """Seed 90286: the clock was set again since, and a claim tells no more than four periods."""
+    clock.step(-3 * HOUR_MS)
+    clock.passed_ms = 20_000
+    now_ms = bench_now(clock)
+    assert due_ms(clock, now_ms) == now_ms
+    clock.renew(since_ms=0, expected_ms=raw_ms(clock))
+    clock.step(2 * HOUR_MS)
+    assert -BUSY_MS < due_ms(clock, come(clock)) - bench_now(clock) <= 4 * PERIOD_MS
+
+
 @pytest.mark.parametrize("came_ms", [7_000, -7_000])
 @pytest.mark.parametrize("then_ms", [15_000, -15_000, HOUR_MS, -HOUR_MS])
 @pytest.mark.parametrize("last_ms", [9_000, -9_000])

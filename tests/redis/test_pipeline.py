@@ -484,6 +484,35 @@ async def test_a_restarted_server_is_found_again(own_server: EmbeddedServer, add
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("size", [1, 100_000], ids=["small", "waits aside"])
+async def test_a_call_that_is_bound_to_a_connection_goes_by_no_other(
+    own_server: EmbeddedServer, size: int
+) -> None:
+    """A server that was restarted may have lost what the call is about: nothing is done then."""
+    async with linked(own_server.url) as pipeline:
+        link, replies, answered = pipeline.link, list[Any](), anyio.Event()
+
+        def answer(reply: Any) -> None:
+            replies.append(reply)
+            if len(replies) == 2:
+                answered.set()
+
+        pipeline.send(("SET", "{a}", "x" * size), answer, link=link)
+        await pipeline.execute("PING")
+        own_server.kill()
+        own_server.restart()
+        assert await pipeline.execute("PING", repeatable=True) == b"PONG"
+        assert pipeline.link is not link
+        pipeline.send(("SET", "{a}", "y" * size), answer, link=link)
+        with anyio.fail_after(PATIENCE_S):
+            await answered.wait()
+        assert replies[0] == b"OK"
+        assert isinstance(replies[1], StoreUnavailable)
+        assert not replies[1].maybe_done
+        assert await pipeline.execute("GET", "{a}") == b"x" * size
+
+
+@pytest.mark.anyio
 async def test_a_demoted_master_is_left(own_server: EmbeddedServer, add: Script) -> None:
     """D28: a replica is refused with its role; the words of LOADING are in test_replies."""
     async with linked(own_server.url, op_timeout_s=OP_TIMEOUT_S) as pipeline:

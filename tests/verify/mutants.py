@@ -37,6 +37,7 @@ from tests.verify.batch_mutants import BATCH_MUTANTS
 from tests.verify.cli_mutants import CLI_MUTANTS
 from tests.verify.doctor_mutants import DOCTOR_MUTANTS
 from tests.verify.journal_mutants import JOURNAL_MUTANTS
+from tests.verify.loss_mutants import LOSS_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
 from tests.verify.pause_mutants import PAUSE_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
@@ -93,8 +94,7 @@ MUTANTS: Final = (
     ),
     *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS, *REMOTE_MUTANTS)),
     *(Mutant(**each) for each in WEB_MUTANTS),
-    *(Mutant(**each) for each in SYNC_MUTANTS),
-    *(Mutant(**each) for each in PRIMARY_MUTANTS),
+    *(Mutant(**each) for each in (*SYNC_MUTANTS, *PRIMARY_MUTANTS, *LOSS_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,
@@ -779,9 +779,8 @@ MUTANTS: Final = (
         name="a lost signal is no gap",
         breaks="messages behind one whose signal was lost are handled before it",
         path="pool/jobs/job.py",
-        old="        if payload is None or before > self._last or self._is_behind or "
-        "self._is_reading:",
-        new="        if payload is None or self._is_behind or self._is_reading:",
+        old="        is_next = number_in(message) > last and before in (0, last)",
+        new="        is_next = number_in(message) > last",
         by=(
             "tests/jobs/test_object_form.py::test_what_comes_behind_a_message_whose_signal_was_lost_waits_for_it",
         ),
@@ -790,8 +789,8 @@ MUTANTS: Final = (
         name="handled means all",
         breaks="what was handled takes the messages behind it along",
         path="pool/redis/lua/advance.lua",
-        old="      if not message or whole(string.match(message, '^(%d+)|')) > upto then",
-        new="      if not message or upto == 0 then",
+        old="    if not entry or (gone >= most and string.find(entry, '^%d+|')) then",
+        new="    if not entry then",
     ),
     Mutant(
         name="a resumed job reads no inbox",
@@ -2905,8 +2904,8 @@ MUTANTS: Final = (
         name="saved, and heard again",
         breaks="a save leaves its messages in the inbox, so that a crash has them applied twice",
         path="pool/redis/lua/advance.lua",
-        old="  if y ~= '0' then\n    pass_messages(inbox, tonumber(y))\n  end\n",
-        new="",
+        old="  local gone = upto(inbox, y)\n",
+        new="  local gone = 0\n",
         needs=("keeps", "crash"),
     ),
     Mutant(

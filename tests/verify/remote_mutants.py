@@ -219,8 +219,9 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a gateway numbers saves",
         "breaks": "a late copy of a save puts an older state back, without the messages since",
         "path": _REMOTE + "ending.py",
-        "old": "        edge.message, edge.number = seen, number\n",
-        "new": "        edge.message, edge.number = seen, self.leases.number(job.lane)\n",
+        "old": "        edge.message, edge.number = str(seen or NO_MESSAGE), number\n",
+        "new": "        edge.message = str(seen or NO_MESSAGE)\n"
+        "        edge.number = self.leases.number(job.lane)\n",
         "by": (_WORKERS + "test_a_late_copy_of_a_save_changes_nothing_at_any_gateway",),
     },
     {

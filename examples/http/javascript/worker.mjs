@@ -35,7 +35,7 @@ export async function work({
   }
 
   function begin(worker_token, job) {
-    const run = { job, item: { token: job.token }, abort: new AbortController() }
+    const run = { job, item: { token: job.token }, known: new Set(), abort: new AbortController() }
     job.signal = run.abort.signal
     job.progress = (...told) => void (run.item.progress = progressOf(...told))
     job.save = async (state) => {
@@ -75,8 +75,9 @@ export async function work({
     for (const { token } of told.lost) if (held.has(token)) held.get(token).isLost = true
     for (const { token, id, value } of told.messages) {
       const run = held.get(token)
-      if (!run?.job.onMessage || Number(id) <= Number(run.item.seen)) continue
-      run.item.seen = id // it is told again until a request says so
+      if (!run?.job.onMessage || run.known.has(id)) continue
+      run.known.add(run.item.seen = id) // it is told again until a request says so
+      if (run.known.size > 1000) run.known.delete(run.known.values().next().value)
       run.job.onMessage(value)
     }
   }

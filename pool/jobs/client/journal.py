@@ -146,7 +146,7 @@ class Journal:
             while self._asked:  # of a live one no lane that hangs holds up the others
                 self._bell = anyio.Event()
                 await self._bell.wait()
-        replies, self._replies = self._replies, {}
+        goes_back, (replies, self._replies) = False, (self._replies, {})
         for lane, reply in sorted(replies.items(), key=itemgetter(0)):
             if isinstance(reply, PoolError):
                 if lane not in self.failed:
@@ -157,14 +157,17 @@ class Journal:
             self.failed.pop(lane, None)
             page = pages[lane] = page_of(self._ats[lane], reply)
             if page.has_missed:
-                self._ats[lane] = ReadTo(self._ats[lane].id)
+                # A server that lost data may give lower ids: all that is there is read then.
+                is_behind = not page.entries and self._ats[lane].id != ZERO
+                self._ats[lane] = ReadTo() if is_behind else ReadTo(self._ats[lane].id)
+                goes_back = goes_back or is_behind
                 self._tell(lane, MISSED, _CAPPED if page.is_full else _ANEW)
         for lane, raw in merged(pages):
             self._ats[lane] = ReadTo(raw[0], True)
             entry = parse(raw, lane, position(self._ats))
             if self._wanted.fits(entry):
                 self._ready.append(entry)
-        return any(page.is_full for page in pages.values())
+        return goes_back or any(page.is_full for page in pages.values())
 
     def _lanes(self) -> Sequence[int]:
         """Return which lanes have what is asked for."""
