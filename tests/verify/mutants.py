@@ -36,6 +36,7 @@ import attrs
 from tests.verify.batch_mutants import BATCH_MUTANTS
 from tests.verify.cli_mutants import CLI_MUTANTS
 from tests.verify.doctor_mutants import DOCTOR_MUTANTS
+from tests.verify.edge_mutants import EDGE_MUTANTS
 from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.loss_mutants import LOSS_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
@@ -94,7 +95,7 @@ MUTANTS: Final = (
     ),
     *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS, *REMOTE_MUTANTS)),
     *(Mutant(**each) for each in WEB_MUTANTS),
-    *(Mutant(**each) for each in (*SYNC_MUTANTS, *PRIMARY_MUTANTS, *LOSS_MUTANTS)),
+    *(Mutant(**each) for each in (SYNC_MUTANTS, PRIMARY_MUTANTS, LOSS_MUTANTS, EDGE_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,
