@@ -47,8 +47,8 @@ OPERATING: Final = frozenset({"scan", "unlink"})
 SENT: Final = _CONNECTION | _ACTORS | _WALK | _LOOKING | _LISTING | _STREAMS
 
 _FAMILIES: Final = frozenset({"XGROUP", "XINFO"})  # each subcommand has a rule of its own
-# At once, or for the whole batch (lib/batch.lua).
-_CALLED: Final = re.compile(r"(?:redis\.p?call|later)\('([A-Z]+)'(?:, '([A-Z]+)')?")
+# At once, for the whole batch (lib/batch.lua), or on a key of any type (lib/typed.lua).
+_CALLED: Final = re.compile(r"(?:redis\.p?call|later|typed)\('([A-Z]+)'(?:, '([A-Z]+)')?")
 
 
 def called() -> frozenset[str]:

@@ -38,6 +38,7 @@ from tests.verify.cli_mutants import CLI_MUTANTS
 from tests.verify.doctor_mutants import DOCTOR_MUTANTS
 from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
+from tests.verify.operator_mutants import OPERATOR_MUTANTS
 from tests.verify.pause_mutants import PAUSE_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
 from tests.verify.remote_mutants import REMOTE_MUTANTS
@@ -92,6 +93,7 @@ MUTANTS: Final = (
     ),
     *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS, *REMOTE_MUTANTS)),
     *(Mutant(**each) for each in WEB_MUTANTS),
+    *(Mutant(**each) for each in OPERATOR_MUTANTS),
     *(Mutant(**each) for each in SYNC_MUTANTS),
     Mutant(
         name="no fence at settle",

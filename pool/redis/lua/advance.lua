@@ -57,7 +57,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, (lapse), (wait), (pause), place, (queue), keep, (steps), (out), (channel), (journal), (follow), finish, (hung), says
+Uses     life, lane, (typed), expected, record, batch, (lapse), (wait), (pause), place, (queue), keep, (steps), (out), (channel), (journal), (follow), finish, (hung), says
 Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
          has ended, and something is due: the next one of its key has its turn, or it has followers) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
@@ -130,7 +130,7 @@ end
 
 -- late rare
 local function settled(epoch, result)
-  local outcome = redis.pcall('GET', result) -- as a call it would raise on another type
+  local outcome = typed('GET', result)
   local word, by_epoch, by = string.match(type(outcome) == 'string' and outcome or '', OUTCOME)
   if not word then
     return 'FENCED'
