@@ -23,6 +23,7 @@ from pool.jobs.roster import Roster
 from pool.jobs.trials import Trials
 from pool.names import key_hash, lane_of
 from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Pulled
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import Clock
 from pool.redis.commands.talk import Missing
@@ -137,6 +138,8 @@ class Context(Session):
     outages: Outages = attrs.field(init=False)
     # lane -> how many keys are unassigned, where some are, as of the last answer that told
     unassigned: dict[int, int] = attrs.field(init=False, factory=dict)
+    # lanes where keys are unassigned and the last pull was given none: they are for others
+    barren: set[int] = attrs.field(init=False, factory=set)
     # a script answered that the data of this lane are not there; it may be an answer of before
     on_data_lost: Callable[[int], object] = attrs.field(default=lambda _: None)
     on_interrupt: Callable[[KeyboardInterrupt], object] = attrs.field(default=lambda _: None)
@@ -151,11 +154,27 @@ class Context(Session):
         self.outages.trouble(during, lane, error)
 
     def tell_unassigned(self, lane: int, keys: int) -> None:
-        """Note how many keys wait in a lane for a worker with room."""
+        """Note how many keys wait in a lane for a worker with room; negative: none is for us."""
         if keys > 0:
             self.unassigned[lane] = keys
         elif lane in self.unassigned:
             del self.unassigned[lane]
+
+    def tell_pulled(self, lane: int, pulled: Pulled, *, goes_on: bool = False) -> None:
+        """Note what a pull left there.
+
+        The lane counts the keys of all handlers.  After a pull that was given none of them, the
+        settlements ask whether one is for us (`barren`), and only then we pull again.  That count
+        hides nothing: the settlement that frees a slot looks in the same step, so a key that was
+        there before is reported, and one that comes later finds the slot and is granted directly.
+        Whoever does not know us yet leaves its key behind; a lost answer says nothing.  Both end
+        with the next answer or renewal: a renewal counts all keys, and leads to one pull.
+        """
+        if pulled.granted:
+            self.barren.discard(lane)
+        elif pulled.left:
+            self.barren.add(lane)
+        self.tell_unassigned(lane, pulled.left if pulled.granted or goes_on else 0)
 
     def retime(self) -> float | None:
         """Go by the shortest TTL of our lanes; return the one of before, None if it is the same.

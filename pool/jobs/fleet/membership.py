@@ -157,6 +157,7 @@ class Membership(Actor[Message]):
         before = {state.number: state.node.number for state in context.lanes}
         now_s = context.io.clock()
         context.unassigned.clear()
+        context.barren.clear()
         context.lanes[:] = [
             LaneState(
                 number=k,
