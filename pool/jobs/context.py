@@ -40,21 +40,28 @@ TARGETS_MAX = 64  # candidates of one key; when all of them are full, the key wa
 class Seen:
     """When a job was seen alive, by three clocks: the lane's stamp, ours, and the server's.
 
-    It was accepted at that stamp or later.
+    It was accepted at that stamp or later.  `generation` is that of its lane's data then; empty:
+    not known.
     """
 
     stamp: int
     at_s: float
     server_ms: float
+    generation: str = ""
 
-    def is_lost(self, missing: Missing, now_s: float, known_s: float) -> bool:
+    def is_lost(self, missing: Missing, now_s: float, known_s: float, generation: str = "") -> bool:
         """Say whether a job that is not there is surely lost: its outcome would be known by now.
+
+        The lane's data may have been made anew since: `generation` is that of the lane that says
+        so.  Stamps alone do not show it: the new lane's are higher, once it has accepted a job.
 
         `known_s` is for how long outcomes are kept at least.  Nodes may differ in that, and it
         follows the server's clock: half of it, by that clock as well as by ours, is sure.
         """
         if missing.stamp < self.stamp:
             return True  # the lane has gone back to before it was accepted
+        if self.generation and generation not in ("", self.generation):
+            return True  # its data went with all others
         for_s = max(now_s - self.at_s, (missing.now_ms - self.server_ms) / 1000)
         return for_s < known_s / 2
 
@@ -108,9 +115,12 @@ class LaneState:
         is_news = before.at_ms and turn > before.turn
         return (before.off_ms or before.offset_ms - offset_ms) / 1000 if is_news else 0.0
 
-    def seen(self, asked_s: float, stamp: int = 0) -> Seen:
-        """Return what we know of a job that an answer said is there; `asked_s` when we asked."""
-        return Seen(stamp or self.stamp, asked_s, self.now_ms(asked_s))
+    def seen(self, asked_s: float, stamp: int = 0, *, generation: str = "") -> Seen:
+        """Return what we know of a job that an answer said is there.
+
+        `asked_s` is when we asked, `generation` that of the call: it is refused under any other.
+        """
+        return Seen(stamp or self.stamp, asked_s, self.now_ms(asked_s), generation)
 
     def now_ms(self, now_s: float) -> float:
         """Return what pool time is at a moment of our own clock."""

@@ -33,7 +33,14 @@ _LOOKING: Final = frozenset(
         # What becomes of the data when the server ends, whether a replica has them, what it had to
         # refuse or cut off, and what takes it long.
         *("info|commandstats", "info|persistence", "info|replication"),
-        *("info|clients", "info|latencystats", "info|stats", "cluster|info", "xrevrange"),
+        *(
+            "info|clients",
+            "info|latencystats",
+            "info|stats",
+            "cluster|info",
+            "cluster|nodes",
+            "xrevrange",
+        ),
     }
 )
 _LISTING: Final = frozenset({"hget", "hscan", "sscan", "xrange"})  # Node.jobs
@@ -43,6 +50,9 @@ _STREAMS: Final = frozenset({"type", "xack", "xdel", "xlen", "xrange"})
 # What only `pool maps`, `streams` and `purge` send, for rules of their user's own: SCAN tells the
 # names of all keys of a server, those of others too.
 OPERATING: Final = frozenset({"scan", "unlink"})
+
+# What `pool doctor` asks for only where its address names no user; no rule allows it.
+DEFAULT_ONLY: Final = frozenset({"config"})
 
 SENT: Final = _CONNECTION | _ACTORS | _WALK | _LOOKING | _LISTING | _STREAMS
 

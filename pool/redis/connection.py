@@ -166,7 +166,7 @@ class Connection:
 
     async def _connect_to_slot(self, deadline_s: float) -> None:
         """Connect to the primary of our slot: where a node says of itself that it is that."""
-        slot = _slot_of(self._url.tag)
+        slot = slot_of(self._url.tag)
         waiting, named = list(self._guides), set[Address]()
         failed: PoolError = StoreUnavailable(
             problem=f"{self._url.where} has no primary", maybe_done=False
@@ -480,7 +480,7 @@ def _ask_sentinel(guide: Address, service: str, timeout_s: float) -> Address:
     return sentinel.ask(guide, service, timeout_s=timeout_s, connect_timeout_s=share_s)
 
 
-def _slot_of(tag: str) -> int:
+def slot_of(tag: str) -> int:
     """Return the slot of a hash tag, as Redis' cluster specification has it."""
     inside = tag.partition("{")[2].partition("}")[0]
     return crc_hqx(inside.encode(), 0) % _SLOTS

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from pool.errors import ConfigError
-from pool.redis.acl import OPERATING, SENT, called, rules
+from pool.redis.acl import DEFAULT_ONLY, OPERATING, SENT, called, rules
 
 PACKAGE = Path(__file__).parents[2] / "pool"
 # Words in capitals that begin a tuple and are no command, and what needs no rule.
@@ -62,7 +62,7 @@ def test_what_the_code_sends_is_what_the_rules_allow(redis_url: str) -> None:
         if path.is_relative_to(PACKAGE / "testing") is False
         for word in sent_by(path, has_subcommands, known)
     }
-    assert sent == SENT | OPERATING
+    assert sent == SENT | OPERATING | DEFAULT_ONLY
 
 
 CALLS = r"redis\.p?call\(|\blater\(|\btyped\("
@@ -81,7 +81,13 @@ def test_every_call_of_a_script_names_its_command() -> None:
 def test_nothing_dangerous_is_among_the_rules() -> None:
     """Not one command that reaches beyond declared keys, but those named here."""
     reaching = {"info|memory", "cluster|slots", "script|load", "evalsha", "ping", "time"}
-    reaching |= {"info|commandstats", "info|persistence", "info|replication", "cluster|info"}
+    reaching |= {
+        "info|commandstats",
+        "info|persistence",
+        "info|replication",
+        "cluster|info",
+        "cluster|nodes",
+    }
     reaching |= {"info|clients", "info|latencystats", "info|stats"}
     words = {word.removeprefix("+") for word in rules("media") if word.startswith("+")}
     assert words == called() | SENT
