@@ -24,6 +24,7 @@ from pool.jobs.roster import Roster
 from pool.jobs.trials import Trials
 from pool.names import key_hash, lane_of
 from pool.redis.commands.calls import Target
+from pool.redis.commands.change import Pulled
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import Clock
 from pool.redis.commands.talk import Missing
@@ -40,21 +41,28 @@ TARGETS_MAX = 64  # candidates of one key; when all of them are full, the key wa
 class Seen:
     """When a job was seen alive, by three clocks: the lane's stamp, ours, and the server's.
 
-    It was accepted at that stamp or later.
+    It was accepted at that stamp or later.  `generation` is that of its lane's data then; empty:
+    not known.
     """
 
     stamp: int
     at_s: float
     server_ms: float
+    generation: str = ""
 
-    def is_lost(self, missing: Missing, now_s: float, known_s: float) -> bool:
+    def is_lost(self, missing: Missing, now_s: float, known_s: float, generation: str = "") -> bool:
         """Say whether a job that is not there is surely lost: its outcome would be known by now.
+
+        The lane's data may have been made anew since: `generation` is that of the lane that says
+        so.  Stamps alone do not show it: the new lane's are higher, once it has accepted a job.
 
         `known_s` is for how long outcomes are kept at least.  Nodes may differ in that, and it
         follows the server's clock: half of it, by that clock as well as by ours, is sure.
         """
         if missing.stamp < self.stamp:
             return True  # the lane has gone back to before it was accepted
+        if self.generation and generation not in ("", self.generation):
+            return True  # its data went with all others
         for_s = max(now_s - self.at_s, (missing.now_ms - self.server_ms) / 1000)
         return for_s < known_s / 2
 
@@ -122,9 +130,12 @@ class LaneState:
         is_news = before.at_ms and turn > before.turn
         return (before.off_ms or before.offset_ms - offset_ms) / 1000 if is_news else 0.0
 
-    def seen(self, asked_s: float, stamp: int = 0) -> Seen:
-        """Return what we know of a job that an answer said is there; `asked_s` when we asked."""
-        return Seen(stamp or self.stamp, asked_s, self.now_ms(asked_s))
+    def seen(self, asked_s: float, stamp: int = 0, *, generation: str = "") -> Seen:
+        """Return what we know of a job that an answer said is there.
+
+        `asked_s` is when we asked, `generation` that of the call: it is refused under any other.
+        """
+        return Seen(stamp or self.stamp, asked_s, self.now_ms(asked_s), generation)
 
     def now_ms(self, now_s: float) -> float:
         """Return what pool time is at a moment of our own clock."""
@@ -152,6 +163,8 @@ class Context(Session):
     outages: Outages = attrs.field(init=False)
     # lane -> how many keys are unassigned, where some are, as of the last answer that told
     unassigned: dict[int, int] = attrs.field(init=False, factory=dict)
+    # lanes where keys are unassigned and the last pull was given none: they are for others
+    barren: set[int] = attrs.field(init=False, factory=set)
     # a script answered that the data of this lane are not there; it may be an answer of before
     on_data_lost: Callable[[int], object] = attrs.field(default=lambda _: None)
     on_interrupt: Callable[[KeyboardInterrupt], object] = attrs.field(default=lambda _: None)
@@ -166,11 +179,27 @@ class Context(Session):
         self.outages.trouble(during, lane, error)
 
     def tell_unassigned(self, lane: int, keys: int) -> None:
-        """Note how many keys wait in a lane for a worker with room."""
+        """Note how many keys wait in a lane for a worker with room; negative: none is for us."""
         if keys > 0:
             self.unassigned[lane] = keys
         elif lane in self.unassigned:
             del self.unassigned[lane]
+
+    def tell_pulled(self, lane: int, pulled: Pulled, *, goes_on: bool = False) -> None:
+        """Note what a pull left there.
+
+        The lane counts the keys of all handlers.  After a pull that was given none of them, the
+        settlements ask whether one is for us (`barren`), and only then we pull again.  That count
+        hides nothing: the settlement that frees a slot looks in the same step, so a key that was
+        there before is reported, and one that comes later finds the slot and is granted directly.
+        Whoever does not know us yet leaves its key behind; a lost answer says nothing.  Both end
+        with the next answer or renewal: a renewal counts all keys, and leads to one pull.
+        """
+        if pulled.granted:
+            self.barren.discard(lane)
+        elif pulled.left:
+            self.barren.add(lane)
+        self.tell_unassigned(lane, pulled.left if pulled.granted or goes_on else 0)
 
     def retime(self) -> float | None:
         """Go by the shortest TTL of our lanes; return the one of before, None if it is the same.

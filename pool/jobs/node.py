@@ -39,6 +39,7 @@ from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, 
 from pool.jobs.client.batch import KEEP_S, OPEN_S, Batch, batch_options
 from pool.jobs.client.batch_ref import Batches
 from pool.jobs.client.dispatch import Dispatching
+from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.journal import Journal, JournalFilter, start_of
 from pool.jobs.client.listing import JobPage, Listing
@@ -502,13 +503,16 @@ class Node(Dispatching, Operating):
         self._check_open()
         return PlanRef(name, self._open_client)
 
-    async def plans(self) -> list[str]:
+    async def plans(self, *, gaps: Gaps | None = None) -> list[str]:
         """Return the names of the plans that are kept in this pool.
+
+        Args:
+            gaps: Leave out lanes that do not answer, and note them here; None: they are an error.
 
         Raises:
             StoreUnavailable, NotRunning: As for `dispatch()`.
         """
-        return await plans(self._open_client())
+        return await plans(self._open_client(), gaps)
 
     async def _keep_plan(self, job: Job, producer: Producer) -> None:
         await keep_plan(self._client, job, producer, plan_and_version(job.handler)[0])

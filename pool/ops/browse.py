@@ -9,6 +9,7 @@ server for some 2 ms; what moves between two pages may be told twice, or not at 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from pool.core.codec import decode_call, decode_value, head_of
 from pool.core.ids import member_name
 from pool.core.record import Letter, Outcome, Record, more_of
 from pool.errors import PayloadEncodingError
+from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.shelves import (
     PAGE,
     PAGE_MAX,
@@ -69,6 +71,7 @@ class JobRows:
 
     `looked` of `of` records were looked at for it; `of` is 0 where an index led to them.  `cursor`
     leads to the next page and is empty where there is none; a page without jobs may have one.
+    `unread` names the lanes that do not answer, and why: their jobs are on no page.
     """
 
     v: int = 1
@@ -77,6 +80,7 @@ class JobRows:
     cursor: str
     looked: int
     of: int
+    unread: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -104,36 +108,41 @@ class JobTold:
 
 
 async def jobs(
-    pipeline: Pipeline, found: Found, wanted: JobFilter, *, cursor: str = "", page: int = PAGE
+    pipeline: Pipeline,
+    found: Found,
+    wanted: JobFilter,
+    *,
+    cursor: str = "",
+    page: int = PAGE,
+    gaps: Gaps | None = None,
 ) -> JobRows:
     """Read the page of live jobs behind a cursor.
 
+    Lanes that do not answer are left out, and told; `gaps` are those of the pages before.
+
     Raises:
         InvalidOption: The cursor, or the page's size, cannot be used.
-        PoolError: The server does not answer, or refuses.
+        PoolError: No lane answers, or the server refuses.
     """
     page = checks.count("page", page, 1, PAGE_MAX)
     lane, source, at = read_cursor(cursor)
-    shelves, rows, looked, of = Shelves(pipeline), dict[tuple[str, str], JobRow](), 0, 0
+    rows, looked, of = dict[tuple[str, str], JobRow](), 0, 0
+    gaps = Gaps() if gaps is None else gaps
+    lanes = [Names(found.pool, number) for number in range(found.lanes)]
+    await gaps.look(pipeline, lanes)
     while lane < found.lanes and looked < page:
-        n = Names(found.pool, lane)
-        sources = await shelves.sources(n, wanted, await _name_of(pipeline, n, wanted.owner))
-        if source >= len(sources):
+        n, read = lanes[lane], None
+        if lane not in gaps.errors:
+            with gaps.reading(lane):
+                read = await _slice(pipeline, n, wanted, (source, at), min(SLICE, page - looked))
+        if read is None:
             lane, source, at = lane + 1, 0, "0"
             continue
-        is_walk = sources[source][0] == "jobs"
-        had = {name for kind, name in sources if kind == "unassigned"} if is_walk else set[str]()
-        pairs, at = await shelves.read(n, sources[source], at, min(SLICE, page - looked))
-        looked += len(pairs)
-        if not at:
-            source, at = source + 1, "0"
-        if is_walk and not of:
-            of = await _total(pipeline, found)
-        now_ms = await _now_ms(pipeline, n)
-        for name, record in legible(pairs):
-            key, age_s = key_of(name), (now_ms - record.accepted / 1000) / 1000
-            if record.handler not in had and wanted.fits(key, record, age_s):
-                rows[key, record.id] = row(key, record, now_ms)
+        looked += read.looked
+        source, at = read.source, read.at
+        if read.is_walk and not of:
+            of = await _total(pipeline, [each for each in lanes if each.number not in gaps.errors])
+        rows |= read.rows
     is_over = lane >= found.lanes
     return JobRows(
         pool=found.pool,
@@ -141,7 +150,40 @@ async def jobs(
         cursor="" if is_over else f"{lane}.{source}.{at}",
         looked=looked,
         of=of,
+        unread=gaps.unread,
     )
+
+
+@attrs.frozen
+class _Slice:
+    """A part of a lane's jobs, and where to go on there."""
+
+    rows: dict[tuple[str, str], JobRow]
+    looked: int
+    is_walk: bool
+    source: int
+    at: str
+
+
+async def _slice(
+    pipeline: Pipeline, n: Names, wanted: JobFilter, place: tuple[int, str], count: int
+) -> _Slice | None:
+    """Read so many records from a place in a lane; None: it is behind the last one."""
+    shelves, (source, at) = Shelves(pipeline), place
+    sources = await shelves.sources(n, wanted, await _name_of(pipeline, n, wanted.owner))
+    if source >= len(sources):
+        return None
+    is_walk = sources[source][0] == "jobs"
+    had = {name for kind, name in sources if kind == "unassigned"} if is_walk else set[str]()
+    pairs, at = await shelves.read(n, sources[source], at, count)
+    if not at:
+        source, at = source + 1, "0"
+    rows, now_ms = dict[tuple[str, str], JobRow](), await _now_ms(pipeline, n)
+    for name, record in legible(pairs):
+        key, age_s = key_of(name), (now_ms - record.accepted / 1000) / 1000
+        if record.handler not in had and wanted.fits(key, record, age_s):
+            rows[key, record.id] = row(key, record, now_ms)
+    return _Slice(rows, len(pairs), is_walk, source, at)
 
 
 def row(key: str, record: Record, now_ms: int) -> JobRow:
@@ -196,9 +238,8 @@ async def _name_of(pipeline: Pipeline, n: Names, owner: str | None) -> str:
     return member_name(owner, opening.number) if opening is not None else ""
 
 
-async def _total(pipeline: Pipeline, found: Found) -> int:
-    names = [Names(found.pool, number).jobs for number in range(found.lanes)]
-    return sum(await pipeline.execute_all(("HLEN", name) for name in names))
+async def _total(pipeline: Pipeline, lanes: Sequence[Names]) -> int:
+    return sum(await pipeline.execute_all(("HLEN", names.jobs) for names in lanes))
 
 
 async def _now_ms(pipeline: Pipeline, n: Names) -> int:

@@ -142,6 +142,8 @@ class ServerFacts:
     latencystats: Mapping[str, str] | None = None
     commandstats: Mapping[str, str] | None = None
     cluster: Mapping[str, str] = attrs.field(factory=dict)  # empty: it is in none
+    config: Mapping[str, str] = attrs.field(factory=dict)  # empty: nobody may ask for it, see SET
+    open_slots: Mapping[int, str] = attrs.field(factory=dict)  # those that are being moved: how
 
     def sections(self) -> dict[str, Mapping[str, str] | None]:
         """Return all by their names, as a right to them is called."""
@@ -171,6 +173,7 @@ class PoolFacts:
     has_cron: bool = True  # cron expressions can be read here: the extra is installed
     may_list: bool = True  # this user may look through names of keys, which leads to streams
     unread: tuple[str, ...] = ()
+    away: Mapping[int, str] = attrs.field(factory=dict)  # lanes that do not answer, and why
 
     @property
     def looked(self) -> int:
@@ -198,23 +201,41 @@ async def gather(
     unread = list[str]()
     told = await known_fleet(pipeline, found, unread)
     workers, asked = {info.id: info for info in told.workers}, told.asked
-    each = None if records_max is None else max(SLICE, records_max // found.lanes)
+    each_max = None if records_max is None else max(SLICE, records_max // found.lanes)
     lanes: dict[int, LaneFacts] = {}
+    away: dict[int, str] = {}
 
     async def look(number: int) -> None:
         try:
-            lanes[number] = await _Reading(pipeline, found, number, workers).lane(each)
+            lanes[number] = await _Reading(pipeline, found, number, workers).lane(each_max)
         except PoolError as error:
             if found.lanes == 1:
                 raise
-            unread.append(f"lane {number}: {error}")
+            away[number] = str(error)
 
     for first in range(0, found.lanes, 8):  # so that few slices are under way at a time
         async with anyio.create_task_group() as tasks:
             for number in range(first, min(first + 8, found.lanes)):
                 tasks.start_soon(look, number)
-    prefixes = [Control(found.pool).prefix, *(Names(found.pool, n).prefix for n in sorted(lanes))]
+    prefixes = [
+        Control(found.pool).prefix,
+        *(Names(found.pool, n).prefix for n in range(found.lanes)),
+    ]
     places = {pipeline.at(prefix): prefix for prefix in reversed(prefixes)}
+    servers = dict[str, ServerFacts]()
+
+    async def ask(at: Pipeline, prefix: str) -> None:
+        try:
+            servers[prefix] = await server_of(at, prefix)
+        except PoolError as error:
+            if found.lanes == 1:
+                raise
+            away.setdefault(prefixes.index(prefix) - 1, str(error))
+
+    async with anyio.create_task_group() as tasks:
+        for each in places.items():
+            tasks.start_soon(ask, *each)
+    away.pop(-1, None)  # the control keys are no lane, and were read before
     rows, may_list = await _streams(pipeline, found) if has_streams else ((), True)
     return PoolFacts(
         pool=found.pool,
@@ -223,11 +244,12 @@ async def gather(
         workers=workers,
         asked=asked,
         plans=tuple(await _plans(pipeline, found, lanes, unread)),
-        servers=distinct([await server_of(*each) for each in places.items()]),
+        servers=distinct([servers[prefix] for prefix in places.values() if prefix in servers]),
         streams=rows,
         may_list=may_list,
         has_cron=importlib.util.find_spec("cronsim") is not None,
         unread=tuple(unread),
+        away=away,
     )
 
 
@@ -270,9 +292,13 @@ async def server_of(pipeline: Pipeline, prefix: str) -> ServerFacts:
             ("INFO", "clients"),
             ("INFO", "latencystats"),
             ("INFO", "commandstats"),
-            *([("CLUSTER", "INFO")] if pipeline.is_of_cluster else ()),
+            *([("CLUSTER", "INFO"), ("CLUSTER", "NODES")] if pipeline.is_of_cluster else ()),
+            # A pool's own user has no right to it, and a refusal is counted: others alone may ask.
+            *([("CONFIG", "GET", *SET)] if pipeline.is_default_user else ()),
         ]
     )
+    *replies, set_to = replies if pipeline.is_default_user else [*replies, None]
+    *replies, nodes = replies if pipeline.is_of_cluster else [*replies, None]
     told = [sections(reply) if isinstance(reply, bytes) else None for reply in replies]
     for reply in replies:
         if isinstance(reply, PoolError) and not isinstance(reply, AuthError | StoreFault):
@@ -290,7 +316,28 @@ async def server_of(pipeline: Pipeline, prefix: str) -> ServerFacts:
         latencystats=told[5],
         commandstats=told[6],
         cluster=(told[7] or {}) if pipeline.is_of_cluster else {},
+        config=pairs_of(set_to) if isinstance(set_to, list) else {},
+        open_slots=open_slots(nodes) if isinstance(nodes, bytes) else {},
     )
+
+
+def pairs_of(flat: Sequence[bytes]) -> dict[str, str]:
+    """Return what CONFIG GET tells."""
+    return {name: value.decode(errors="replace") for name, value in pairs(flat).items()}
+
+
+def open_slots(nodes: bytes) -> dict[int, str]:
+    """Return of CLUSTER NODES which slots its own node is moving, and how."""
+    mine = next((line for line in nodes.decode().splitlines() if "myself" in line), "")
+    found = re.findall(r"\[(\d+)-([<>])-(\w+)\]", mine)
+    return {
+        int(slot): f"{'MIGRATING to' if way == '>' else 'IMPORTING from'} {node}"
+        for slot, way, node in found
+    }
+
+
+# What the server's configuration is asked for, where anybody may: INFO does not tell it.
+SET: Final = ("min-replicas-to-write", "cluster-require-full-coverage")
 
 
 def distinct(servers: Sequence[ServerFacts]) -> tuple[ServerFacts, ...]:

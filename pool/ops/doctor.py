@@ -96,6 +96,19 @@ def _unread(facts: PoolFacts) -> Iterator[Spot]:
         yield Spot(says=f"cannot be read: {trouble}", command="pool status")
 
 
+def _away(facts: PoolFacts) -> Iterator[Spot]:
+    for number, problem in sorted(facts.away.items()):
+        yield Spot(
+            says=f"lane {number} does not answer: {problem}",
+            where=(f"lane {number}",),
+            command="redis-cli CLUSTER NODES" if _is_of_cluster(facts) else "redis-cli PING",
+        )
+
+
+def _is_of_cluster(facts: PoolFacts) -> bool:
+    return any(server.cluster for server in facts.servers)
+
+
 def _unreadable(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         if lane.unreadable:
@@ -644,10 +657,19 @@ RULES: Final = (
         "cannot-be-read",
         "error",
         "each key that is looked at",
-        "it is of another type, or its lane does not answer",
-        "Somebody else writes under the pool's names, or a server is away. Give the pool a user of "
-        "its own (`pool acl`), and delete the foreign key.",
+        "it is of another type",
+        "Somebody else writes under the pool's names. Give the pool a user of its own (`pool "
+        "acl`), and delete the key if the finding says WRONGTYPE.",
         _unread,
+    ),
+    Rule(
+        "lane-away",
+        "error",
+        "each lane",
+        "it does not answer",
+        "Nothing is damaged; the other lanes go on. Bring its server back, or have a replica take "
+        "over. TRYAGAIN: a slot is being moved, see cluster-slot-open.",
+        _away,
     ),
     Rule(
         "unreadable-records",

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from pool.names import Control, Names
 from pool.ops.checkup import PoolFacts, ServerFacts
 from pool.ops.findings import Rule, Spot
+from pool.redis.connection import slot_of
 
 MEMORY_SHARE: Final = 0.8  # of its limit
 CLIENTS_SHARE: Final = 0.8  # likewise
@@ -151,6 +153,31 @@ def _slots(facts: PoolFacts) -> Iterator[Spot]:
             )
 
 
+def _open_slots(facts: PoolFacts) -> Iterator[Spot]:
+    numbers = sorted({*facts.away, *(lane.number for lane in facts.lanes)})
+    ours = {slot_of(Names(facts.pool, n).prefix): f"lane {n}" for n in numbers}
+    ours[slot_of(Control(facts.pool).prefix)] = "the control keys"
+    for server in facts.servers:
+        for slot, how in sorted(server.open_slots.items()):
+            if slot in ours:
+                yield Spot(
+                    says=f"slot {slot}, of {ours[slot]}, is {how}",
+                    where=(server.of,),
+                    command=f"redis-cli CLUSTER SETSLOT {slot} STABLE",
+                )
+
+
+def _coverage(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        if server.cluster and server.config.get("cluster-require-full-coverage") == "yes":
+            yield Spot(
+                says="cluster-require-full-coverage is yes: one slot that nobody serves stops all "
+                "lanes",
+                where=(server.of,),
+                command="redis-cli CONFIG SET cluster-require-full-coverage no",
+            )
+
+
 def _number(section: object, name: str) -> float | None:
     text = section.get(name, "") if isinstance(section, dict) else ""
     try:
@@ -233,6 +260,21 @@ def _min_replicas(facts: PoolFacts) -> Iterator[Spot]:
             )
 
 
+def _last_replica(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        good = _number(server.replication, "min_slaves_good_slaves")  # told where it is not 0
+        least = _number(server.config, "min-replicas-to-write")
+        # Whoever may not ask for the number knows that it is 1 at least.
+        if good is not None and good <= (1 if least is None else least):
+            least_text = "not 0" if least is None else f"{least:.0f}"
+            yield Spot(
+                says=f"min-replicas-to-write is {least_text} and {good:.0f} replicas are there: "
+                + ("the loss of one stops all writes" if good else "all writes are refused"),
+                where=(server.of,),
+                command="redis-cli INFO replication",
+            )
+
+
 def _lag(facts: PoolFacts) -> Iterator[Spot]:
     ttl_s = max((lane.ttl_ms for lane in facts.lanes), default=10_000) / 1000
     for server in facts.servers:
@@ -297,8 +339,18 @@ SERVER_RULES: Final = (
         "warning",
         "replicas, and min-replicas-to-write",
         "there are some, and it is 0",
-        "Set it, and min-replicas-max-lag below half of the TTL.",
+        "With two replicas or more set it to 1, and min-replicas-max-lag below half of the TTL. "
+        "With one replica decide: then the loss of any server stops writes.",
         _min_replicas,
+    ),
+    Rule(
+        "server-last-replica",
+        "warning",
+        "min-replicas-to-write, and the replicas that are there",
+        "no more replicas than it asks for",
+        "Add a replica, so that one more is there than min-replicas-to-write asks for; or accept "
+        "that the loss of one server stops writes until it is back.",
+        _last_replica,
     ),
     Rule(
         "server-lag",
@@ -359,6 +411,23 @@ SERVER_RULES: Final = (
         "A primary is gone and no replica took its place: bring it back, or have another take over "
         "by `CLUSTER FAILOVER`.",
         _slots,
+    ),
+    Rule(
+        "cluster-coverage",
+        "warning",
+        "cluster-require-full-coverage, asked for as the server's default user",
+        "yes",
+        "Set it to no on every node, in its configuration file too.",
+        _coverage,
+    ),
+    Rule(
+        "cluster-slot-open",
+        "warning",
+        "the pool's slots, where the server is in a cluster",
+        "one is MIGRATING or IMPORTING",
+        "While a slot moves, its lane waits. If nobody moves it any more, end the move on both "
+        "nodes: `CLUSTER SETSLOT SLOT NODE ID` with the node that has its keys.",
+        _open_slots,
     ),
     Rule(
         "rights-refused",

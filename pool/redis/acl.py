@@ -36,7 +36,14 @@ _LOOKING: Final = frozenset(
         # What becomes of the data when the server ends, whether a replica has them, what it had to
         # refuse or cut off, and what takes it long.
         *("info|commandstats", "info|persistence", "info|replication"),
-        *("info|clients", "info|latencystats", "info|stats", "cluster|info", "xrevrange"),
+        *(
+            "info|clients",
+            "info|latencystats",
+            "info|stats",
+            "cluster|info",
+            "cluster|nodes",
+            "xrevrange",
+        ),
     }
 )
 _LISTING: Final = frozenset({"hget", "hscan", "sscan", "xrange"})  # Node.jobs
@@ -47,11 +54,14 @@ _STREAMS: Final = frozenset({"type", "xack", "xdel", "xlen", "xrange"})
 # names of all keys of a server, those of others too.
 OPERATING: Final = frozenset({"scan", "unlink"})
 
+# What `pool doctor` asks for only where its address names no user; no rule allows it.
+DEFAULT_ONLY: Final = frozenset({"config"})
+
 SENT: Final = _CONNECTION | _ACTORS | _WALK | _LOOKING | _LISTING | _STREAMS
 
 _FAMILIES: Final = frozenset({"XGROUP", "XINFO"})  # each subcommand has a rule of its own
-# At once, or for the whole batch (lib/batch.lua).
-_CALLED: Final = re.compile(r"(?:redis\.p?call|later)\('([A-Z]+)'(?:, '([A-Z]+)')?")
+# At once, for the whole batch (lib/batch.lua), or on a key of any type (lib/typed.lua).
+_CALLED: Final = re.compile(r"(?:redis\.p?call|later|typed)\('([A-Z]+)'(?:, '([A-Z]+)')?")
 
 
 def called() -> frozenset[str]:

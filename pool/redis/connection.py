@@ -115,7 +115,7 @@ class Connection:
         self._stale = False
         self._moved = ""  # why it was left
         self._topology: topology.TopologyWatch | None = None
-        self.slot: int = _slot_of(url.tag) if url.kind == "cluster" else 0
+        self.slot: int = slot_of(url.tag) if url.kind == "cluster" else 0
         self.target: Owner | None = None  # the server, as the guides name it
         # Between finding the socket and shutting it down, its descriptor must not be closed:
         # the number could belong to something else by then.
@@ -516,7 +516,7 @@ def _left_s(deadline_s: float, clock: Callable[[], float]) -> float:
     return left_s
 
 
-def _slot_of(tag: str) -> int:
+def slot_of(tag: str) -> int:
     """Return the slot of a hash tag, as Redis' cluster specification has it."""
     inside = tag.partition("{")[2].partition("}")[0]
     return crc_hqx(inside.encode(), 0) % _SLOTS

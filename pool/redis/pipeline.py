@@ -163,6 +163,11 @@ class Pipeline:
         """Whether the server is one of a cluster."""
         return self._is_of_cluster
 
+    @property
+    def is_default_user(self) -> bool:
+        """Whether it logs in as no user of its own, whom the server may allow more."""
+        return self._url.username in ("", "default")
+
     @classmethod
     async def open(
         cls,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import attrs
 import pytest
 
 from pool import Handlers, Job, JobRef
-from pool.errors import JobLost, NoSuchJob, OutcomeExpired
+from pool.errors import JobLost, NoSuchJob, OutcomeExpired, StoreLost, StoreUnavailable
+from pool.events import DataLost
 from pool.jobs.context import Seen
 from pool.names import pair
 from pool.redis.commands.talk import Missing
@@ -43,7 +45,8 @@ def long_ago(ref: JobRef[Any]) -> None:
     """Have it be an hour since the job was seen, by our clock and by the server's."""
     seen = ref._seen
     assert seen is not None
-    ref._see(Seen(seen.stamp, seen.at_s - HOUR_S, seen.server_ms - 1000 * HOUR_S))
+    at_s, server_ms = seen.at_s - HOUR_S, seen.server_ms - 1000 * HOUR_S
+    ref._see(attrs.evolve(seen, at_s=at_s, server_ms=server_ms))
 
 
 @pytest.mark.anyio
@@ -131,21 +134,68 @@ async def test_what_ended_long_ago_has_ended_or_was_lost(fleet: Fleet) -> None:
         assert await asked(ref.status) == "NoSuchJob"
 
 
-SEEN = Seen(stamp=10**15, at_s=100.0, server_ms=10**12)
+SEEN = Seen(stamp=10**15, at_s=100.0, server_ms=10**12, generation="i1")
 
 
 @pytest.mark.parametrize(
-    ("stamp", "own_s", "server_s", "is_lost"),
+    ("stamp", "own_s", "server_s", "generation", "is_lost"),
     [
-        (10**15, 5.0, 5.0, True),
-        (10**15 - 1, HOUR_S, HOUR_S, True),  # the lane has gone back
-        (10**15, 20.0, 20.0, False),  # outcomes of a node with a shorter window may be forgotten
-        (10**15, 5.0, HOUR_S, False),  # the server's clock leapt, and outcomes ended by it
-        (10**15, HOUR_S, 5.0, False),  # it went back
+        (10**15, 5.0, 5.0, "i1", True),
+        (10**15 - 1, HOUR_S, HOUR_S, "i1", True),  # the lane has gone back
+        (10**15, 20.0, 20.0, "i1", False),  # a node with a shorter window may have forgotten it
+        (10**15, 5.0, HOUR_S, "i1", False),  # the server's clock leapt, and outcomes ended by it
+        (10**15, HOUR_S, 5.0, "i1", False),  # it went back
+        (10**16, HOUR_S, HOUR_S, "i2", True),  # the lane was made anew, and has accepted more since
+        (10**16, HOUR_S, HOUR_S, "", False),  # nobody knows that
     ],
 )
 def test_what_is_known_of_a_job_that_is_not_there(
-    stamp: int, own_s: float, server_s: float, is_lost: bool
+    stamp: int, own_s: float, server_s: float, generation: str, is_lost: bool
 ) -> None:
     missing = Missing(stamp, 10**12 + round(1000 * server_s))
-    assert SEEN.is_lost(missing, 100.0 + own_s, KNOWN_S) == is_lost
+    assert SEEN.is_lost(missing, 100.0 + own_s, KNOWN_S, generation) == is_lost
+
+
+async def accepted_anew(client: Node) -> JobRef[Any]:
+    """Dispatch until the pool that was made anew accepts it."""
+    with anyio.fail_after(30):
+        while True:
+            try:
+                return await client.options(allow_unknown=True).dispatch("serve", "k")
+            except (StoreLost, StoreUnavailable):
+                await anyio.sleep(0.01)  # it joins its lanes anew
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("by", ["dispatch", "status", "result"])
+@pytest.mark.parametrize("lanes", [1, 4])
+async def test_what_was_seen_before_all_data_were_lost_is_lost_whatever_came_since(
+    fleet: Fleet, by: str, lanes: int
+) -> None:
+    """K5: once the new data had one job, a service seen running was `NoSuchJob` to its client."""
+    fleet.is_audited = False
+    handlers, release = Handlers(), anyio.Event()
+
+    @handlers.service("serve")
+    async def serve(job: Job) -> None:
+        await release.wait()
+
+    await fleet.node(handlers, lanes=lanes)
+    client = await fleet.node(lanes=lanes)
+    await fleet.knows(client, 1)
+    ref = await client.dispatch("serve", "k")
+    if by == "status":
+        assert (await ref.status()).state
+    elif by == "result":
+        with pytest.raises(TimeoutError):
+            await ref.result(timeout_s=0)
+    long_ago(ref)
+    every = fleet.client.scan_iter(match=f"pool:{{{fleet.pool}*", count=1000)
+    fleet.client.delete(*every)
+    await fleet.seen(DataLost, times=2)
+    again = await accepted_anew(client)
+    assert again.job_id != ref.job_id
+    for ask in (ref.status, ref.result, ref.started, ref.stop, ref.stages):
+        assert await asked(ask) == "JobLost", ask
+    assert (await again.status()).job_id == again.job_id
+    release.set()

@@ -14,13 +14,23 @@ import pytest
 from pool import Handlers, Job, Node, ReplicatedMap
 from pool.core.timing import Timing
 from pool.errors import NotRunning, StoreFault
-from pool.events import ActorCrashed, MapDamaged, MapNotFetched, MapResynced, MapsDamaged
+from pool.events import (
+    ActorCrashed,
+    MapDamaged,
+    MapNotFetched,
+    MapResynced,
+    MapsDamaged,
+    MapsReachable,
+    MapsUnreachable,
+)
 from pool.maps import Change, Resync
 from pool.maps.commands import StoredMap
 from pool.names import WORKERS
+from tests.nodes import Fleet
+from tests.servers import connect
 
 if TYPE_CHECKING:
-    from tests.nodes import Fleet
+    from pool.redis.embedded.server import EmbeddedServer
 
 pytestmark = pytest.mark.anyio
 
@@ -386,3 +396,23 @@ async def test_a_map_that_ended_is_no_fork_whoever_was_away(fleet: Fleet) -> Non
         assert isinstance(resync, Resync)
         assert not resync.is_fork
         await flags.wait_for(at)  # it was there
+
+
+@pytest.mark.one_server  # it brings its own
+async def test_a_server_that_refuses_writes_has_no_foreign_data(
+    anyio_backend: str, own_server: EmbeddedServer
+) -> None:
+    """C4, L2: `min-replicas-to-write` with no replica there.  Two healthy keys were named."""
+    with connect(own_server.url) as client:
+        async with Fleet(own_server.url, "refusing", client).running() as fleet:
+            node = await fleet.node(echoing(), lease_ttl_s=TTL_S)
+            async with node.map("flags") as flags:
+                await flags.set_and_wait("a", "1")
+                client.config_set("min-replicas-to-write", 1)
+                told = await fleet.seen(MapsUnreachable)
+                assert "NOREPLICAS" in told.problem
+                client.config_set("min-replicas-to-write", 0)
+                await fleet.seen(MapsReachable)
+                assert (await flags.set_and_wait("a", "2")).is_met
+            assert not fleet.all_seen(MapsDamaged)
+            assert not fleet.all_seen(MapDamaged)

@@ -22,6 +22,7 @@ from pool.core.marks import Marks
 from pool.core.options import Options
 from pool.core.pauses import Asked, Cordon, Pause, parse
 from pool.core.plans import PlanTurn
+from pool.names import Names
 from pool.ops import inspect
 from pool.ops.checkup import (
     SLICE,
@@ -41,6 +42,7 @@ from pool.ops.doctor import RULES, examine
 from pool.ops.findings import Finding
 from pool.ops.stores import SinkRow, StreamRow
 from pool.redis.commands.pausing import LanePauses
+from pool.redis.connection import slot_of
 from pool.redis.url import Url
 from pool.schedules import Every
 from tests.ops.facts import BUSY, MARKED, NOW_MS, TTL_MS, owner, record, worker
@@ -55,7 +57,7 @@ PERSISTENCE = (
     b"aof_last_bgrewrite_status:ok\r\naof_last_write_status:ok\r\n"
 )
 REPLICATION = (
-    b"# Replication\r\nrole:master\r\nconnected_slaves:1\r\nmin_slaves_good_slaves:1\r\n"
+    b"# Replication\r\nrole:master\r\nconnected_slaves:2\r\nmin_slaves_good_slaves:2\r\n"
     b"slave0:ip=10.0.0.2,port=6379,state=online,offset=14,lag=1\r\nmaster_repl_offset:14\r\n"
 )
 
@@ -170,6 +172,12 @@ def told(**texts: str) -> PoolFacts:
 ROWS: list[tuple[str, PoolFacts, str, str]] = [
     ("data-lost", facts(is_lost=True), "lane 0 has no data", "pool status"),
     ("cannot-be-read", facts(unread=("WRONGTYPE",)), "WRONGTYPE", "pool status"),
+    (
+        "lane-away",
+        facts(away={3: "TRYAGAIN"}),
+        "lane 3 does not answer: TRYAGAIN",
+        "redis-cli PING",
+    ),
     ("unreadable-records", facts(unreadable=("k",)), "1 records cannot be read", "--fix --yes"),
     ("astray", facts(astray=("k", "l")), "2 jobs stand where", "--fix --yes"),
     ("ttl-apart", facts(pool_ttl_ms=5_000), "the pool's TTL, 5 s", "pool ttl 5"),
@@ -347,6 +355,24 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
         "min-replicas-to-write 1",
     ),
     (
+        "server-last-replica",
+        told(replication__min_slaves_good_slaves="1"),
+        "not 0 and 1 replicas are there: the loss of one stops",
+        "INFO replication",
+    ),
+    (
+        "server-last-replica",
+        facts(servers=(attrs.evolve(server(), config={"min-replicas-to-write": "2"}),)),
+        "is 2 and 2 replicas are there: the loss of one stops",
+        "INFO replication",
+    ),
+    (
+        "server-last-replica",
+        told(replication__min_slaves_good_slaves="0"),
+        "all writes are refused",
+        "INFO replication",
+    ),
+    (
         "server-lag",
         facts(servers=(server(replication=REPLICATION.replace(b"lag=1", b"lag=6")),)),
         "by up to 6 s",
@@ -388,6 +414,30 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
         told(cluster__cluster_state="fail", cluster__cluster_slots_ok="10923"),
         "is fail: 5461 of its slots",
         "CLUSTER NODES",
+    ),
+    (
+        "cluster-coverage",
+        facts(
+            servers=(
+                attrs.evolve(
+                    server(),
+                    cluster={"cluster_state": "ok"},
+                    config={"cluster-require-full-coverage": "yes"},
+                ),
+            )
+        ),
+        "one slot that nobody serves stops all",
+        "cluster-require-full-coverage no",
+    ),
+    (
+        "cluster-slot-open",
+        facts(
+            servers=(
+                attrs.evolve(server(), open_slots={slot_of(Names("p", 0).prefix): "MIGRATING"}),
+            )
+        ),
+        "of lane 0, is MIGRATING",
+        "SETSLOT",
     ),
     ("rights-refused", told(stats__acl_access_denied_cmd="7"), "7 by cmd", "pool acl p"),
     ("rights", facts(may_list=False), "streams and their sinks", "--operator"),

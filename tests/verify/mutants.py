@@ -40,6 +40,7 @@ from tests.verify.edge_mutants import EDGE_MUTANTS
 from tests.verify.journal_mutants import JOURNAL_MUTANTS
 from tests.verify.loss_mutants import LOSS_MUTANTS
 from tests.verify.metric_mutants import METRIC_MUTANTS
+from tests.verify.operator_mutants import OPERATOR_MUTANTS
 from tests.verify.pause_mutants import PAUSE_MUTANTS
 from tests.verify.plan_mutants import PLAN_MUTANTS
 from tests.verify.primary_mutants import PRIMARY_MUTANTS
@@ -95,7 +96,7 @@ MUTANTS: Final = (
     ),
     *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS, *REMOTE_MUTANTS)),
     *(Mutant(**each) for each in WEB_MUTANTS),
-    *(Mutant(**each) for each in (SYNC_MUTANTS, PRIMARY_MUTANTS, LOSS_MUTANTS, EDGE_MUTANTS)),
+    *(Mutant(**each) for each in (SYNC_MUTANTS, PRIMARY_MUTANTS, LOSS_MUTANTS, EDGE_MUTANTS, OPERATOR_MUTANTS)),
     Mutant(
         name="no fence at settle",
         is_named=True,

@@ -38,6 +38,7 @@ from pool.errors import (
     StoreLost,
     StoreUnavailable,
 )
+from pool.jobs.client.gaps import Gaps, gaps_of
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.ref import JobRef
 from pool.jobs.client.waiters import ASK_AGAIN_S
@@ -465,12 +466,13 @@ class Batches:
         check_batch(id)
         return BatchRef(id, self._opened())
 
-    async def list(self, *, newest: int = 100) -> list[BatchStatus]:
+    async def list(self, *, newest: int = 100, gaps: Gaps | None = None) -> list[BatchStatus]:
         """Return the newest ones, the last that was opened first; those that run in them are not
         counted.
 
         Args:
             newest: How many at most, 1 to 1,000.
+            gaps: Leave out lanes that do not answer, and note them here; None: they are an error.
 
         Raises:
             InvalidOption: It is no such number.
@@ -480,17 +482,24 @@ class Batches:
         client = self._opened()
         context = client.context
         opened: list[tuple[float, bytes, LaneState]] = []
+        known = await gaps_of(gaps, context.pipeline, [each.lane.names for each in context.lanes])
         for state in context.lanes:
-            there = ("ZRANGE", state.lane.names.batches, 0, newest - 1, "REV", "WITHSCORES")
-            told = await context.pipeline.execute(*there)
-            of_lane = zip(told[::2], told[1::2], strict=True)
-            opened += ((float(ms), each, state) for each, ms in of_lane)
+            if state.number in known.errors:
+                continue
+            with known.reading(state.number):
+                there = ("ZRANGE", state.lane.names.batches, 0, newest - 1, "REV", "WITHSCORES")
+                told = await context.pipeline.execute(*there)
+                of_lane = zip(told[::2], told[1::2], strict=True)
+                opened += ((float(ms), each, state) for each, ms in of_lane)
         opened.sort(key=itemgetter(0), reverse=True)
         found = list[BatchStatus]()
         for _, each, state in opened[:newest]:
             batch_id = each.decode(errors="replace")
             call = state.lane.batch_look(batch_id, members_max=0)
-            looked: BatchLooked | None = await ask(client, state, call)
+            looked: BatchLooked | None = None
+            if state.number not in known.errors:
+                with known.reading(state.number):
+                    looked = await ask(client, state, call)
             if looked is not None:
                 found.append(_status(batch_id, looked))
         return found

@@ -381,7 +381,7 @@ class Dispatcher(Actor[Message]):
             return
         self._lanes[number].failures = 0
         again = []
-        seen = self.context.lanes[number].seen(admitted.asked_s)
+        seen = self.context.lanes[number].seen(admitted.asked_s, generation=admitted.generation)
         told: list[Admitted] = reply
         for pending, said in zip(batch, told, strict=True):
             item = pending.item

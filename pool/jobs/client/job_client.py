@@ -244,6 +244,7 @@ class JobClient:
         context = self.context
         state = context.lane_of(key)
         call, asked_s = state.lane.look([(key, job_id)]), context.io.clock()
+        generation = state.lane.generation
         told: Record | Outcome | Missing
         try:
             [told] = await context.pipeline.call(call, repeatable=True)
@@ -259,11 +260,13 @@ class JobClient:
             problem = f"lane {state.number} has not taken in what others have for it"
             raise StoreUnavailable(problem=problem, maybe_done=False) from None
         if isinstance(told, Missing):
-            missing = self.waiters.missing(key, job_id, seen, told)
+            missing = self.waiters.missing(key, job_id, seen, told, generation)
             if isinstance(missing, JobLost):
                 raise again(missing)
             raise NoSuchJob(key=key, job_id=job_id)
-        return told, state.seen(asked_s, told.accepted) if isinstance(told, Record) else None
+        if not isinstance(told, Record):
+            return told, None
+        return told, state.seen(asked_s, told.accepted, generation=generation)
 
     async def arrived(self, key: str) -> None:
         """Return once the lane of a key has taken in what other lanes have for it at this moment.

@@ -34,9 +34,11 @@ from pool.errors import (
     UnknownHandler,
     shown,
 )
+from pool.jobs.client.gaps import Gaps, gaps_of
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.options import check_named
 from pool.jobs.client.ref import JobRef
+from pool.jobs.context import Context
 from pool.names import pair
 from pool.redis.commands.letters import (
     KeyHas,
@@ -48,6 +50,7 @@ from pool.redis.commands.letters import (
     ReplaySaid,
     ToldLetter,
 )
+from pool.redis.scripts import ScriptCall
 
 COUNT_MAX: Final = 256  # letters in one page
 REFUSED_MAX: Final = 100  # of a replay of many, whose reasons are told
@@ -92,12 +95,14 @@ class ParkedPage:
     """Some dead letters, of each lane the one that was parked first first.
 
     `cursor` is where the next page begins; it is empty behind the last one.  `looked_at` is how
-    many letters were looked at for it, which may be many more than were wanted.
+    many letters were looked at for it, which may be many more than were wanted.  `unread` names the
+    lanes that were left out, and why: see `Gaps`.
     """
 
     jobs: tuple[ParkedJob, ...]
     cursor: str
     looked_at: int
+    unread: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -149,6 +154,7 @@ class DeadLetters:
         newer_than_s: float | None = None,
         cursor: str = "",
         count: int = 100,
+        gaps: Gaps | None = None,
     ) -> ParkedPage:
         """Return a page of dead letters; a page is bounded work, however many there are.
 
@@ -160,6 +166,7 @@ class DeadLetters:
             newer_than_s: Parked no longer ago than this.
             cursor: Of the page before; empty for the first one.
             count: How many at most, 1 to 256.
+            gaps: Leave out lanes that do not answer, and note them here; None: they are an error.
 
         Raises:
             InvalidOption: An argument cannot be used.
@@ -172,7 +179,7 @@ class DeadLetters:
             older_than_s=older_than_s,
             newer_than_s=newer_than_s,
         )
-        return await self._page(wanted, cursor, checks.count("count", count, 1, COUNT_MAX))
+        return await self._page(wanted, cursor, checks.count("count", count, 1, COUNT_MAX), gaps)
 
     async def count(
         self,
@@ -367,7 +374,7 @@ class DeadLetters:
         context = client.context
         state, anew = context.lane_of(key), context.ids.next()
         for _ in range(TRIES_MAX):
-            asked_s = context.io.clock()
+            asked_s, generation = context.io.clock(), state.lane.generation
             call = state.lane.replay(
                 key,
                 job_id,
@@ -381,7 +388,7 @@ class DeadLetters:
             told: ReplaySaid = await context.pipeline.call(call, repeatable=True)
             match told:
                 case Made(made):
-                    seen = state.seen(asked_s) if made == anew else None
+                    seen = state.seen(asked_s, generation=generation) if made == anew else None
                     return JobRef[Any](key, made, handler.strip("-"), client, seen)
                 case OtherHandler(handler):
                     continue
@@ -424,34 +431,50 @@ class DeadLetters:
             if not cursor:
                 return
 
-    async def _page(self, wanted: _Wanted, cursor: str, most: int) -> ParkedPage:
+    async def _page(
+        self, wanted: _Wanted, cursor: str, most: int, given: Gaps | None = None
+    ) -> ParkedPage:
         context = self._opened().context
         number, at = _place(cursor, len(context.lanes))
-        looked, jobs = 0, list[ParkedJob]()
-        while number < len(context.lanes):
-            state = context.lanes[number]
-            now_ms = round(state.now_ms(context.io.clock()))
-            older_s, newer_s = wanted.older_than_s, wanted.newer_than_s
-            call = state.lane.letters(
-                at,
-                since_ms=None if newer_s is None else now_ms - round(newer_s * 1000),
-                until_ms=None if older_s is None else now_ms - round(older_s * 1000),
-                found_max=most - len(jobs),
-                handler=wanted.handler,
-                cause=wanted.cause,
-                prefix=wanted.prefix,
-            )
-            page: LettersPage = await context.pipeline.call(call, repeatable=True)
-            looked += page.looked
-            jobs += map(_job, page.told)
-            if page.at is not None:
-                score, member = page.at
-                cursor = f"{number}.{score}.{member}"
-                return ParkedPage(jobs=tuple(jobs), cursor=cursor, looked_at=looked)
+        looked, jobs, cursor = 0, list[ParkedJob](), ""
+        gaps = await gaps_of(given, context.pipeline, [each.lane.names for each in context.lanes])
+        while number < len(context.lanes) and not cursor:
+            page: LettersPage | None = None
+            if number not in gaps.errors:
+                call = self._letters(context, number, wanted, at, most - len(jobs))
+                with gaps.reading(number):
+                    page = await context.pipeline.call(call, repeatable=True)
+            if page is not None:
+                looked += page.looked
+                jobs += map(_job, page.told)
+                if page.at is not None:
+                    score, member = page.at
+                    cursor = f"{number}.{score}.{member}"
             number, at = number + 1, None
             if len(jobs) >= most and number < len(context.lanes):
-                return ParkedPage(jobs=tuple(jobs), cursor=f"{number}..", looked_at=looked)
-        return ParkedPage(jobs=tuple(jobs), cursor="", looked_at=looked)
+                cursor = cursor or f"{number}.."
+        return ParkedPage(jobs=tuple(jobs), cursor=cursor, looked_at=looked, unread=gaps.unread)
+
+    def _letters(
+        self,
+        context: Context,
+        number: int,
+        wanted: _Wanted,
+        at: tuple[str, str] | None,
+        found_max: int,
+    ) -> ScriptCall:
+        state = context.lanes[number]
+        now_ms = round(state.now_ms(context.io.clock()))
+        older_s, newer_s = wanted.older_than_s, wanted.newer_than_s
+        return state.lane.letters(
+            at,
+            since_ms=None if newer_s is None else now_ms - round(newer_s * 1000),
+            until_ms=None if older_s is None else now_ms - round(older_s * 1000),
+            found_max=found_max,
+            handler=wanted.handler,
+            cause=wanted.cause,
+            prefix=wanted.prefix,
+        )
 
 
 def _place(cursor: str, lanes: int) -> tuple[int, tuple[str, str] | None]:

@@ -52,6 +52,7 @@ from pool.errors import (
     sentence,
     unsure,
 )
+from pool.jobs.client.gaps import Gaps, gaps_of
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.ref import JobRef
@@ -403,13 +404,22 @@ async def _look(client: JobClient, name: str) -> tuple[Record | None, Turns]:
     return record, stored_turns(saved)
 
 
-async def plans(client: JobClient) -> list[str]:
+async def plans(client: JobClient, gaps: Gaps | None = None) -> list[str]:
     """Return the names of all plans that a node has ever had a producer of, and that are kept."""
     client.check_open()
-    context = client.context
-    told = await context.pipeline.execute("HKEYS", context.lanes[0].lane.names.handlers)
+    context, kept = client.context, list[str]()
+    known = await gaps_of(gaps, context.pipeline, [each.lane.names for each in context.lanes])
+    # Handlers are registered in every lane.
+    first = next(each for each in context.lanes if each.number not in known.errors)
+    told = await context.pipeline.execute("HKEYS", first.lane.names.handlers)
     names = sorted({plan_and_version(name.decode(errors="replace"))[0] for name in told} - {""})
-    return [name for name in names if (await _look(client, name))[0] is not None]
+    for name in names:
+        number = context.lane_of(plan_key(name)).number
+        if number not in known.errors:
+            with known.reading(number):
+                if (await _look(client, name))[0] is not None:
+                    kept.append(name)
+    return kept
 
 
 async def see_to(

@@ -24,6 +24,7 @@ from pool.errors import (
     shown,
 )
 from pool.jobs.client.dispatcher import Accepted
+from pool.jobs.client.gaps import Gaps, gaps_of
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.options import DispatchOptions, known_id
 from pool.jobs.client.ref import JobRef
@@ -72,10 +73,14 @@ class Schedule:
 
 @attrs.frozen(kw_only=True)
 class ScheduleList:
-    """Some schedules, and where to go on: empty, that was all."""
+    """Some schedules, and where to go on: empty, that was all.
+
+    `unread` names the lanes that were left out, and why: see `Gaps`.
+    """
 
     schedules: tuple[Schedule, ...]
     cursor: str
+    unread: tuple[str, ...] = ()
 
 
 @attrs.frozen(eq=False)
@@ -85,7 +90,13 @@ class Schedules:
     _opened: Callable[[], JobClient] = attrs.field(repr=False)  # raises where it is not open
 
     async def list(
-        self, *, handler: str = "", prefix: str = "", cursor: str = "", count: int = 100
+        self,
+        *,
+        handler: str = "",
+        prefix: str = "",
+        cursor: str = "",
+        count: int = 100,
+        gaps: Gaps | None = None,
     ) -> ScheduleList:
         """Return a page of schedules, in no order.
 
@@ -96,6 +107,7 @@ class Schedules:
             prefix: Those whose names begin so.
             cursor: Of the page before; empty for the first one.
             count: How many to look at, about, 1 to 1,000.
+            gaps: Leave out lanes that do not answer, and note them here; None: they are an error.
 
         Raises:
             InvalidOption: An argument cannot be used.
@@ -107,9 +119,14 @@ class Schedules:
         client = self._opened()
         lanes = client.context.lanes
         number, at = _place(cursor, len(lanes))
-        names = lanes[number].lane.names
-        told = await client.context.pipeline.execute("HSCAN", names.schedules, at, "COUNT", count)
-        following, flat = told
+        names = [state.lane.names for state in lanes]
+        known = await gaps_of(gaps, client.context.pipeline, names)
+        following, flat = "0", list[bytes]()
+        if number not in known.errors:
+            with known.reading(number):
+                following, flat = await client.context.pipeline.execute(
+                    "HSCAN", names[number].schedules, at, "COUNT", count
+                )
         at, number = (following, number) if following.strip("0") else ("0", number + 1)
         found = []
         for raw, text in zip(flat[::2], flat[1::2], strict=True):
@@ -118,7 +135,9 @@ class Schedules:
             if stored is not None and is_meant and handler in ("", stored.job.handler):
                 found.append(_told(client, stored))
         return ScheduleList(
-            schedules=tuple(found), cursor=f"{number}.{at}" if number < len(lanes) else ""
+            schedules=tuple(found),
+            cursor=f"{number}.{at}" if number < len(lanes) else "",
+            unread=known.unread,
         )
 
     async def show(self, name: str) -> Schedule:

@@ -96,6 +96,7 @@ class _Looked:
     lane: int
     asked: Sequence[tuple[str, str]]
     asked_s: float
+    generation: str  # of the lane's data, which has answered
     frees: bool  # the dead had to give up their places to us
     reply: Reply
 
@@ -302,9 +303,10 @@ class Waiters(Actor[Message]):
         state, frees, lanes = self.context.lanes[number], lane.is_crowded, len(self.context.lanes)
         call = state.lane.look(asked, node=state.node.name, frees=frees, lines=lanes)
         asked_s, lane.is_crowded = self.context.io.clock(), False
+        generation = state.lane.generation
 
         def told(reply: Reply) -> _Looked:
-            return _Looked(number, asked, asked_s, frees, reply)
+            return _Looked(number, asked, asked_s, generation, frees, reply)
 
         try:
             self.context.pipeline.send(call, lambda reply: self.deliver(told(reply)))
@@ -328,21 +330,23 @@ class Waiters(Actor[Message]):
                     if state.node.name not in found.waiters and not looked.frees:
                         self._lanes[looked.lane].is_crowded = True  # at once, and so that we fit
                         self._look(key, job_id)
-                    self._on_record(job, found, state.seen(looked.asked_s, found.accepted))
+                    seen = state.seen(looked.asked_s, found.accepted, generation=looked.generation)
+                    self._on_record(job, found, seen)
                 case Outcome() as outcome:
                     self.on_ended(job, outcome)
                 case More():
                     self._lanes[looked.lane].looks[key, job_id] = None  # `handle` asks for it next
                 case Missing():
                     for waiting in self._waiting.get(job, ()):
-                        waiting.end(self.missing(key, job_id, waiting.seen, found))
+                        lost = self.missing(key, job_id, waiting.seen, found, looked.generation)
+                        waiting.end(lost)
 
     def missing(
-        self, key: str, job_id: str, seen: Seen | None, missing: Missing
+        self, key: str, job_id: str, seen: Seen | None, missing: Missing, generation: str
     ) -> JobLost | OutcomeExpired:
         """Return what it means that neither a job nor its outcome is there."""
         now_s, known_s = self.context.io.clock(), self.context.settings.known_s
-        if seen is not None and seen.is_lost(missing, now_s, known_s):
+        if seen is not None and seen.is_lost(missing, now_s, known_s, generation):
             return JobLost(key=key, job_id=job_id)
         return OutcomeExpired(key=key, job_id=job_id)
 

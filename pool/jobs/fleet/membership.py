@@ -158,6 +158,7 @@ class Membership(Actor[Message]):
         highest = {state.number: state.highest for state in context.lanes}
         now_s = context.io.clock()
         context.unassigned.clear()
+        context.barren.clear()
         context.lanes[:] = [
             LaneState(
                 number=k,

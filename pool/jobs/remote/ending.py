@@ -354,7 +354,8 @@ class Endings:
         except StoreLost:
             context.on_data_lost(lane)
             raise
-        context.tell_unassigned(lane, advanced.unassigned)
+        if lane not in context.barren:  # else our own workers ask whether one is for them
+            context.tell_unassigned(lane, advanced.unassigned)
         return advanced.told
 
     # --- what was said ------------------------------------------------------------------------

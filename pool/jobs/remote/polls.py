@@ -30,7 +30,9 @@ from pool.jobs.context import Context
 from pool.jobs.lane_tailers import READ_MAX, LaneBatch, LaneTailers
 from pool.jobs.remote.claims import WorkerClaim
 from pool.jobs.remote.leases import NAMES_MAX, LaneLease, Leases
+from pool.names import PAUSED
 from pool.redis.commands.change import Pulled
+from pool.redis.commands.pausing import LanePauses, is_held_back
 from pool.runtime.actor import Actor
 from pool.runtime.stream_tailer import Fields
 
@@ -306,6 +308,8 @@ class OpenPolls(Actor[Message]):
         for desk in self._idle(lane):
             alike[frozenset(desk.claim.handlers)].append(desk)
         for desks in alike.values():
+            if not await self.has_waiting(desks[0].claim, lane):
+                continue
             for desk in desks:
                 if left <= 0:
                     return
@@ -335,3 +339,22 @@ class OpenPolls(Actor[Message]):
         if pulled.granted or state.door.opened == opened:  # else a renewal has told since
             self.context.tell_unassigned(lane, pulled.left if pulled.granted else 0)
         return pulled
+
+    async def has_waiting(self, claim: WorkerClaim, lane: int) -> bool:
+        """Say whether a pull would be given a key; the lane counts those of all handlers.
+
+        The worker is open already: what becomes unassigned later is granted to it directly.
+        """
+        n, handlers = self.context.lanes[lane].lane.names, list(claim.handlers)
+        heads = [("ZRANGE", n.unassigned(name), 0, 0, "WITHSCORES") for name in handlers]
+        try:
+            paused, *found = await self.context.pipeline.execute_all(
+                [("HGET", n.lane, PAUSED), *heads]
+            )
+        except PoolError:
+            return True  # the pull fails alike, or passes over a key of another type
+        pauses = LanePauses.of({PAUSED: paused or b""})
+        return not pauses.is_all and any(
+            head and not is_held_back(float(head[1])) and handler not in pauses.handlers
+            for handler, head in zip(handlers, found, strict=True)
+        )

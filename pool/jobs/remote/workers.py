@@ -367,7 +367,9 @@ class RemoteWorkers:
         """Have it given what nobody has, lane by lane, until it has enough."""
         for lane, said in list(visit.said.items()):
             left = desk.wants - visit.count
-            if said.unassigned and left > 0:
+            if not said.unassigned or left <= 0:
+                continue
+            if await self.waiting.has_waiting(visit.claim, lane):
                 await self.waiting.pull(visit.claim, lane, left)
                 await visit.read_starts(lane)
 

@@ -80,6 +80,7 @@ class Outbox:
     put: Callable[[Answered | FlushDue], object]
     deliver: Callable[[Answered | FlushDue], object]  # likewise, from a callback of the loop
     says: Callable[[], str]  # how many keys its worker takes here, if that is news
+    asks: Callable[[], Iterable[str]]  # its worker's handlers
     is_fenced: bool = False  # nothing may be sent until a renewal succeeds
     is_flying: bool = False
     is_held: bool = False  # nothing is under way, and nothing shall be
@@ -187,6 +188,7 @@ class Outbox:
             targets=ranks.targets,
             says=self.says(),
             expects=state.time.expects(self.context.io.clock()),
+            asks=self.asks() if self.lane in self.context.barren else (),
         )
         try:
             self.context.pipeline.send(
@@ -232,6 +234,8 @@ class Outbox:
         self._refusals = 0
         advanced: Advanced = answer.reply
         self.context.tell_unassigned(self.lane, advanced.unassigned)
+        if not advanced.unassigned:
+            self.context.barren.discard(self.lane)
         return zip(answer.batch, advanced.told, strict=True)
 
     def _take(self, acks_until_s: float) -> tuple[list[SentEdge], Ranks]:

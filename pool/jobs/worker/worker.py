@@ -427,7 +427,8 @@ class Worker(Actor[Message]):
     def _lane(self, lane: int, number: int, *, is_fenced: bool = False) -> _Lane:
         target = Target(self.id, number)
         says = partial(self._says, lane)
-        box = Outbox(self.context, lane, target, self.put, self.deliver, says, is_fenced)
+        asks = partial(iter, self.handlers)
+        box = Outbox(self.context, lane, target, self.put, self.deliver, says, asks, is_fenced)
         return _Lane(box, pulled_s=self.context.io.clock())
 
     # --- messages -----------------------------------------------------------------------------
@@ -1240,9 +1241,7 @@ class Worker(Actor[Message]):
         else:
             pulled: Pulled = reply
             lane.oldest = pulled.oldest
-            # If nothing among them is for us, the next renewal tells whether that has changed.
-            goes_on = pulled.granted or lane.pulls_again
-            self.context.tell_unassigned(box.lane, pulled.left if goes_on else 0)
+            self.context.tell_pulled(box.lane, pulled, goes_on=lane.pulls_again)
             if len(self._lanes) > 1:
                 lane.coming = max(0, pulled.granted - lane.come)
                 self._fill()

@@ -3,7 +3,8 @@
     words --parser--> a verb's module, its arguments --carry_out--> output, exit code
 
 Exit codes: 0 all is well; 1 something was found (a broken promise, a pool in trouble); 2 the call
-cannot work as written; 3 the store cannot be reached.  What a user can cause is one line on
+cannot work as written; 3 the store cannot be reached; 4 lanes are away, and a listing shows the
+rest.  What a user can cause is one line on
 standard error, and never shows a password.  A traceback comes before it only where the user's own
 module failed while it was imported, and holds that module's lines alone.
 
@@ -15,10 +16,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from pool.ops.cli.codes import FINDING, OK, UNREACHABLE, USAGE
+from pool.ops.cli.codes import FINDING, OK, PARTLY, UNREACHABLE, USAGE
 from pool.ops.cli.parser import make
 
-__all__ = ["FINDING", "OK", "UNREACHABLE", "USAGE", "main"]
+__all__ = ["FINDING", "OK", "PARTLY", "UNREACHABLE", "USAGE", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,6 +22,7 @@ from pool.errors import ConfigError
 from pool.jobs.node import Node
 from pool.names import check_pool
 from pool.ops import inspect
+from pool.ops.cli.codes import FINDING, OK, PARTLY
 from pool.ops.inspect import Found
 from pool.ops.terminal import write
 from pool.redis.embedded.program import find_server
@@ -101,12 +102,18 @@ async def joined(pool: str, url: Url) -> AsyncIterator[Node]:
 
 
 def tell(args: argparse.Namespace, shape: Any, lines: Iterable[str], *, ok: bool = True) -> int:
-    """Print what was found, as JSON or for people; return the exit code."""
+    """Print what was found, as JSON or for people; return the exit code.
+
+    A listing that lacks lanes says which, and ends with a code of its own: what it shows is true,
+    and not all that there is.
+    """
+    unread = getattr(shape, "unread", ())
     if args.json:
-        write([json.dumps(as_facts({"ok": ok, **attrs.asdict(shape)}))])
+        write([json.dumps(as_facts({"ok": ok and not unread, **attrs.asdict(shape)}))])
     else:
         write(lines)
-    return 0 if ok else 1
+        write(f"! cannot be read: {each}" for each in unread)
+    return PARTLY if unread else OK if ok else FINDING
 
 
 @attrs.frozen

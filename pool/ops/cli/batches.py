@@ -15,6 +15,7 @@ import attrs
 
 from pool.core.batches import ENDS
 from pool.jobs.client.batch_ref import BatchStatus
+from pool.jobs.client.gaps import Gaps
 from pool.jobs.node import Node
 from pool.names import check_batch
 from pool.ops.cli.asking import VerbSaid, act, tell
@@ -28,6 +29,7 @@ class BatchesTold:
     v: int = 1
     pool: str
     batches: tuple[BatchStatus, ...]
+    unread: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -52,9 +54,11 @@ def run(args: argparse.Namespace) -> int:
 
 async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
     if args.verb == "list":
-        found = await node.batches.list(newest=args.newest)
+        gaps = Gaps()
+        found = await node.batches.list(newest=args.newest, gaps=gaps)
         lines = [*map(_line, found), f"{len(found)} batches"]
-        return VerbSaid(BatchesTold(pool=args.pool, batches=tuple(found)), lines)
+        told = BatchesTold(pool=args.pool, batches=tuple(found), unread=gaps.unread)
+        return VerbSaid(told, lines)
     ref = node.batches.get(args.id)
     if args.verb == "cancel":
         await ref.cancel(args.cause)

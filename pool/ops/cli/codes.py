@@ -8,3 +8,4 @@ OK: Final = 0
 FINDING: Final = 1
 USAGE: Final = 2
 UNREACHABLE: Final = 3
+PARTLY: Final = 4  # lanes are away: what could be read is shown, and the rest is named

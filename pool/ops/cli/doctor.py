@@ -41,7 +41,8 @@ _FIX_TTLS = 8  # an outage's quiet period, a lease, a takeover and a walk, and a
 class Diagnosis:
     """What was found, and what has been done; `v` rises when a field goes or means another thing.
 
-    `looked` of `jobs` records were walked over.  `mended` are the findings that are gone since.
+    `looked` of `jobs` records were walked over.  `lanes` are all lanes, `away` those that do not
+    answer.  `mended` are the findings that are gone since.
     """
 
     v: int = VERSION
@@ -49,6 +50,7 @@ class Diagnosis:
     looked: int
     jobs: int
     lanes: int
+    away: tuple[int, ...] = ()
     workers: int
     findings: list[Finding]
     mended: list[Finding] = attrs.field(factory=list)
@@ -131,7 +133,8 @@ def _diagnosis(
         pool=facts.pool,
         looked=facts.looked,
         jobs=facts.jobs,
-        lanes=len(facts.lanes),
+        lanes=len({*facts.away, *(lane.number for lane in facts.lanes)}),
+        away=tuple(sorted(facts.away)),
         workers=len(facts.workers),
         findings=findings,
         mended=list(mended),
@@ -143,7 +146,10 @@ def lines(told: Diagnosis) -> Iterator[str]:
     """Yield it for people: each finding with its keys, places, advice and command."""
     looked = f"looked at {told.looked} of {told.jobs} jobs"
     more = "; --all looks at all" if told.looked < told.jobs else ""
-    yield f"pool {told.pool}: {told.lanes} lanes, {told.workers} workers; {looked}{more}"
+    lanes = f"{told.lanes} lanes"
+    if told.away:
+        lanes = f"{told.lanes - len(told.away)} of {told.lanes} lanes answer"
+    yield f"pool {told.pool}: {lanes}, {told.workers} workers; {looked}{more}"
     for each in told.mended:
         yield f"mended  {each.rule}: {each.says}"
     if not told.findings:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.shelves import JobFilter
 from pool.ops import browse
 from pool.ops.browse import JobRows
@@ -44,18 +45,18 @@ async def _pages(
     args: argparse.Namespace, pipeline: Pipeline, found: Found, wanted: JobFilter
 ) -> int:
     """Print the page that was asked for, or all from there on: each as it comes."""
-    cursor, looked, of, found_all = args.cursor, 0, 0, 0
+    cursor, looked, of, found_all, gaps = args.cursor, 0, 0, 0, Gaps()
     while True:
-        page = await browse.jobs(pipeline, found, wanted, cursor=cursor, page=args.page)
+        page = await browse.jobs(pipeline, found, wanted, cursor=cursor, page=args.page, gaps=gaps)
         cursor, of = page.cursor, max(of, page.of)
         looked, found_all = looked + page.looked, found_all + len(page.jobs)
         if not args.all:
             return tell(args, page, lines(page))
-        if page.jobs or not cursor:
-            shown = attrs.evolve(page, looked=looked, of=of)
-            tell(args, page, rows(page) if cursor else lines(shown, found_all))
         if not cursor:
-            return 0
+            shown = attrs.evolve(page, looked=looked, of=of)
+            return tell(args, page, lines(shown, found_all))
+        if page.jobs:
+            tell(args, attrs.evolve(page, unread=()), rows(page))
 
 
 def wanted_of(args: argparse.Namespace) -> JobFilter:

@@ -43,8 +43,6 @@ def _lines(found: PoolMembers, *, is_of_nodes: bool) -> Iterator[str]:
     yield from node_table(found.nodes) if is_of_nodes else worker_table(found.workers)
     count = len(found.nodes) if is_of_nodes else len(found.workers)
     yield f"{count} {'nodes' if is_of_nodes else 'workers'}"
-    for trouble in found.unread:
-        yield f"! cannot be read: {trouble}"
 
 
 def node_table(rows: Sequence[NodeRow]) -> Iterator[str]:

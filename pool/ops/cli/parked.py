@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import attrs
 
 from pool.errors import ConfigError
+from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.parked import DeadLetters, ManyReplayed, ParkedJob
 from pool.jobs.node import Node
 from pool.ops.cli.asking import VerbSaid, act, tell
@@ -31,6 +32,7 @@ class LettersTold:
     jobs: tuple[ParkedJob, ...]
     cursor: str
     looked_at: int
+    unread: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -133,14 +135,12 @@ async def _run(args: argparse.Namespace, edited: _Edited | None, node: Node) -> 
         }
     match args.verb:
         case "list":
-            page = await parked.list(**wanted, cursor=args.cursor, count=args.count)
+            page = await parked.list(**wanted, cursor=args.cursor, count=args.count, gaps=Gaps())
             lines = list(map(_line, page.jobs))
             lines.append(f"{len(page.jobs)} letters; looked at {page.looked_at}")
             if page.cursor:
                 lines.append(f"there are more: --cursor {page.cursor!r}")
-            told = LettersTold(
-                pool=pool, jobs=page.jobs, cursor=page.cursor, looked_at=page.looked_at
-            )
+            told = LettersTold(pool=pool, **attrs.asdict(page, recurse=False))
             return VerbSaid(told, lines)
         case "show":
             job = await parked.show(args.key, args.id)

@@ -29,7 +29,8 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="pool",
         description="A dedicated worker pool: jobs by key, one owner per key, state in Redis.",
-        epilog="Exit codes: 0 all is well, 1 a finding, 2 usage, 3 the store cannot be reached.",
+        epilog="Exit codes: 0 all is well, 1 a finding, 2 usage, 3 the store cannot be reached, "
+        "4 lanes are away: the rest is shown.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"pool {__version__}")

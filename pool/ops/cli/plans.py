@@ -13,6 +13,7 @@ import attrs
 
 from pool.core.plans import PlanTurn
 from pool.errors import ConfigError, NoSuchPlan
+from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.plan_ref import PlanDiff, PlanStatus
 from pool.jobs.node import Node
 from pool.ops.cli.asking import VerbSaid, act, tell
@@ -41,6 +42,7 @@ class PlansTold:
     v: int = 1
     pool: str
     plans: tuple[PlanTold, ...]
+    unread: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -95,15 +97,15 @@ async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
 
 
 async def _list(pool: str, node: Node) -> VerbSaid:
-    found = list[PlanStatus]()
-    for name in await node.plans():
+    found, gaps = list[PlanStatus](), Gaps()
+    for name in await node.plans(gaps=gaps):
         try:
             found.append(await node.plan(name).status())
         except NoSuchPlan:
             continue  # its job has just ended
     count = f"{len(found)} plan{'' if len(found) == 1 else 's'}"
     lines = [count, *(_lines(each)[0] for each in found)]
-    told = PlansTold(pool=pool, plans=tuple(map(_told, found)))
+    told = PlansTold(pool=pool, plans=tuple(map(_told, found)), unread=gaps.unread)
     return VerbSaid(told, lines, all(map(_is_well, found)))
 
 

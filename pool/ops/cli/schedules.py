@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from pool.core.times import moment
+from pool.jobs.client.gaps import Gaps
 from pool.jobs.node import Node
 from pool.ops.cli.asking import VerbSaid, act, tell
 from pool.ops.schedules import ScheduleState, shown
@@ -23,6 +24,7 @@ class SchedulesTold:
     pool: str
     schedules: tuple[ScheduleState, ...]
     cursor: str
+    unread: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -68,13 +70,16 @@ async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
                 prefix=args.prefix or "",
                 cursor=args.cursor or "",
                 count=args.count,
+                gaps=Gaps(),
             )
             states = tuple(map(ScheduleState.of, page.schedules))
             lines = [_line(each) for each in states]
             lines.append(f"{len(page.schedules)} schedules")
             if page.cursor:
                 lines.append(f"there are more: --cursor {page.cursor}")
-            shape = SchedulesTold(pool=pool, schedules=states, cursor=page.cursor)
+            shape = SchedulesTold(
+                pool=pool, schedules=states, cursor=page.cursor, unread=page.unread
+            )
             return VerbSaid(shape, lines)
         case "show":
             state = await shown(schedules, args.name, args.next)

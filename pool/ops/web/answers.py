@@ -114,6 +114,7 @@ class ScheduleStates:
 
     schedules: tuple[ScheduleState, ...]
     cursor: str
+    unread: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -17,6 +17,7 @@ from pool import checks
 from pool.core.times import At, Cron, Every, When
 from pool.errors import InvalidOption, NotStopped, PoolError
 from pool.jobs.client.dispatch import Call, Dispatching
+from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.ref import JobRef, Status, wait_stopped
 from pool.jobs.client.shelves import JobFilter
 from pool.jobs.followers import Follower
@@ -335,6 +336,7 @@ async def letters(asked: WebRequest) -> Any:
         newer_than_s=query.newer_than_s,
         cursor=query.cursor,
         count=query.count,
+        gaps=Gaps(),
     )
 
 
@@ -398,7 +400,9 @@ async def make_batch(asked: WebRequest) -> WebAnswer:
 
 async def batches(asked: WebRequest) -> Any:
     """Tell the newest batches."""
-    return {"batches": await asked.node.batches.list(newest=asked.query.newest)}
+    gaps = Gaps()
+    found = await asked.node.batches.list(newest=asked.query.newest, gaps=gaps)
+    return {"batches": found, "unread": gaps.unread}
 
 
 async def batch(asked: WebRequest) -> Any:
@@ -454,10 +458,16 @@ async def schedules(asked: WebRequest) -> ScheduleStates:
     """Tell a page of schedules."""
     query = asked.query
     page = await asked.node.schedules.list(
-        handler=query.handler, prefix=query.prefix, cursor=query.cursor, count=query.count
+        handler=query.handler,
+        prefix=query.prefix,
+        cursor=query.cursor,
+        count=query.count,
+        gaps=Gaps(),
     )
     return ScheduleStates(
-        schedules=tuple(map(ScheduleState.of, page.schedules)), cursor=page.cursor
+        schedules=tuple(map(ScheduleState.of, page.schedules)),
+        cursor=page.cursor,
+        unread=page.unread,
     )
 
 

@@ -100,6 +100,7 @@ class BatchList:
     """The newest batches."""
 
     batches: tuple[BatchStatus, ...]
+    unread: tuple[str, ...] = ()
 
 
 def _jobs() -> list[WebRoute]:

@@ -82,7 +82,7 @@ _STATUSES: Final = {status.value: status for status in EdgeStatus}
 class Advanced:
     """What is said of each edge.  Not frozen only because that costs time."""
 
-    unassigned: int  # keys of the lane
+    unassigned: int  # keys of the lane; negative: none of them is for the handlers asked about
     told: list[Changed]
 
 
@@ -146,8 +146,12 @@ class ChangeCalls(Calls):
         reap_s: float = 1.0,
         says: str = "",
         expects: str = "0",
+        asks: Iterable[str] = (),
     ) -> ScriptCall:
-        """Change jobs; one status per edge."""
+        """Change jobs; one status per edge.
+
+        `asks`: handlers; the answer says whether an unassigned key is for one of them.
+        """
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.jobs, n.pending, n.due, n.payloads]
         keys += (n.checkpoints, n.parked, n.letters, n.journal, n.owned(source), n.stream(source))
@@ -168,6 +172,7 @@ class ChangeCalls(Calls):
                     keys.append(n.unassigned(edge.handler))
             args += (edge.letter, edge.key, edge.epoch, edge.id, edge.ttl_ms)
             args += edge.words()
+        keys += map(n.unassigned, asks)
         return ADVANCE(keys, args, parts=1 + len(edges))
 
     def pull(

@@ -19,7 +19,7 @@ KEYS[15] trials    hash    identity -> epoch|key of the suspected job that it be
 KEYS[16] kept      zset    (length, job id, key) of some jobs -> until when their outcomes are remembered
 KEYS[17] attempts  hash    key -> job id, then its failed attempts; tabs between
 KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes: s inbox:K; d result:I, inbox:K;
-                   c x w g these and unassigned:H
+                   c x w g these and unassigned:H; then unassigned:H of each handler that the caller asks about
 ARGV[1] generation  str
 ARGV[2] guard        str   own: the source asks for itself; reap: the holder of its claim asks;
                            free: nobody owns it, or its owner is fenced or unregistered, or has not acknowledged
@@ -58,8 +58,9 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, expected, record, batch, (lapse), (wait), (pause), place, renewed, (queue), keep, inbox, (steps), (out), (channel), (journal), (follow), finish, (hung), says
-Returns  number of unassigned keys, then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
+Uses     life, lane, (typed), expected, record, batch, (lapse), (wait), (pause), place, renewed, (queue), keep, inbox, (steps), (out), (channel), (journal), (follow), finish, (hung), says
+Returns  number of unassigned keys (negative: the caller asks about handlers, and could be given none of these keys:
+         they are of other handlers, or paused), then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
          has ended, and something is due: the next one of its key has its turn, or it has followers) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          LATE (acknowledge: it is too late to begin it; whoever sweeps ends it) |
@@ -132,7 +133,7 @@ end
 
 -- late rare
 local function settled(epoch, result)
-  local outcome = redis.pcall('GET', result) -- as a call it would raise on another type
+  local outcome = typed('GET', result)
   local word, by_epoch, by = string.match(type(outcome) == 'string' and outcome or '', OUTCOME)
   if not word then
     return 'FENCED'
@@ -413,6 +414,20 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
   return 'GRANTED ' .. target.name .. ' ' .. text_of(stamp_last)
 end
 
+-- Whether a pull of these handlers would be given a key: one that is in front of its queue, and not paused.
+local function waits_in(first)
+  if redis.call('EXISTS', unpack(KEYS, first)) == 0 then
+    return false
+  end
+  for i = first, #KEYS do
+    local head = typed('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')[2]
+    if head and tonumber(head) < HELD and not (paused and pause_of('', string.match(KEYS[i], ':unassigned:(.*)$'))) then
+      return true
+    end
+  end
+  return false
+end
+
 local answers = { 0 }
 read_records(arg + 1, 8)
 for a = arg, #ARGV, 8 do
@@ -424,5 +439,9 @@ end
 write_batch()
 close_kept()
 close_lane()
-answers[1] = whole(lane_had[3]) + (tallies['unassigned'] or 0)
+local left = whole(lane_had[3]) + (tallies['unassigned'] or 0)
+if KEYS[k] and left > 0 and not waits_in(k) then
+  left = -left
+end
+answers[1] = left
 return answers

@@ -26,7 +26,7 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          that its id was given to it, and may be given again; `f`, how long the payload is: what stands
                          behind that are its followers, see lib/channel
 
-Uses     lane, expected, record, batch, (lapse), (wait), (pause), place, (queue), (keep), (journal), (follow)
+Uses     lane, (typed), expected, record, batch, (lapse), (wait), (pause), place, (queue), (keep), (journal), (follow)
 Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
          ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) |
          REPLAYED <job id> <handler> (likewise, and that one was made from its dead letter) |
@@ -127,7 +127,7 @@ local function is_same(key, r, handler, payload)
   end
   for _, target in ipairs(targets) do
     if target.name == r[OWNER] then
-      local entry = redis.pcall('XRANGE', target.stream, r[EPOCH] .. '-0', r[EPOCH] .. '-0')[1]
+      local entry = typed('XRANGE', target.stream, r[EPOCH] .. '-0', r[EPOCH] .. '-0')[1]
       return entry ~= nil and entry[2][6] == payload
     end
   end
@@ -220,7 +220,7 @@ local function admit(key, id, handler, kind, flags, delay_ms, ranked, payload, r
   if unfit[unassigned] then
     return 'MALFORMED'
   elseif has_ended and redis.call('EXISTS', result) == 1 then
-    local text = redis.pcall('GET', result) -- as a call it would raise on another type
+    local text = typed('GET', result)
     local refusal = type(text) == 'string' and string.match(text, '^' .. REFUSED .. '(.-) *$') -- spaces: see muster
     return refusal or type(text) == 'string' and ended(text, digest, handler) or 'ENDED'
   elseif digest and redis.call('HEXISTS', letters, pair_of(id, key)) == 1 then

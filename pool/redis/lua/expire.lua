@@ -15,7 +15,7 @@ ARGV[3] parked_ms    int   > 0; how long dead letters are kept
 ARGV[4] parked_max   int   > 0; how many of them
 ARGV[...] items            as it was told of them
 
-Uses     lane
+Uses     lane, typed
 Returns  how many letters were ended, then items whose time is up
 Errors   POOLDATALOST <lane>
 Cost     O(jobs + items_max * log n); 1 command an item, 1 a job of it, 4 a letter, 10 a call
@@ -34,7 +34,7 @@ for i = 5, #ARGV do
     local at = k
     for line in string.gmatch(ARGV[i], '[^\n]+') do
       local size = whole(string.match(line, '^%d+'))
-      local length = redis.pcall('STRLEN', KEYS[at]) -- as a call it would raise on another type
+      local length = typed('STRLEN', KEYS[at])
       if type(length) ~= 'number' or length == size then
         names[#names + 1] = KEYS[at]
       end

@@ -11,7 +11,7 @@ ARGV[2] node         str   who is to be told; empty: only look
 ARGV[3] bytes_max    int   > 0; of outcomes; one alone may be larger
 ARGV[...] items      key, job id each; an empty job id means whichever job the key has
 
-Uses     lane, record, marks
+Uses     lane, (typed), record, marks
 Returns  per item: the record without void marks (also of one that is queued), or = and the outcome, or ? and stamp and server ms: neither is known,
          or what is known cannot be read; or + where that would be too much with the outcomes before it
 Errors   POOLDATALOST <lane>
@@ -40,9 +40,9 @@ for a = 4, #ARGV, 2 do
   local name, r, outcome = key, parse(redis.call('HGET', jobs, key)), nil
   local is_it = r and (id == '' or r[ID] == id)
   if not is_it and id ~= '' and bytes <= bytes_max then
-    outcome = redis.pcall('GET', KEYS[4 + (a - 2) / 2]) -- as a call it would raise on another type
+    outcome = typed('GET', KEYS[4 + (a - 2) / 2])
     if not outcome then
-      local letter = redis.pcall('HGET', letters, id .. ' ' .. key)
+      local letter = typed('HGET', letters, id .. ' ' .. key)
       outcome = type(letter) == 'string' and string.match(letter, '^[^\n]*\n[^\n]*\n[^\n]*')
     end
     if type(outcome) ~= 'string' then

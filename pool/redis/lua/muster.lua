@@ -11,7 +11,7 @@ ARGV[2] missing_ms  int   > 0; for how long what never came is refused
 ARGV[3] expects     str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[...] items           key, job id each
 
-Uses     lane, expected, keep
+Uses     lane, (typed), expected, keep
 Returns  per item: its state, P R W U Q; or how it has ended: s f c; or m: neither a job nor an outcome is there
 Errors   POOLDATALOST <lane>
 Cost     O(items); 4 commands each, 6 a call
@@ -36,7 +36,7 @@ for a = 4, #ARGV, 2 do
   if text then
     answers[#answers + 1] = string.match(text, '^[PRWUQ]') or 'W' -- who comes to it parks what cannot be read
   else
-    local outcome = redis.pcall('GET', result) -- as a call it would raise on another type
+    local outcome = typed('GET', result)
     local word = type(outcome) == 'string' and string.match(outcome, '^%l+')
     if redis.call('HEXISTS', letters, pair) == 1 then
       word = 'parked'

@@ -13,7 +13,7 @@ ARGV[5] handler     str    of the key's job, as its caller has read it; - where 
 ARGV[6] paused_max   int   > 0; of handlers, or of keys
 ARGV[7] order        int   the number of this decision: of two about the same the higher one counts
 
-Uses     lane, record, pause, (journal)
+Uses     lane, (typed), record, pause, (journal)
 Returns  OK (again: it stood so) | FULL (as many are paused) | MOVED_ON <handler> (its unassigned keys were not passed)
          | BEHIND <order> (of the latest here that decided otherwise, about the same or not: nothing was changed)
 Errors   POOLDATALOST <lane>
@@ -81,7 +81,7 @@ else
     count = count - 1
   end
   keys = count > 0 and text_of(count) or ''
-  local score = r and r[STATE] == 'U' and redis.pcall('ZSCORE', unassigned, name) -- of another type it holds nobody
+  local score = r and r[STATE] == 'U' and typed('ZSCORE', unassigned, name) -- of another type it holds nobody
   score = type(score) == 'string' and tonumber(score)
   if score and score >= HELD then
     redis.call('ZADD', unassigned, text_of(score - HELD), name)

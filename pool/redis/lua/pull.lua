@@ -20,7 +20,7 @@ ARGV[6] target_count int   1: the worker itself
 ARGV[7] id           str   worker id
 ARGV[8] number       str   its own in this lane
 
-Uses     lane, record, batch, (pause), place, says
+Uses     lane, typed, record, batch, (pause), place, says
 Returns  number of unassigned keys left, number of keys granted; to who says anything, too: acceptance stamp of the
          oldest that it saw and left (0: none); what is paused is left, and is not told of as the oldest
 Errors   POOLDATALOST <lane>, POOLGONE <identity>
@@ -43,7 +43,7 @@ local PIECE_MIN = 16
 local lists, heap = {}, {} -- heap: lists of which something is left, the one with the oldest head first
 local piece = math.ceil(wanted / math.max(1, #KEYS - 9))
 local function read(list)
-  local words = redis.pcall('ZRANGE', list.name, list.taken, list.taken + piece - 1, 'WITHSCORES')
+  local words = typed('ZRANGE', list.name, list.taken, list.taken + piece - 1, 'WITHSCORES')
   list.words, list.at = words.err and {} or words, 1 -- of another type: nothing of it is granted
 end
 local function head_of(list)

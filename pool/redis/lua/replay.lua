@@ -28,7 +28,7 @@ ARGV[10] ranked     str   targets, by their places
 ARGV[11] target_count int how many targets
 ARGV[...] items           (worker id, number) of each
 
-Uses     lane, expected, record, batch, lapse, wait, (pause), place, keep, steps
+Uses     lane, (typed), expected, record, batch, lapse, wait, (pause), place, keep, steps
 Returns  OK <job id> (again: the id that was made of it first) | EXISTS <state> <owner> <job id> <handler> |
          FULL <queued> | UNKNOWN (its handler was never registered) | NOLETTER | MOVED_ON <handler> |
          MALFORMED (the letter, or the record of its key, cannot be read, or unassigned:H is something else)
@@ -52,7 +52,7 @@ queues[unassigned] = is_there
 local pair = pair_of(id, key)
 local letter = redis.call('HGET', letters, pair)
 if not letter then
-  local text = redis.pcall('GET', result) -- as a call it would raise on another type
+  local text = typed('GET', result)
   local more = type(text) == 'string' and string.match(text, '^parked|[^|\n]*|[^|\n]*|[^|\n]*|[^|\n]*|([^|\n]*)|')
   local made = more and more_of(more, 'y')
   return made and 'OK ' .. made or 'NOLETTER'

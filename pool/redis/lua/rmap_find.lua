@@ -1,7 +1,7 @@
 --[[
 rmap_find: whether a replicated map's history has these revisions, as far as its log tells.
 
-Uses    at, maps_time
+Uses    typed, at, maps_time
 KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    floor: highest revision of the maps that have ended
 KEYS[3] data    hash    where the map is
@@ -25,7 +25,7 @@ if redis.call('HGET', config, 'incarnation') ~= generation then
   return redis.error_reply('POOLDATALOST ' .. config)
 end
 local _, revision, stamp_now = read_place(redis.call('HGET', data, 'at'))
-local had = redis.pcall('HGET', maps, 'floor')
+local had = typed('HGET', maps, 'floor')
 if not revision and type(had) == 'table' then
   return foreign(maps)
 end

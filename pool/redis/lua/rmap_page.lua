@@ -1,7 +1,7 @@
 --[[
 rmap_page: the next part of a replicated map, and what changed since the part before.
 
-Uses    at, maps_time
+Uses    typed, at, maps_time
 KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    the time by which maps end; floor: highest revision of those that have
 KEYS[3] data    hash    where the map is (see at), and its strings: =key -> value
@@ -48,7 +48,7 @@ if not from or redis.call('XRANGE', log, '(' .. whole(revision) .. '-0', '+', 'C
 end
 -- Above all that was logged: a reader that waits behind it always wakes.
 local logged = newest and tonumber(string.match(newest[1], '^%d+')) or 0
-local had = redis.pcall('HGET', maps, 'floor') -- foreign data there are no matter of this map
+local had = typed('HGET', maps, 'floor') -- foreign data there are no matter of this map
 local floor = type(had) == 'string' and tonumber(string.match(had, '^%d+$')) or 0
 if not at and logged <= floor and strings_count == 0 and lists_count == 0 then
   -- It never was, or has ended: there its log does, which nobody is to read from its beginning.

@@ -1,7 +1,7 @@
 --[[
 rmap_probe: where in their histories several replicated maps are, and which maps' time is up; it notes the time.
 
-Uses    at, maps_time
+Uses    typed, at, maps_time
 KEYS[1] config  hash  the pool's generation
 KEYS[2] maps    hash  now, seen: the time by which maps end, and the server's clock then
 KEYS[3] due     zset  map -> when its time is up, by that time
@@ -36,8 +36,8 @@ end
 local answer = { '0', {}, 0 }
 local now, clock = maps_time()
 -- Both are writes: a full server checks memory at the first one only.
-local is_timed = type(redis.pcall('HDEL', maps, '-')) == 'number'
-local is_listed = type(redis.pcall('ZREM', due, '\n')) == 'number'
+local is_timed = type(typed('HDEL', maps, '-')) == 'number'
+local is_listed = type(typed('ZREM', due, '\n')) == 'number'
 answer[3] = (is_timed and 0 or 1) + (is_listed and 0 or 2)
 if is_timed then
   if expected_ms > now or (expected_ms > 0 and now - expected_ms > STEP_MS) then
@@ -49,9 +49,9 @@ if is_timed then
 end
 for i = 4, #KEYS, 3 do
   local name = ARGV[5 + (i - 1) / 3]
-  local at, held = redis.pcall('HGET', KEYS[i], 'at'), redis.pcall('HLEN', KEYS[i])
-  local members = redis.pcall('ZCARD', KEYS[i + 1])
-  local length = logs == 1 and redis.pcall('XLEN', KEYS[i + 2])
+  local at, held = typed('HGET', KEYS[i], 'at'), typed('HLEN', KEYS[i])
+  local members = typed('ZCARD', KEYS[i + 1])
+  local length = logs == 1 and typed('XLEN', KEYS[i + 2])
   local broken = type(held) == 'table' and 1 or type(members) == 'table' and 2 or type(length) == 'table' and 3 or 0
   if broken > 0 then
     for _, each in ipairs({ false, false, -1, -1, broken }) do

@@ -1,7 +1,7 @@
 --[[
 rmap_reset: remove everything from a replicated map, as one revision.
 
-Uses    at, maps_time, rmap
+Uses    typed, at, maps_time, rmap
 KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    as in rmap_write
 KEYS[3] data    hash    as in rmap_write
@@ -46,7 +46,7 @@ for i, key in ipairs(keys) do
 end
 if kind ~= 'reset' then
   if revision > 0 or size > 0 then
-    if type(redis.pcall('HLEN', maps)) == 'table' then
+    if type(typed('HLEN', maps)) == 'table' then
       return foreign(maps) -- where it ended could not be noted
     end
     commit({ '*' }, 'end', 0)

@@ -4,7 +4,7 @@ stream_probe: where several streams are.
 KEYS[...] streams      per stream two: events, meta
 ARGV[...] positions    per stream: the id after which somebody wants to read; newest: the last one
 
-Uses     ends
+Uses     typed, ends
 Returns  per stream eight: the id generated last ('': no stream), events ever added, the newest id that a
          length cap took ('' none), 1 if what was there before has come to its end as was asked for, which life it
          is ('' nobody knows), and of the last event up to the position its id, number and mark ('': there is none);
@@ -16,8 +16,9 @@ local answer = {}
 for i = 1, #KEYS, 2 do
   local events, meta, position = KEYS[i], KEYS[i + 1], ARGV[(i + 1) / 2]
   local facts = { '', '0', '', '', '', '', '', '' }
-  local info, had = redis.pcall('XINFO', 'STREAM', events), redis.pcall('HMGET', meta, 'trimmed', 'planned', 'born')
-  if had.err or (info.err and not string.find(info.err, 'no such key', 1, true)) then
+  local info, had = redis.pcall('XINFO', 'STREAM', events), typed('HMGET', meta, 'trimmed', 'planned', 'born')
+  local is_missing = info.err and string.find(info.err, 'no such key', 1, true)
+  if had.err or (info.err and not is_missing and typed('XINFO', 'STREAM', events).err) then
     facts = { '!', '!', '!', '!', '!', '!', '!', '!' }
   elseif info.err then
     facts[4] = has_ended(meta) and '1' or ''

@@ -1,5 +1,5 @@
 --[[
-maps_time: the time by which replicated maps end.  Needs  key maps.
+maps_time: the time by which replicated maps end.  Needs  typed; key maps.
 
 Gives  maps_time(): that time in ms, and the server's clock in ms; nil if foreign data are there.
        foreign(key): the error that says so; the server's own names no key.
@@ -14,7 +14,7 @@ local function foreign(key)
 end
 
 local function maps_time()
-  local had = redis.pcall('HMGET', maps, 'now', 'seen')
+  local had = typed('HMGET', maps, 'now', 'seen')
   if had.err then
     return nil
   end

@@ -1,7 +1,7 @@
 --[[
 rmap: what each write of a replicated map begins and ends with.
 
-Needs  at, maps_time; keys config, maps, data, lists, log, due; arguments generation, name, nonce.
+Needs  at, typed, maps_time; keys config, maps, data, lists, log, due; arguments generation, name, nonce.
 Gives  begin(keys): read where the map is, and those strings; then is_expired, revision, stamp, ends, strings,
        size_of(key), span(head, after), head_of(key), index_head(key), count(), live(life),
        commit(edits, kind, ends, fields), note(), settle().
@@ -78,7 +78,7 @@ end
 
 -- The highest revision of any map that has ended.  Foreign data there fail alone what is about to write it.
 local function floor()
-  local had = redis.pcall('HGET', maps, 'floor')
+  local had = typed('HGET', maps, 'floor')
   return type(had) == 'string' and tonumber(string.match(had, '^%d+$')) or 0
 end
 

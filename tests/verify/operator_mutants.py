@@ -1,0 +1,118 @@
+"""Bugs planted in what operators are shown and told, as `mutants.py` takes them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_WORDS: Final = (
+    "tests/redis/test_error_words.py::test_a_script_passes_on_every_word_but_that_of_a_wrong_type"
+)
+_BACKLOG: Final = "tests/jobs/test_others_backlog.py::"
+_AWAY: Final = "tests/ops/test_lanes_away.py::"
+_LOST: Final = "tests/jobs/test_lost.py::"
+
+OPERATOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
+    {
+        "name": "refusal that is reported as foreign data",
+        "breaks": "NOREPLICAS becomes `maps.damaged`, with advice to delete healthy keys",
+        "path": "pool/redis/lua/lib/typed.lua",
+        "old": "reply.err and not string.find(reply.err, '^WRONGTYPE')",
+        "new": "false",
+        "by": (
+            _WORDS,
+            "tests/maps/test_outages.py::test_a_server_that_refuses_writes_has_no_foreign_data",
+        ),
+    },
+    {
+        "name": "stream that is foreign because a right is missing",
+        "breaks": "readers set aside a healthy stream whenever XINFO is refused",
+        "path": "pool/redis/lua/stream_probe.lua",
+        "old": "not is_missing and typed('XINFO', 'STREAM', events).err)",
+        "new": "not is_missing)",
+        "by": (_WORDS,),
+    },
+    {
+        "name": "worker that forgets that a pull was in vain",
+        "breaks": "one waiting key of a handler that nobody here runs costs each job a pull",
+        "path": "pool/jobs/worker/outbox.py",
+        "old": "asks=self.asks() if self.lane in self.context.barren else (),",
+        "new": "asks=(),",
+        "by": (_BACKLOG + "test_a_job_costs_the_same_scripts_beside_a_backlog_of_others",),
+    },
+    {
+        "name": "backlog of others that hides ours",
+        "breaks": "a key that a worker may run waits for a renewal beside its free slot",
+        "path": "pool/redis/lua/advance.lua",
+        "old": "if KEYS[k] and left > 0 and not waits_in(k) then",
+        "new": "if KEYS[k] then",
+        "by": (_BACKLOG + "test_what_becomes_ours_among_as_many_of_others_begins_at_once",),
+    },
+    {
+        "name": "backlog of a paused handler that counts as ours",
+        "breaks": "pausing a handler costs each job of its workers a pull",
+        "path": "pool/redis/lua/advance.lua",
+        "old": "not (paused and pause_of('', string.match(KEYS[i], ':unassigned:(.*)$')))",
+        "new": "true",
+        "by": (_BACKLOG + "test_a_job_costs_the_same_scripts_beside_a_backlog_of_others",),
+    },
+    {
+        "name": "poll that pulls whatever waits in the lane",
+        "breaks": "a backlog of others costs each poll over HTTP a pull",
+        "path": "pool/jobs/remote/workers.py",
+        "old": "if await self.waiting.has_waiting(visit.claim, lane):",
+        "new": "if True:",
+        "by": (_BACKLOG + "test_a_poll_pulls_nothing_beside_a_backlog_of_others",),
+    },
+    {
+        "name": "listing without a lane that ends as if it were whole",
+        "breaks": "a script takes what is left of a pool for all of it",
+        "path": "pool/ops/cli/asking.py",
+        "old": "return PARTLY if unread else OK if ok else FINDING",
+        "new": "return OK if ok else FINDING",
+        "by": (_AWAY + "test_each_verb_shows_the_lanes_that_answer_and_names_the_others",),
+    },
+    {
+        "name": "program that is given a part for the whole",
+        "breaks": "node.batches.list() leaves out a lane that is away, and nobody asked for that",
+        "path": "pool/jobs/client/gaps.py",
+        "old": "            if not self.is_wanted:\n                raise\n",
+        "new": "",
+        "by": (_AWAY + "test_a_program_is_told_that_a_lane_is_away_unless_it_asks_for_the_rest",),
+    },
+    {
+        "name": "lane that is away and counts as foreign data",
+        "breaks": "doctor counts two of three lanes, and advises to delete a key",
+        "path": "pool/ops/checkup.py",
+        "old": "            away[number] = str(error)\n",
+        "new": '            unread.append(f"lane {number}: {error}")\n',
+        "by": (_AWAY + "test_each_verb_shows_the_lanes_that_answer_and_names_the_others",),
+    },
+    {
+        "name": "slot that was left in the middle of a move",
+        "breaks": "nothing says why a lane answers TRYAGAIN for ever",
+        "path": "pool/ops/checkup.py",
+        "old": "open_slots=open_slots(nodes) if isinstance(nodes, bytes) else {},",
+        "new": "open_slots={},",
+        "by": (
+            _AWAY + "test_a_slot_that_was_left_migrating_is_named_and_no_key_is_called_foreign",
+        ),
+    },
+    {
+        "name": "last replica that nobody counts",
+        "breaks": "min-replicas-to-write 1 with one replica: the loss of either stops all writes",
+        "path": "pool/ops/doctor_server.py",
+        "old": "good <= (1 if least is None else least):",
+        "new": "good < (1 if least is None else least):",
+        "by": (
+            "tests/ops/test_doctor.py::test_each_row_finds_its_trouble_and_names_what_mends_it",
+        ),
+    },
+    {
+        "name": "job that was lost with all others, and is unknown",
+        "breaks": "after data loss a client that saw a service run is told NoSuchJob",
+        "path": "pool/jobs/context.py",
+        "old": 'if self.generation and generation not in ("", self.generation):',
+        "new": "if False:",
+        "by": (_LOST + "test_what_was_seen_before_all_data_were_lost_is_lost_whatever_came_since",),
+    },
+)
