@@ -96,7 +96,16 @@ MUTANTS: Final = (
     ),
     *(Mutant(**each) for each in (*JOURNAL_MUTANTS, *CLI_MUTANTS, *BATCH_MUTANTS, *REMOTE_MUTANTS)),
     *(Mutant(**each) for each in WEB_MUTANTS),
-    *(Mutant(**each) for each in (SYNC_MUTANTS, PRIMARY_MUTANTS, LOSS_MUTANTS, EDGE_MUTANTS, OPERATOR_MUTANTS)),
+    *(
+        Mutant(**each)
+        for each in (
+            *SYNC_MUTANTS,
+            *PRIMARY_MUTANTS,
+            *LOSS_MUTANTS,
+            *EDGE_MUTANTS,
+            *OPERATOR_MUTANTS,
+        )
+    ),
     Mutant(
         name="no fence at settle",
         is_named=True,
