@@ -213,7 +213,7 @@ def epochs_never_fall(view: View, bounds: Bounds, found: Finding) -> None:
     for f in ("join", "renew"):
         for event in view.of.get(f, ()):
             if event.type == "ok":
-                there[f"{event.p}@{event.nonce.rpartition('@')[2]}"].append(event.t)
+                there[f"{event.p}@{event.nonce.partition('@')[2]}"].append(event.t)
 
     def is_known(before: Event, at: float) -> bool:
         lane = view.lane_of(before.key)

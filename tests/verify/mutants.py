@@ -3637,9 +3637,9 @@ MUTANTS: Final = (
     Mutant(
         name="left to others at the cost of an attempt",
         breaks="while a fleet is deployed, old workers use up the attempts of new jobs",
-        path="pool/jobs/worker/settlement.py",
-        old="Wait(delay_s, run.start.attempt, error, failed=",
-        new="Wait(delay_s, run.start.attempt + 1, error, failed=",
+        path="pool/jobs/settlement.py",
+        old='Wait(delay_s, start.attempt, error, "l",',
+        new='Wait(delay_s, start.attempt + 1, error, "l",',
         by=("tests/jobs/test_types.py::test_while_a_fleet_is_deployed_no_job_is_lost",),
     ),
     Mutant(

@@ -276,7 +276,7 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a gateway puts off what another has handed out",
         "breaks": "likewise, where that one can read what this one cannot",
         "path": _REMOTE + "handing.py",
-        "old": "                made = attrs.evolve(made, mark=UNBEGUN)\n",
+        "old": "                made = attrs.evolve(made, mark=made.mark + UNBEGUN)\n",
         "new": "",
         "by": (_LATE + "test_what_a_later_poll_has_handed_out_a_late_request_does_not_give_back",),
     },

@@ -806,7 +806,55 @@ def a_stale_start(s: Story) -> None:
     s.start("j2", epoch=10)
 
 
+def granted_behind_a_loss(*, is_there: bool, epoch: int) -> Callable[[Story], None]:
+    def story(s: Story) -> None:
+        s.say("own", key="k", epoch=20, nonce="Wa.1")
+        s.whole("j1", epoch=20)
+        s.fault("clock", lasts=1.0)
+        s.fault("loss", lasts=1.0)
+        s.at += 0.1
+        if is_there:
+            s.say("join", p="a/1", nonce="Wa.2", extra={"worker": True})
+            s.at += 0.1
+        s.say("own", key="k", epoch=epoch, nonce="Wb.1")
+
+    story.__name__ = f"granted_{epoch}_behind_a_loss_{is_there}"
+    return story
+
+
+good("I70")(granted_behind_a_loss(is_there=True, epoch=21))
+good("I70")(granted_behind_a_loss(is_there=False, epoch=10))  # nobody alive knows
+bad("I70")(granted_behind_a_loss(is_there=True, epoch=10))
+
+
+@bad("I70")
+def granted_under_a_lower_epoch_without_any_loss(s: Story) -> None:
+    s.say("own", key="k", epoch=20, nonce="Wa.1")
+    s.start("j1", epoch=20)
+    s.at += 1.0
+    s.say("own", key="k", epoch=10, nonce="Wb.1")
+
+
 # --- recovery --------------------------------------------------------------------------------
+
+
+def dealt(*, after_s: float) -> Callable[[Story], None]:
+    """Two processes die at once; the keys of one are moved to the other a while later."""
+
+    def story(s: Story) -> None:
+        joined(s, "a", "b")
+        s.crash("a")
+        s.crash("b")
+        s.at += after_s
+        s.say("own", key="k", job="j1", epoch=11, nonce="Wb.1")
+        s.say("requeue", key="k", job="j1", epoch=10, extra={"dead": "Wa.1", "fence": 1})
+
+    story.__name__ = f"dealt_after_{after_s}"
+    return story
+
+
+good("I71")(dealt(after_s=0.2))
+bad("I71")(dealt(after_s=1.9))
 
 
 @good("I16")
