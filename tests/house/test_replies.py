@@ -31,7 +31,13 @@ SCRIPTS = [
 # The connection's own, which are no calls: the wire and the port look at their replies.  And INFO,
 # which is text for people: `ops/checkup.py` takes of it what it knows.
 OWN = {"info|memory", "cluster|slots", "script|load", "evalsha"}
-OWN |= {"info|commandstats", "info|persistence", "info|replication", "cluster|info"}
+OWN |= {
+    "info|commandstats",
+    "info|persistence",
+    "info|replication",
+    "cluster|nodes",
+    "cluster|info",
+}
 OWN |= {"info|clients", "info|latencystats", "info|stats"}
 
 
