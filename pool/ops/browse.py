@@ -20,7 +20,7 @@ from pool.core.codec import decode_call, decode_value, head_of
 from pool.core.ids import member_name
 from pool.core.record import Letter, Outcome, Record, more_of
 from pool.errors import PayloadEncodingError
-from pool.jobs.client.gaps import Gaps
+from pool.jobs.client.gaps import Gaps, gaps_of
 from pool.jobs.client.shelves import (
     PAGE,
     PAGE_MAX,
@@ -127,9 +127,8 @@ async def jobs(
     page = checks.count("page", page, 1, PAGE_MAX)
     lane, source, at = read_cursor(cursor)
     rows, looked, of = dict[tuple[str, str], JobRow](), 0, 0
-    gaps = Gaps() if gaps is None else gaps
     lanes = [Names(found.pool, number) for number in range(found.lanes)]
-    await gaps.look(pipeline, lanes)
+    gaps = await gaps_of(gaps or Gaps(), pipeline, lanes)
     while lane < found.lanes and looked < page:
         n, read = lanes[lane], None
         if lane not in gaps.errors:

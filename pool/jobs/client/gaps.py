@@ -1,7 +1,7 @@
 """What a listing could not read: lanes whose server is away, each with the reason.
 
-    look     all lanes at once, so that lanes that hang cost one call's time and not one each
-    reading  around whatever is read of one lane; a lane that fails meanwhile is a gap from then on
+    gaps_of  asks all lanes at once, so that lanes that hang cost one call's time, not one each
+    reading  stands around whatever is read of one lane: if it fails, it is a gap from then on
 
 Every listing that reads all lanes takes a `Gaps`, or None.  With None the first lane that fails
 fails the listing: a program must not take a part for the whole.  With a `Gaps` the listing shows
@@ -39,26 +39,6 @@ class Gaps:
         """Which lanes were left out, and why."""
         return tuple(f"lane {number}: {error}" for number, error in sorted(self.errors.items()))
 
-    async def look(self, pipeline: Pipeline, lanes: Sequence[Names]) -> None:
-        """Find the lanes that do not answer; once.
-
-        Raises:
-            PoolError: None does.
-        """
-        if self._has_looked or not self.is_wanted:
-            return
-
-        async def ask(names: Names) -> None:
-            with self.reading(names.number):
-                await pipeline.execute("HGET", names.lane, "incarnation")
-
-        async with anyio.create_task_group() as tasks:
-            for names in lanes:
-                tasks.start_soon(ask, names)
-        self._has_looked = True
-        if len(self.errors) == len(lanes):
-            raise again(self.errors[min(self.errors)])
-
     @contextmanager
     def reading(self, number: int) -> Iterator[None]:
         """Note an error of this lane instead of raising it."""
@@ -71,7 +51,23 @@ class Gaps:
 
 
 async def gaps_of(given: Gaps | None, pipeline: Pipeline, lanes: Sequence[Names]) -> Gaps:
-    """Return the gaps of a listing that is about to begin."""
-    found = Gaps(is_wanted=False) if given is None else given
-    await found.look(pipeline, lanes)
-    return found
+    """Return the gaps of a listing that is about to begin; the first one asks which lanes answer.
+
+    Raises:
+        PoolError: None does.
+    """
+    gaps = Gaps(is_wanted=False) if given is None else given
+    if gaps._has_looked or not gaps.is_wanted:
+        return gaps
+
+    async def ask(names: Names) -> None:
+        with gaps.reading(names.number):
+            await pipeline.execute("HGET", names.lane, "incarnation")
+
+    async with anyio.create_task_group() as tasks:
+        for names in lanes:
+            tasks.start_soon(ask, names)
+    gaps._has_looked = True
+    if len(gaps.errors) == len(lanes):
+        raise again(gaps.errors[min(gaps.errors)])
+    return gaps
