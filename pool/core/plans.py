@@ -242,10 +242,15 @@ class Turns:
         return None
 
     def then(self, turn: PlanTurn, upto: int, confirmed: Sequence[str]) -> Turns:
-        """Return them with one more, which has answered all up to a request, if to any."""
+        """Return them with one more, which has answered all up to a request, if to any.
+
+        Numbers of requests rise.  If this one is lower than one before it, the server lost those
+        requests, and their turns have answered none of now.
+        """
         if not turn.asked:
             return attrs.evolve(self, last=turn)
-        asked = [*self.asked, AskedTurn(upto, turn)][-ANSWERED_MAX:]
+        of_now = (each for each in self.asked if each.upto <= upto)
+        asked = [*of_now, AskedTurn(upto, turn)][-ANSWERED_MAX:]
         sizes = [len(encode_value(_pack(each.turn))) for each in asked]
         while len(asked) > 1 and sum(sizes) > ANSWERED_BYTES_MAX:
             del asked[0], sizes[0]

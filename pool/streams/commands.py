@@ -15,7 +15,7 @@ from pool.names import Control, check_stream
 from pool.redis.commands.plain import count, entry_id, fields, typed
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
-from pool.streams.event import FIRST, EventName, StreamEvent, event_of, number_of
+from pool.streams.event import FIRST, EventName, StreamEvent, event_of, name_of, number_of
 
 BATCH_MAX = 64  # events that one script moves
 HELD_MAX = 1_000  # ids in one page
@@ -226,6 +226,7 @@ RELEASE = Script.load(
     args="group consumer deliveries_max stream doubtful *items",
     reads=returned,
 )
+DROP = Script.load("sink_drop", keys="parked", args="*items", reads=count)
 LEAVE = Script.load("sink_leave", keys="state leases events", args="group consumer", reads=count)
 
 
@@ -384,6 +385,11 @@ class StoredSink:
 
     def leave(self, consumer: str) -> ScriptCall:
         return LEAVE((self.state, self.leases, self.stream.events), (self.name, consumer))
+
+    def drop(self, several: Sequence[Parked]) -> ScriptCall:
+        """Forget parked events; the reply says how many were still there."""
+        words = (word for each in several for word in (each.entry, _word_of(name_of(each.event))))
+        return DROP((self.parked,), (*words,))
 
     def ack_each(self, consumer: str, names: Sequence[EventName]) -> ScriptCall:
         """Acknowledge events; the reply says of each whether it was not yet.

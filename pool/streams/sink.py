@@ -327,17 +327,20 @@ class Sink(BufferedReader):
             first = f"({reply[-1][0]}"
 
     async def drop_parked(self, *parked: Parked) -> int:
-        """Forget parked events; return how many were still there.  Errors as for `ack()`."""
+        """Forget parked events; return how many were still there.  Errors as for `ack()`.
+
+        A server that lost data may park another event under the same entry: that one stays.
+        """
         self._check_open()
-        by_stream: dict[str, list[str]] = {}
+        by_stream: dict[str, list[Parked]] = {}
         for given in parked:
             each = checks.instance("parked", given, Parked)
             check_id("parked", each.entry)
-            by_stream.setdefault(_checked(each.event).stream, []).append(each.entry)
+            by_stream.setdefault(_checked(each.event).stream, []).append(each)
         dropped = 0
-        for name, entries in by_stream.items():
-            key = self._stored(StoredStream(self._session.control, name)).parked
-            dropped += await self._session.pipeline.execute("XDEL", key, *entries)
+        for name, several in by_stream.items():
+            stored = self._stored(StoredStream(self._session.control, name))
+            dropped += await self._session.pipeline.call(stored.drop(several))
         return dropped
 
     def __aiter__(self) -> AsyncIterator[StreamEvent]:

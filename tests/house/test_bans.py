@@ -69,6 +69,7 @@ MAY_SCRIPT = {
     ("stream_add_once.lua", "EXPIRE"): "the same end",
     ("stream_end.lua", "EXPIRE"): "an end that the program asks for",
     ("sink_join.lua", "XGROUP"): "makes groups; only the very first may begin at the newest",
+    ("sink_drop.lua", "XDEL"): "a parked event that its program has asked to forget",
     ("sink_ack.lua", "XGROUP"): "acknowledges what a program says is done",
     ("lib/park.lua", "XGROUP"): "acknowledges what it has parked, in the same step",
     ("lib/group.lua", "XGROUP"): "forgets a consumer in the step that sees it hold nothing",

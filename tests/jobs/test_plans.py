@@ -597,6 +597,18 @@ async def test_whatever_was_confirmed_is_not_to_a_later_version(
     assert all(fleet.record(key) for key in keys)
 
 
+def test_a_turn_of_before_a_loss_answers_nobody() -> None:
+    """Numbers of requests may be lower then: turns that answered lost ones count no more."""
+    turns = Turns().then(PlanTurn(number=1, asked=1), 100, [])
+    turns = turns.then(PlanTurn(number=2, asked=1), 200, [])
+    turns = turns.then(PlanTurn(number=3), 0, [])
+    assert turns.answer(150, "") == PlanTurn(number=2, asked=1)
+    turns = turns.then(PlanTurn(number=4, asked=1), 120, [])
+    assert turns.answer(100, "") == PlanTurn(number=1, asked=1)
+    assert turns.answer(120, "") == PlanTurn(number=4, asked=1)
+    assert turns.answer(150, "") is None
+
+
 def test_what_is_remembered_of_turns_is_bounded_and_read_as_it_was() -> None:
     turns = Turns()
     for number in range(1, 200):

@@ -26,7 +26,9 @@ async def added(stream: Stream, payload: bytes) -> str:
     """Add an event, however long the server is away."""
     while True:
         try:
-            return await stream.add("made", payload)
+            added_id = await stream.add("made", payload)
+            assert added_id is not None
+            return added_id
         except StoreUnavailable:
             await anyio.sleep(0.05)
 

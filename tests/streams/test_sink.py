@@ -475,6 +475,8 @@ async def test_an_event_delivered_too_often_is_parked_with_its_origin(bench: Ben
         assert (event.payload, event.topic, event.deliveries) == (b"\0\xff", "t=1", 2)
         assert parked.reason == "not acknowledged in time"
         await stream.add(event.event, event.payload, topic=event.topic)
+        other = attrs.evolve(parked, event=attrs.evolve(event, mark=b"of a lost event"))
+        assert await sink.drop_parked(other) == 0
         assert await sink.drop_parked(parked) == 1
         assert await sink.drop_parked(parked) == await sink.drop_parked() == 0
         [again] = await bench.take(sink, 1)

@@ -85,4 +85,22 @@ LOSS_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
             "tests/jobs/test_journal.py::test_what_comes_after_a_loss_is_read_though_its_ids_are_lower",
         ),
     },
+    {
+        "name": "turns that answered what a server lost",
+        "breaks": "who asks for a turn after a loss is answered by one of before it",
+        "path": "pool/core/plans.py",
+        "old": "        of_now = (each for each in self.asked if each.upto <= upto)\n",
+        "new": "        of_now = self.asked\n",
+        "by": ("tests/jobs/test_plans.py::test_a_turn_of_before_a_loss_answers_nobody",),
+    },
+    {
+        "name": "an entry that is dropped whatever it is",
+        "breaks": "who drops a parked event that was lost drops another one of its entry",
+        "path": "pool/redis/lua/sink_drop.lua",
+        "old": "entry[2][4] == id and is_same(parked, ARGV[i], mark)",
+        "new": "true",
+        "by": (
+            "tests/streams/test_sink.py::test_an_event_delivered_too_often_is_parked_with_its_origin",
+        ),
+    },
 )
