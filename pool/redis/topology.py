@@ -23,7 +23,7 @@ sent until the quorum names the new primary, for HOLD_S at most and once in HOLD
 
 What starts a look before its time: a connection that is being made, `+switch-master`, and replies
 that a primary gives if it is cut off or was replaced (`errors.is_doubtful`).  After these the
-guides are asked every HURRY_S, for HURRIES_S.
+guides are asked every HURRY_S, for HURRIES_S; again after HURRY_AGAIN_S, if such replies go on.
 
 What may go wrong:
 
@@ -39,8 +39,8 @@ What may go wrong:
                                                 go by the last belief, or by a cluster's address
     this process forks                          the child forgets all watches
 
-Who writes what: `_answers`, `_settled` and `_beliefs` belong to the watch's thread, under the lock;
-others only read them, and set `_wanted_s` and `_hurry_s`.
+Who writes what, under the lock: the watch's thread `_answers` and `_settled`; that thread and each
+look the `_beliefs`, which follow from these.  Others set only `_wanted_s` and `_hurry_s`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ from pool.redis.url import Url
 
 LOOK_S: Final = 1.0  # from one question to the next, at rest
 HURRY_S: Final = 0.1  # ... while something points to a failover
-HURRIES_S: Final = 3.0  # ... which is for so long after the last sign
+HURRIES_S: Final = 3.0  # ... for so long
+HURRY_AGAIN_S: Final = 10.0  # a primary may lack its replicas for hours
 FRESH_S: Final = 3.0  # an answer counts for so long
 HOLD_S: Final = 2.5  # a promotion is waited for: sentinels look every second whether it is done
 HOLD_AGAIN_S: Final = 30.0
@@ -239,6 +240,7 @@ class TopologyWatch:
         self._dialed: list[tuple[_Line, socket.socket | None, Exception | None]] = []
         self._wanted_s = float("-inf")  # somebody wants answers to questions from here on
         self._hurry_s = float("-inf")  # until then guides are asked more often
+        self._hurry_again_s = float("-inf")
         self._held_s = float("-inf")  # until then a promotion is waited for
         self._hold_again_s = float("-inf")  # ... and before this moment no other one
         self._is_over = False
@@ -282,9 +284,8 @@ class TopologyWatch:
     def hurry(self) -> None:
         """Something points to a failover: ask more often for a while."""
         now_s = time.monotonic()
-        was_calm = self._hurry_s <= now_s
-        self._hurry_s = now_s + HURRIES_S
-        if was_calm:
+        if now_s >= self._hurry_again_s:
+            self._hurry_s, self._hurry_again_s = now_s + HURRIES_S, now_s + HURRY_AGAIN_S
             self._ring()
 
     def end(self) -> None:

@@ -392,6 +392,25 @@ async def test_a_primary_that_lacks_replicas_is_a_reason_to_ask(
             client.config_set("min-replicas-to-write", 0)
 
 
+async def test_a_primary_that_goes_on_lacking_replicas_is_not_asked_about_without_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For an hour without replicas, 100 processes would ask each sentinel 2,000 times a second."""
+    monkeypatch.setattr(topology, "LOOK_S", 60.0)
+    monkeypatch.setattr(topology, "HURRIES_S", 1.0)
+    with admin(stage.a) as client:
+        client.config_set("min-replicas-to-write", 1)
+    try:
+        async with opened(stage.url, op_timeout_s=5.0) as pipeline:
+            before = stage.sentinels[0].asked
+            with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
+                await pipeline.execute("SET", "x", "y", repeatable=True)
+            assert 1 <= stage.sentinels[0].asked - before <= 12
+    finally:
+        with admin(stage.a) as client:
+            client.config_set("min-replicas-to-write", 0)
+
+
 async def test_a_promotion_is_waited_for(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is sent between a promotion and the news of it."""
     monkeypatch.setattr(topology, "HOLD_S", 1.0)

@@ -37,6 +37,17 @@ PRIMARY_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (_PRIMARY + "test_a_primary_that_lacks_replicas_is_a_reason_to_ask",),
     },
     {
+        "name": "a primary without replicas is asked about without end",
+        "breaks": "each process asks each sentinel ten times a second for as long as that lasts",
+        "path": _TOPOLOGY,
+        "old": "        if now_s >= self._hurry_again_s:",
+        "new": "        if True:",
+        "by": (
+            _PRIMARY
+            + "test_a_primary_that_goes_on_lacking_replicas_is_not_asked_about_without_end",
+        ),
+    },
+    {
         "name": "a cluster that is down is no reason to ask",
         "breaks": "a node that was cut off is asked again and again until the next look is due",
         "path": "pool/redis/errors.py",
