@@ -48,7 +48,6 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -115,6 +114,7 @@ class Choice:
 
     owners: list[tuple[Owner, Address]]
     is_agreed: bool  # a majority has named the first one
+    guides: list[Address]  # whom else to try in a cluster
     failed: Exception  # why no guide has answered
     at: Address | None  # ... and which guide that was
 
@@ -159,15 +159,20 @@ def read_slots(slots: Any, asked: Address) -> list[tuple[int, int, str, Address]
     asked, unless the reply also has its `ip`.
     """
     found = []
-    for low, high, (host, port, node, *more), *_ in slots:
-        name = _text(host)
-        if name in ("", "?"):
-            pairs = more[0] if more else []
-            facts = pairs if isinstance(pairs, dict) else _dict(pairs)
-            name = _text(facts.get(b"ip")) if name else ""
-            name = name if name not in ("", "?") else asked[0]
-        found.append((int(low), int(high), _text(node), (name, int(port))))
+    for low, high, owner, *_ in slots:
+        found.append((int(low), int(high), _text(owner[2]), _place(owner, asked)))
     return found
+
+
+def _place(node: list[Any], asked: Address) -> Address:
+    host, port, _, *more = node
+    name = _text(host)
+    if name in ("", "?"):
+        pairs = more[0] if more else []
+        facts = pairs if isinstance(pairs, dict) else _dict(pairs)
+        name = _text(facts.get(b"ip")) if name else ""
+        name = name if name not in ("", "?") else asked[0]
+    return name, int(port)
 
 
 def read_node(place: Address, replies: list[Any]) -> GuideAnswer:
@@ -194,6 +199,7 @@ def read_node(place: Address, replies: list[Any]) -> GuideAnswer:
         has_vote=myself in masters,
         votes=len(masters),
         known=frozenset(epochs),
+        replicas=[_place(each, place) for _, _, _, *others in slots for each in others],
     )
 
 
@@ -220,7 +226,8 @@ class _Line:
 class TopologyWatch:
     """What this process knows of the primaries of one place."""
 
-    def __init__(self, url: Url, dial: Dial) -> None:
+    def __init__(self, url: Url, dial: Dial, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self.members: weakref.WeakSet[MovableConnection] = weakref.WeakSet()
         self._url = url
         self._dial = dial
@@ -258,12 +265,12 @@ class TopologyWatch:
 
     def look(self, slot: int, timeout_s: float) -> Choice:
         """Ask all guides now; return whom to connect to, as soon as a majority agrees."""
-        began_s = time.monotonic()
+        began_s = self._clock()
         with self._news:
             self._wanted_s = max(self._wanted_s, began_s)
             self._ring()
             while True:
-                now_s = time.monotonic()
+                now_s = self._clock()
                 left_s, held_s = began_s + timeout_s - now_s, self._held_s - now_s
                 answers = self._fresh(began_s)
                 named = agreed(answers, slot, self._needed(answers))
@@ -272,8 +279,8 @@ class TopologyWatch:
                     break
                 self._news.wait(min(left_s, held_s) if held_s > 0 else left_s)
             self._decide()
-            if time.monotonic() < self._held_s:
-                return Choice([], True, Held(), None)
+            if self._clock() < self._held_s:
+                return Choice([], True, [], Held(), None)
             return self._choice(slot, answers, is_agreed=named is not None)
 
     def opposes(self, slot: int, owner: Owner) -> bool:
@@ -283,7 +290,7 @@ class TopologyWatch:
 
     def hurry(self) -> None:
         """Something points to a failover: ask more often for a while."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         if now_s >= self._hurry_again_s:
             self._hurry_s, self._hurry_again_s = now_s + HURRIES_S, now_s + HURRY_AGAIN_S
             self._ring()
@@ -320,7 +327,7 @@ class TopologyWatch:
         problems = ((e, at) for at, (_, e) in self._settled.items() if e is not None)
         failed, at = next(problems, (TimeoutError(), None))
         found = [(each, places[each]) for each in owners if each in places]
-        return Choice(found, is_agreed and bool(found), failed, at)
+        return Choice(found, is_agreed and bool(found), self._places(), failed, at)
 
     def _members(self) -> list[MovableConnection]:
         with _LOCK:
@@ -341,7 +348,7 @@ class TopologyWatch:
         return all(settled.get(each, (-1.0, None))[0] >= since_s for each in self._places())
 
     def _named(self, slot: int) -> OwnerClaim | None:
-        answers = self._fresh(time.monotonic() - FRESH_S)
+        answers = self._fresh(self._clock() - FRESH_S)
         return agreed(answers, slot, self._needed(answers))
 
     def _quorums_owner(self, slot: int) -> Owner | None:
@@ -356,12 +363,14 @@ class TopologyWatch:
             return list(dict.fromkeys(self._url.hosts))
         targets = {member.target for member in self._members()}
         known: dict[Address, None] = {}
+        replicas: dict[Address, None] = {}
         for is_ours in (True, False):
             for _, _, answer in list(self._answers.values()):
+                replicas.update(dict.fromkeys(answer.replicas))
                 for owner, place in answer.places.items():
                     if (owner in targets) is is_ours:
                         known[place] = None
-        return list(dict.fromkeys([*known, *self._url.hosts]))[:GUIDES_MAX]
+        return list(dict.fromkeys([*known, *self._url.hosts, *replicas]))[:GUIDES_MAX]
 
     # --- the thread ---------------------------------------------------------------------------
 
@@ -390,7 +399,7 @@ class TopologyWatch:
             self._ear.close()
 
     def _turn(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock()
         with self._news:
             places = self._places()
             dialed, self._dialed = self._dialed, []
@@ -402,7 +411,7 @@ class TopologyWatch:
                 self._answers.pop(place, None)
                 self._settled.pop(place, None)
         next_s = min(self._attend(self._line(place), now_s) for place in places)
-        for key, _ in self._selector.select(max(0.0, next_s - time.monotonic())):
+        for key, _ in self._selector.select(max(0.0, next_s - self._clock())):
             if key.data is None:
                 with suppress(BlockingIOError):
                     self._ear.recv(4096)
@@ -447,9 +456,7 @@ class TopologyWatch:
         def work() -> None:
             found, error = None, None
             try:
-                found = self._dial(
-                    self._url, line.place, time.monotonic() + _DIAL_S, time.monotonic
-                )
+                found = self._dial(self._url, line.place, self._clock() + _DIAL_S, self._clock)
             except Exception as caught:  # noqa: BLE001 - the address may be none
                 error = caught
             with self._news:
@@ -491,7 +498,7 @@ class TopologyWatch:
 
     def _send(self, line: _Line, packed: bytes, awaited: int) -> None:
         assert line.socket is not None
-        line.asked_s, line.awaited = time.monotonic(), awaited
+        line.asked_s, line.awaited = self._clock(), awaited
         try:
             line.socket.sendall(packed)
         except OSError as error:
@@ -519,7 +526,7 @@ class TopologyWatch:
 
     def _hear(self, event: bytes) -> None:
         """A sentinel says how far a failover of our service is."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         self._wanted_s, self._hurry_s = now_s, now_s + HURRIES_S
         with self._news:
             if event == _ABORTED:
@@ -540,13 +547,13 @@ class TopologyWatch:
         answer = read(line.place, replies)
         line.failures = 0
         with self._news:
-            self._answers[line.place] = (line.asked_s, time.monotonic(), answer)
+            self._answers[line.place] = (line.asked_s, self._clock(), answer)
             self._settled[line.place] = (line.asked_s, None)
 
     def _drop(self, line: _Line, error: Exception) -> None:
         """This guide has no answer: try again later."""
         self._hang_up(line)
-        line.failed_s = time.monotonic()
+        line.failed_s = self._clock()
         line.failures += 1
         line.next_s = line.failed_s + min(LOOK_S * line.failures, _BACKOFF_MAX_S)
         with self._news:
@@ -560,7 +567,7 @@ class TopologyWatch:
             found.close()
 
     def _decide(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock()
         members = self._members()
         for slot in {member.slot for member in members}:
             named = self._named(slot)
@@ -598,7 +605,9 @@ _LOCK = threading.Lock()
 _WATCHES: dict[Url, TopologyWatch] = {}
 
 
-def join(url: Url, member: MovableConnection, dial: Dial) -> TopologyWatch:
+def join(
+    url: Url, member: MovableConnection, dial: Dial, clock: Callable[[], float]
+) -> TopologyWatch:
     """Return the watch of this place, which moves the member from now on.
 
     Raises:
@@ -608,7 +617,7 @@ def join(url: Url, member: MovableConnection, dial: Dial) -> TopologyWatch:
     with _LOCK:
         watch = _WATCHES.get(place)
         if watch is None or watch._is_over:
-            watch = TopologyWatch(place, dial)
+            watch = TopologyWatch(place, dial, clock)
             watch.members.add(member)
             try:
                 watch.start()

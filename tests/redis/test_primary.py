@@ -38,7 +38,7 @@ from tests.partitions import (
     isolate,
     let_clients_in,
 )
-from tests.servers import SERVICE, Sentinels, admin
+from tests.servers import SERVICE, Cluster, Sentinels, admin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]
 KEY = "pool:{p:0}:list"
@@ -226,6 +226,21 @@ async def test_nodes_that_nobody_asks_in_vain_say_at_once_that_they_are_cut_off(
             await soon(lambda: place.owner(KEY, other) is not before)
             await writer.goes_on()
             assert len(await anyio.to_thread.run_sync(connections, before)) == 0
+
+
+async def test_a_cluster_is_reached_by_whom_its_first_node_named_when_that_is_gone(
+    program: ServerProgram,
+) -> None:
+    """The address names one node; the others were named by the nodes themselves."""
+    with Cluster.start(program, cluster_require_full_coverage="no") as place:
+        owner = place.primary(KEY)
+        seed = next(each for each in place.processes if each is not owner)
+        async with opened(f"redis+cluster://127.0.0.1:{seed.tcp_port}") as pipeline:
+            await anyio.to_thread.run_sync(seed.kill)
+            with admin(owner) as client:
+                client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+            assert await pipeline.execute("RPUSH", KEY, "x", repeatable=True) == 1
+            assert pipeline.connections == 2
 
 
 async def test_one_sentinel_that_leads_nowhere_is_outvoted(program: ServerProgram) -> None:

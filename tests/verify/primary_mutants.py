@@ -113,8 +113,8 @@ PRIMARY_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "an unknown endpoint is a name",
         "breaks": "behind NAT a node of a cluster is looked for under the name `?`",
         "path": _TOPOLOGY,
-        "old": '        if name in ("", "?"):\n',
-        "new": '        if name in ("",):\n',
+        "old": '    if name in ("", "?"):\n',
+        "new": '    if name in ("",):\n',
         "by": (_QUORUM + "test_an_unknown_endpoint_is_the_host_that_was_asked",),
     },
 )
