@@ -164,6 +164,7 @@ class RelayedCluster(Cluster):
             self.bus.start()
         config = {
             "bind-source-addr": host,
+            "protected-mode": "no",  # Redis takes no address but 127.0.0.1 for this machine
             "cluster-announce-ip": "127.0.0.1",
             "cluster-announce-port": str(port),
             "cluster-announce-bus-port": str(relay),

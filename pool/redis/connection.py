@@ -165,7 +165,9 @@ class Connection:
         for _ in range(_LOOKS_MAX):
             self._stale, self._moved, self.target = False, "", None
             try:
-                watch = self._topology = self._topology or topology.join(self._url, self, _dial)
+                watch = self._topology = self._topology or topology.join(
+                    self._url, self, _dial, self._clock
+                )
                 share_s = min((deadline_s - self._clock()) / 2, _LOOK_MAX_S)
                 choice = await self._apart(watch.look, self.slot, share_s, discard=lambda _: None)
             except OSError as error:
@@ -188,7 +190,7 @@ class Connection:
         waiting: list[tuple[Owner | None, Address]] = list(choice.owners)
         failed: PoolError = from_host(choice.failed, url.where_of(choice.at), maybe_done=False)
         if url.kind == "cluster" and not choice.is_agreed:
-            waiting += [(None, place) for place in url.hosts]
+            waiting += [(None, place) for place in choice.guides]
         hinted = set[Owner]()
         while waiting:
             self.target, place = waiting.pop(0)

@@ -51,6 +51,7 @@ class GuideAnswer:
     has_vote: bool = True
     votes: int = 0  # how many guides have a vote, as far as this guide knows
     known: frozenset[Owner] = frozenset()  # all nodes that this guide knows
+    replicas: Sequence[Address] = ()
 
     def claim(self, slot: int) -> OwnerClaim | None:
         """Return the claim about this slot."""

@@ -23,7 +23,7 @@ sent until the quorum names the new primary, for HOLD_S at most and once in HOLD
 
 What starts a look before its time: a connection that is being made, `+switch-master`, and replies
 that a primary gives if it is cut off or was replaced (`errors.is_doubtful`).  After these the
-guides are asked every HURRY_S, for HURRIES_S.
+guides are asked every HURRY_S, for HURRIES_S; again after HURRY_AGAIN_S, if such replies go on.
 
 What may go wrong:
 
@@ -39,8 +39,8 @@ What may go wrong:
                                                 go by the last belief, or by a cluster's address
     this process forks                          the child forgets all watches
 
-Who writes what: `_answers`, `_settled` and `_beliefs` belong to the watch's thread, under the lock;
-others only read them, and set `_wanted_s` and `_hurry_s`.
+Who writes what, under the lock: the watch's thread `_answers` and `_settled`; that thread and each
+look the `_beliefs`, which follow from these.  Others set only `_wanted_s` and `_hurry_s`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -74,7 +73,8 @@ from pool.redis.url import Url
 
 LOOK_S: Final = 1.0  # from one question to the next, at rest
 HURRY_S: Final = 0.1  # ... while something points to a failover
-HURRIES_S: Final = 3.0  # ... which is for so long after the last sign
+HURRIES_S: Final = 3.0  # ... for so long
+HURRY_AGAIN_S: Final = 10.0  # a primary may lack its replicas for hours
 FRESH_S: Final = 3.0  # an answer counts for so long
 HOLD_S: Final = 2.5  # a promotion is waited for: sentinels look every second whether it is done
 HOLD_AGAIN_S: Final = 30.0
@@ -114,6 +114,7 @@ class Choice:
 
     owners: list[tuple[Owner, Address]]
     is_agreed: bool  # a majority has named the first one
+    guides: list[Address]  # whom else to try in a cluster
     failed: Exception  # why no guide has answered
     at: Address | None  # ... and which guide that was
 
@@ -158,15 +159,20 @@ def read_slots(slots: Any, asked: Address) -> list[tuple[int, int, str, Address]
     asked, unless the reply also has its `ip`.
     """
     found = []
-    for low, high, (host, port, node, *more), *_ in slots:
-        name = _text(host)
-        if name in ("", "?"):
-            pairs = more[0] if more else []
-            facts = pairs if isinstance(pairs, dict) else _dict(pairs)
-            name = _text(facts.get(b"ip")) if name else ""
-            name = name if name not in ("", "?") else asked[0]
-        found.append((int(low), int(high), _text(node), (name, int(port))))
+    for low, high, owner, *_ in slots:
+        found.append((int(low), int(high), _text(owner[2]), _place(owner, asked)))
     return found
+
+
+def _place(node: list[Any], asked: Address) -> Address:
+    host, port, _, *more = node
+    name = _text(host)
+    if name in ("", "?"):
+        pairs = more[0] if more else []
+        facts = pairs if isinstance(pairs, dict) else _dict(pairs)
+        name = _text(facts.get(b"ip")) if name else ""
+        name = name if name not in ("", "?") else asked[0]
+    return name, int(port)
 
 
 def read_node(place: Address, replies: list[Any]) -> GuideAnswer:
@@ -193,6 +199,7 @@ def read_node(place: Address, replies: list[Any]) -> GuideAnswer:
         has_vote=myself in masters,
         votes=len(masters),
         known=frozenset(epochs),
+        replicas=[_place(each, place) for _, _, _, *others in slots for each in others],
     )
 
 
@@ -219,7 +226,8 @@ class _Line:
 class TopologyWatch:
     """What this process knows of the primaries of one place."""
 
-    def __init__(self, url: Url, dial: Dial) -> None:
+    def __init__(self, url: Url, dial: Dial, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self.members: weakref.WeakSet[MovableConnection] = weakref.WeakSet()
         self._url = url
         self._dial = dial
@@ -239,6 +247,7 @@ class TopologyWatch:
         self._dialed: list[tuple[_Line, socket.socket | None, Exception | None]] = []
         self._wanted_s = float("-inf")  # somebody wants answers to questions from here on
         self._hurry_s = float("-inf")  # until then guides are asked more often
+        self._hurry_again_s = float("-inf")
         self._held_s = float("-inf")  # until then a promotion is waited for
         self._hold_again_s = float("-inf")  # ... and before this moment no other one
         self._is_over = False
@@ -256,12 +265,12 @@ class TopologyWatch:
 
     def look(self, slot: int, timeout_s: float) -> Choice:
         """Ask all guides now; return whom to connect to, as soon as a majority agrees."""
-        began_s = time.monotonic()
+        began_s = self._clock()
         with self._news:
             self._wanted_s = max(self._wanted_s, began_s)
             self._ring()
             while True:
-                now_s = time.monotonic()
+                now_s = self._clock()
                 left_s, held_s = began_s + timeout_s - now_s, self._held_s - now_s
                 answers = self._fresh(began_s)
                 named = agreed(answers, slot, self._needed(answers))
@@ -270,8 +279,8 @@ class TopologyWatch:
                     break
                 self._news.wait(min(left_s, held_s) if held_s > 0 else left_s)
             self._decide()
-            if time.monotonic() < self._held_s:
-                return Choice([], True, Held(), None)
+            if self._clock() < self._held_s:
+                return Choice([], True, [], Held(), None)
             return self._choice(slot, answers, is_agreed=named is not None)
 
     def opposes(self, slot: int, owner: Owner) -> bool:
@@ -281,10 +290,9 @@ class TopologyWatch:
 
     def hurry(self) -> None:
         """Something points to a failover: ask more often for a while."""
-        now_s = time.monotonic()
-        was_calm = self._hurry_s <= now_s
-        self._hurry_s = now_s + HURRIES_S
-        if was_calm:
+        now_s = self._clock()
+        if now_s >= self._hurry_again_s:
+            self._hurry_s, self._hurry_again_s = now_s + HURRIES_S, now_s + HURRY_AGAIN_S
             self._ring()
 
     def end(self) -> None:
@@ -319,7 +327,7 @@ class TopologyWatch:
         problems = ((e, at) for at, (_, e) in self._settled.items() if e is not None)
         failed, at = next(problems, (TimeoutError(), None))
         found = [(each, places[each]) for each in owners if each in places]
-        return Choice(found, is_agreed and bool(found), failed, at)
+        return Choice(found, is_agreed and bool(found), self._places(), failed, at)
 
     def _members(self) -> list[MovableConnection]:
         with _LOCK:
@@ -340,7 +348,7 @@ class TopologyWatch:
         return all(settled.get(each, (-1.0, None))[0] >= since_s for each in self._places())
 
     def _named(self, slot: int) -> OwnerClaim | None:
-        answers = self._fresh(time.monotonic() - FRESH_S)
+        answers = self._fresh(self._clock() - FRESH_S)
         return agreed(answers, slot, self._needed(answers))
 
     def _quorums_owner(self, slot: int) -> Owner | None:
@@ -355,12 +363,14 @@ class TopologyWatch:
             return list(dict.fromkeys(self._url.hosts))
         targets = {member.target for member in self._members()}
         known: dict[Address, None] = {}
+        replicas: dict[Address, None] = {}
         for is_ours in (True, False):
             for _, _, answer in list(self._answers.values()):
+                replicas.update(dict.fromkeys(answer.replicas))
                 for owner, place in answer.places.items():
                     if (owner in targets) is is_ours:
                         known[place] = None
-        return list(dict.fromkeys([*known, *self._url.hosts]))[:GUIDES_MAX]
+        return list(dict.fromkeys([*known, *self._url.hosts, *replicas]))[:GUIDES_MAX]
 
     # --- the thread ---------------------------------------------------------------------------
 
@@ -389,7 +399,7 @@ class TopologyWatch:
             self._ear.close()
 
     def _turn(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock()
         with self._news:
             places = self._places()
             dialed, self._dialed = self._dialed, []
@@ -401,7 +411,7 @@ class TopologyWatch:
                 self._answers.pop(place, None)
                 self._settled.pop(place, None)
         next_s = min(self._attend(self._line(place), now_s) for place in places)
-        for key, _ in self._selector.select(max(0.0, next_s - time.monotonic())):
+        for key, _ in self._selector.select(max(0.0, next_s - self._clock())):
             if key.data is None:
                 with suppress(BlockingIOError):
                     self._ear.recv(4096)
@@ -446,9 +456,7 @@ class TopologyWatch:
         def work() -> None:
             found, error = None, None
             try:
-                found = self._dial(
-                    self._url, line.place, time.monotonic() + _DIAL_S, time.monotonic
-                )
+                found = self._dial(self._url, line.place, self._clock() + _DIAL_S, self._clock)
             except Exception as caught:  # noqa: BLE001 - the address may be none
                 error = caught
             with self._news:
@@ -490,7 +498,7 @@ class TopologyWatch:
 
     def _send(self, line: _Line, packed: bytes, awaited: int) -> None:
         assert line.socket is not None
-        line.asked_s, line.awaited = time.monotonic(), awaited
+        line.asked_s, line.awaited = self._clock(), awaited
         try:
             line.socket.sendall(packed)
         except OSError as error:
@@ -518,7 +526,7 @@ class TopologyWatch:
 
     def _hear(self, event: bytes) -> None:
         """A sentinel says how far a failover of our service is."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         self._wanted_s, self._hurry_s = now_s, now_s + HURRIES_S
         with self._news:
             if event == _ABORTED:
@@ -539,13 +547,13 @@ class TopologyWatch:
         answer = read(line.place, replies)
         line.failures = 0
         with self._news:
-            self._answers[line.place] = (line.asked_s, time.monotonic(), answer)
+            self._answers[line.place] = (line.asked_s, self._clock(), answer)
             self._settled[line.place] = (line.asked_s, None)
 
     def _drop(self, line: _Line, error: Exception) -> None:
         """This guide has no answer: try again later."""
         self._hang_up(line)
-        line.failed_s = time.monotonic()
+        line.failed_s = self._clock()
         line.failures += 1
         line.next_s = line.failed_s + min(LOOK_S * line.failures, _BACKOFF_MAX_S)
         with self._news:
@@ -559,7 +567,7 @@ class TopologyWatch:
             found.close()
 
     def _decide(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock()
         members = self._members()
         for slot in {member.slot for member in members}:
             named = self._named(slot)
@@ -597,7 +605,9 @@ _LOCK = threading.Lock()
 _WATCHES: dict[Url, TopologyWatch] = {}
 
 
-def join(url: Url, member: MovableConnection, dial: Dial) -> TopologyWatch:
+def join(
+    url: Url, member: MovableConnection, dial: Dial, clock: Callable[[], float]
+) -> TopologyWatch:
     """Return the watch of this place, which moves the member from now on.
 
     Raises:
@@ -607,7 +617,7 @@ def join(url: Url, member: MovableConnection, dial: Dial) -> TopologyWatch:
     with _LOCK:
         watch = _WATCHES.get(place)
         if watch is None or watch._is_over:
-            watch = TopologyWatch(place, dial)
+            watch = TopologyWatch(place, dial, clock)
             watch.members.add(member)
             try:
                 watch.start()

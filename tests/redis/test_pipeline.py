@@ -835,27 +835,3 @@ async def test_a_body_whose_event_loop_is_gone_does_nothing_more() -> None:
     with anyio.fail_after(5):
         await Pipeline._work(pipeline, port)
     assert batches == [port] * 3
-
-
-@pytest.mark.anyio
-async def test_a_cluster_is_reached_by_whom_its_first_node_named_when_that_is_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The address names one node; whoever else there is was told by the nodes themselves."""
-    one, two = ("one", 1), ("two", 2)
-    url = Url.parse("redis+cluster://one:1").at("pool:{p}:config")
-    reached, asked = connection.Connection(url, "name", time.monotonic), list[object]()
-    primary = one
-
-    async def connect_to(_: object, place: tuple[str, int], timeout_s: float) -> Any:
-        asked.append(place)
-        if place != primary:
-            raise StoreUnavailable(problem="it is gone", maybe_done=False)
-        nodes = [[host.encode(), port] for host, port in (primary, one, two)]
-        return [[0, 16_383, *nodes]]
-
-    monkeypatch.setattr(connection.Connection, "_connect_to", connect_to)
-    await reached.connect(timeout_s=1.0)
-    primary = two
-    await reached.connect(timeout_s=1.0)
-    assert asked == [one, one, two]

@@ -38,7 +38,7 @@ from tests.partitions import (
     isolate,
     let_clients_in,
 )
-from tests.servers import SERVICE, Sentinels, admin
+from tests.servers import SERVICE, Cluster, Sentinels, admin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]
 KEY = "pool:{p:0}:list"
@@ -228,6 +228,21 @@ async def test_nodes_that_nobody_asks_in_vain_say_at_once_that_they_are_cut_off(
             assert len(await anyio.to_thread.run_sync(connections, before)) == 0
 
 
+async def test_a_cluster_is_reached_by_whom_its_first_node_named_when_that_is_gone(
+    program: ServerProgram,
+) -> None:
+    """The address names one node; the others were named by the nodes themselves."""
+    with Cluster.start(program, cluster_require_full_coverage="no") as place:
+        owner = place.primary(KEY)
+        seed = next(each for each in place.processes if each is not owner)
+        async with opened(f"redis+cluster://127.0.0.1:{seed.tcp_port}") as pipeline:
+            await anyio.to_thread.run_sync(seed.kill)
+            with admin(owner) as client:
+                client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+            assert await pipeline.execute("RPUSH", KEY, "x", repeatable=True) == 1
+            assert pipeline.connections == 2
+
+
 async def test_one_sentinel_that_leads_nowhere_is_outvoted(program: ServerProgram) -> None:
     """It was asked first, and believed: nothing could be opened, though the others knew better."""
     with Sentinels.start(program) as place:
@@ -387,6 +402,25 @@ async def test_a_primary_that_lacks_replicas_is_a_reason_to_ask(
             stage.name(stage.b, 2)
             await pipeline.execute("SET", "x", "y", repeatable=True)
             assert await stage.leads_to(pipeline, stage.b)
+    finally:
+        with admin(stage.a) as client:
+            client.config_set("min-replicas-to-write", 0)
+
+
+async def test_a_primary_that_goes_on_lacking_replicas_is_not_asked_about_without_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For an hour without replicas, 100 processes would ask each sentinel 2,000 times a second."""
+    monkeypatch.setattr(topology, "LOOK_S", 60.0)
+    monkeypatch.setattr(topology, "HURRIES_S", 1.0)
+    with admin(stage.a) as client:
+        client.config_set("min-replicas-to-write", 1)
+    try:
+        async with opened(stage.url, op_timeout_s=5.0) as pipeline:
+            before = stage.sentinels[0].asked
+            with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
+                await pipeline.execute("SET", "x", "y", repeatable=True)
+            assert 1 <= stage.sentinels[0].asked - before <= 12
     finally:
         with admin(stage.a) as client:
             client.config_set("min-replicas-to-write", 0)

@@ -177,9 +177,8 @@ async def once(situation: Situation, place: Place, seconds: float, late_s: float
     """Have one failover."""
     let_clients_in(*place.nodes())
     before = place.primary(Names(POOL, 0).prefix)
-    replica = place.processes[place.processes.index(before) + (
-        1 if isinstance(place, Sentinels) else 3
-    )]  # fmt: skip
+    apart = 1 if isinstance(place, Sentinels) else 3
+    replica = place.processes[(place.processes.index(before) + apart) % len(place.processes)]
     settings = Settings(lanes=1, lease_ttl_s=TTL_S, op_timeout_s=5.0)
     handlers = Handlers()
 

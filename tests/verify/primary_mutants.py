@@ -37,6 +37,17 @@ PRIMARY_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (_PRIMARY + "test_a_primary_that_lacks_replicas_is_a_reason_to_ask",),
     },
     {
+        "name": "a primary without replicas is asked about without end",
+        "breaks": "each process asks each sentinel ten times a second for as long as that lasts",
+        "path": _TOPOLOGY,
+        "old": "        if now_s >= self._hurry_again_s:",
+        "new": "        if True:",
+        "by": (
+            _PRIMARY
+            + "test_a_primary_that_goes_on_lacking_replicas_is_not_asked_about_without_end",
+        ),
+    },
+    {
         "name": "a cluster that is down is no reason to ask",
         "breaks": "a node that was cut off is asked again and again until the next look is due",
         "path": "pool/redis/errors.py",
@@ -102,8 +113,8 @@ PRIMARY_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "an unknown endpoint is a name",
         "breaks": "behind NAT a node of a cluster is looked for under the name `?`",
         "path": _TOPOLOGY,
-        "old": '        if name in ("", "?"):\n',
-        "new": '        if name in ("",):\n',
+        "old": '    if name in ("", "?"):\n',
+        "new": '    if name in ("",):\n',
         "by": (_QUORUM + "test_an_unknown_endpoint_is_the_host_that_was_asked",),
     },
 )
