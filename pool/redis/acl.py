@@ -46,7 +46,7 @@ OPERATING: Final = frozenset({"scan", "unlink"})
 
 SENT: Final = _CONNECTION | _ACTORS | _WALK | _LOOKING | _LISTING | _STREAMS
 
-_FAMILIES: Final = frozenset({"XGROUP", "XINFO"})  # each subcommand has a rule of its own
+_FAMILIES: Final = frozenset({"INFO", "XGROUP", "XINFO"})  # each subcommand has a rule of its own
 # At once, or for the whole batch (lib/batch.lua).
 _CALLED: Final = re.compile(r"(?:redis\.p?call|later)\('([A-Z]+)'(?:, '([A-Z]+)')?")
 

@@ -170,7 +170,8 @@ JOIN: Final = Script.load(
 RENEW: Final = Script.load(
     "renew",
     keys="lane keepalive cleanup open handlers pending due journal *owned",
-    args="generation seq term ails expected_ms since_ms turn off_ms who identity_count *handlers",
+    args="generation seq term ails expected_ms since_ms turn off_ms who first_ms last_ms "
+    "identity_count *handlers",
     reads=renewal,
 )
 THAW: Final = Script.load("thaw", keys="lane thawed", args="generation known_ms *names", reads=done)
@@ -227,6 +228,7 @@ class MemberCalls(Calls):
         ails: Ails = WELL,
         told: Told = NOTHING_TOLD,
         who: str = "",
+        tried_ms: tuple[int, int] = (0, 0),
     ) -> ScriptCall:
         """Renew leases, and say how many keys each worker takes.
 
@@ -239,6 +241,8 @@ class MemberCalls(Calls):
             ails: What ails the node.
             told: What the node knows of pool time.
             who: The node's id.
+            tried_ms: How long ago its first try began that was not answered, and how long ago the
+                last one failed; zeros: the last one was answered.
         """
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers, n.pending, n.due, n.journal]
@@ -251,7 +255,7 @@ class MemberCalls(Calls):
             told.expected_ms,
             told.since_ms,
         ]
-        args += (told.turn, told.off_ms, who, len(takes))
+        args += (told.turn, told.off_ms, who, *tried_ms, len(takes))
         for name, room in takes.items():
             args += (name, _HUNG if is_hung and room != IS_NODE else room)
         for handler, options in (handlers or {}).items():

@@ -58,11 +58,19 @@ FAULTS: Final = {
     "lost-data-key": "data",  # a key of a map or of a stream is deleted, or a sink's group
     "foreign-data": "data",  # a foreign value stands under such a key for a while
     "fork-behind": "loss",  # as lost-suffix, and the server's clock is behind from then on
+    "silences": "store",  # the server stands still again and again, and a node dies meanwhile
+    "line-silences": "cut",  # the lines of one node, or of all but one, do, either way or one way
+    "old-primary": "loss",  # a failover loses what came last, and a node does not get through to it
 }
 EDGES: Final = (
     *("freeze-all", "garbage", "full", "lost-index", "lane-stall", "lane-restart", "lane-wipe"),
 )
-LATER: Final = ("thin",)  # likewise, each by dice of its own
+LATER: Final = (
+    "thin",
+    "silences",
+    "line-silences",
+    "old-primary",
+)  # each by own dice
 # Those of maps and streams, which strike only where programs use such.
 OF_DATA: Final = ("lost-data-key", "foreign-data", "fork-behind")
 LANES: Final = frozenset({"lane-stall", "lane-restart", "lane-wipe"})  # of lanes that are apart
