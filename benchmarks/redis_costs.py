@@ -266,6 +266,8 @@ def _takeover(desk: Desk, costs: Costs) -> None:
     bench.run(bench.dispatch(TAKEN))
     bench.run(bench.advance(bench.edges(AcknowledgeEdge)))
     bench.run(bench.renewal(WORKERS[1:2]))
+    # As if this server had answered renewals for long: nobody is held.
+    desk.do("HSET", bench.names.lane, "lease", 1000, "hold", 0)
     desk.do("ZADD", bench.names.keepalive, 1, WORKER.name)
     cost, [reply] = desk.run(bench.lane.fence(NODE.name, reap_s=1.0, claims_max=10))
     [claim] = fenced(reply).claims

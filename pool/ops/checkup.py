@@ -35,7 +35,7 @@ from pool.jobs.scheduling import HOLD_S
 from pool.names import PAUSED, Control, Names, lane_of
 from pool.ops import stores
 from pool.ops.inspect import Found, all_of, fields_of, pairs, whole
-from pool.ops.keyfacts import KeyOwner
+from pool.ops.keyfacts import LEASE_CLOCK, KeyOwner, lease_time_ms
 from pool.ops.members import MEMBERS_MAX, known_fleet, of_lane
 from pool.ops.stores import StreamRow
 from pool.redis.commands.lane import Lane
@@ -91,7 +91,7 @@ class LaneFacts:
     now_ms: int
     ttl_ms: int
     is_lost: bool = False
-    is_quiet: bool = False  # nobody is fenced: an outage, or a step of the clock, was just now
+    is_held: bool = False  # nobody is fenced: another server answers, since less than a TTL
     counters: Mapping[str, int] = attrs.field(factory=dict)
     jobs: int = 0
     late_starts: Late = attrs.field(factory=Late)  # in `pending`
@@ -393,7 +393,8 @@ class _Reading:
             ttl_ms=ttl_ms,
             is_lost=generation_of_pool(told.get("incarnation", b"").decode(errors="replace"))
             != self._found.generation,
-            is_quiet=whole(told.get("quiet", b"0")) > self._now_ms,
+            is_held=whole(told.get("hold", b"0"))
+            > lease_time_ms(self._now_ms, *map(told.get, LEASE_CLOCK)),
             counters={n: whole(v) for n, v in told.items() if not n.startswith(PAUSED)},
             pauses=LanePauses.of(told),
             jobs=jobs,

@@ -151,7 +151,7 @@ def _unreaped(facts: PoolFacts) -> Iterator[Spot]:
             for each in lane.members
             if not each.claim and each.lease_s is not None and each.lease_s < -slack_s
         ]
-        if late and not lane.is_quiet:
+        if late and not lane.is_held:
             owned = sum(each.running + each.pending for each in late)
             yield Spot(
                 says=f"{len(late)} leases have ended and nobody fenced who had them; they own "
@@ -710,7 +710,7 @@ RULES: Final = (
         "dead-not-reaped",
         "error",
         "leases",
-        "over for longer than a TTL, not fenced, and no quiet period",
+        "over for longer than a TTL of lease time, not fenced, and the lane holds nobody",
         "A node that can reach this lane takes over; if nodes are there, look at their logs for "
         "`actor.crashed` and `store.troubled`.",
         _unreaped,

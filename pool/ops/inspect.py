@@ -33,8 +33,19 @@ _COUNTS: Final = frozenset({"HLEN", "ZCARD", "SCARD", "XLEN"})
 _LOOKS: Final = 128  # jobs asked for in one call
 # Fields of `lane` that are not counters of what happened.
 FACTS: Final = {
-    *("stamp", "seen", "quiet", "ttl", "term", "behind", "incarnation", "unassigned", "waiting"),
-    *("walk", "astray", "offset", "turn", "begun", "stood", "claim", "paced", "reached"),
+    *(
+        "stamp",
+        "seen",
+        "lease",
+        "hold",
+        "ttl",
+        "term",
+        "behind",
+        "incarnation",
+        "unassigned",
+        "waiting",
+    ),
+    *("walk", "astray", "offset", "turn", "begun", "run", "silences", "claim", "paced", "reached"),
     *("results", "follow", "paused", "paused_at"),
 }
 

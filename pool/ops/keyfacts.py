@@ -311,6 +311,19 @@ def _paused(asked: Asked, lane: LanePauses, key: str, handler: str) -> Pause | N
     return None
 
 
+LEASE_CLOCK: Final = ("seen", "lease")  # fields of `lane`
+
+
+def lease_time_ms(now_ms: int, seen: bytes | None, lease: bytes | None) -> int:
+    """Return the lease time of a lane at `now_ms` of pool time, by what its `LEASE_CLOCK` says.
+
+    Here it goes on when nobody renews any more, see `lib/lease.lua`: of nodes that are all dead the
+    leases show as ended.
+    """
+    lease_ms = whole(lease or b"0")
+    return lease_ms + max(0, now_ms - whole(seen or b"0")) if lease_ms else now_ms
+
+
 async def owners(
     pipeline: Pipeline,
     unread: list[str],
@@ -323,10 +336,11 @@ async def owners(
     if not names:
         return []
     ids = [name.rpartition(".")[0] for name in names]
-    leases, claims, opens, *sizes = await all_of(
+    clock, leases, claims, opens, *sizes = await all_of(
         pipeline,
         unread,
         [
+            ("HMGET", n.lane, *LEASE_CLOCK),
             ("ZMSCORE", n.keepalive, *names),
             ("HMGET", n.cleanup, *names),
             ("HMGET", n.open, *ids),
@@ -335,6 +349,7 @@ async def owners(
         ],
     )
     nothing = [None] * len(names)
+    lease_now_ms = lease_time_ms(now_ms, *(clock or (None, None)))
     found = []
     for i, (name, lease, claim, text) in enumerate(
         zip(names, leases or nothing, claims or nothing, opens or nothing, strict=True)
@@ -345,7 +360,7 @@ async def owners(
             KeyOwner(
                 name=name,
                 info=by_id.get(ids[i]),
-                lease_s=None if lease is None else round((float(lease) - now_ms) / 1000, 3),
+                lease_s=None if lease is None else round((float(lease) - lease_now_ms) / 1000, 3),
                 claim=(claim or b"").decode(errors="replace"),
                 is_open=is_open,
                 takes=opening.takes if is_open and opening is not None else 0,

@@ -59,7 +59,7 @@ DEFAULT_ONLY: Final = frozenset({"config"})
 
 SENT: Final = _CONNECTION | _ACTORS | _WALK | _LOOKING | _LISTING | _STREAMS
 
-_FAMILIES: Final = frozenset({"XGROUP", "XINFO"})  # each subcommand has a rule of its own
+_FAMILIES: Final = frozenset({"INFO", "XGROUP", "XINFO"})  # each subcommand has a rule of its own
 # At once, for the whole batch (lib/batch.lua), or on a key of any type (lib/typed.lua).
 _CALLED: Final = re.compile(r"(?:redis\.p?call|later|typed)\('([A-Z]+)'(?:, '([A-Z]+)')?")
 

@@ -147,7 +147,9 @@ def junk(client: Any, n: Names, mutator: Mutator) -> None:
         client.hset(n.open, b"w-%d" % i, mutator.damaged(b"1|100"))
         client.hset(n.handlers, b"other-%d\xff" % i, mutator.damaged(b"j|5|1000|60000|0|60000"))
         client.zadd(n.keepalive, {b"x-%d.1" % i: (float("inf"), 1e300, -1.0, 0.0)[i % 4]})
-    client.hset(n.lane, mapping={"seen": "1e999", "quiet": "-1", "ttl": "x", "behind": "\xff"})
+    client.hset(
+        n.lane, mapping={"seen": "1e999", "lease": "-1", "hold": "x", "ttl": "x", "behind": "\xff"}
+    )
 
 
 async def none(look: Callable[[], object]) -> None:

@@ -130,7 +130,16 @@ class Bench:
                     if name == n.jobs or dice.random() < 0.5:
                         pipe.hset(name, field, mutator.damaged(text))
                         done += 1
-            for field in ("stamp", "unassigned", "waiting", "seen", "quiet", "ttl", "behind"):
+            for field in (
+                "stamp",
+                "unassigned",
+                "waiting",
+                "seen",
+                "lease",
+                "hold",
+                "ttl",
+                "behind",
+            ):
                 if dice.random() < 0.3:
                     pipe.hset(n.lane, field, mutator.damaged(b"1795231945399674"))
             scores = (float("inf"), float("-inf"), -1.0, 0.0, 1e300, 1e17)
@@ -224,7 +233,7 @@ def _use(bench: Bench, mutator: Mutator, number: int) -> None:
         for found in overdue(reply).found:
             bench.run(lane.quarantine(found.key, found.text, ""))
     bench.client.zadd(bench.names.keepalive, {"w1.1": number})
-    bench.client.hdel(bench.names.lane, "seen", "quiet")
+    bench.client.hdel(bench.names.lane, "seen", "hold")
     [reply] = bench.run(lane.fence("n1.1", reap_s=1.0, claims_max=9, suspects=("w9.1",)))
     for claim in fenced(reply).claims:
         [reply] = bench.run(lane.reap(claim, reap_s=1.0))

@@ -250,7 +250,7 @@ async def test_a_pool_that_was_empty_for_a_while_is_no_clock_that_is_behind(
     found = await read(node.journal())
     assert "clock" not in {entry.edge for entry in found}
     assert fleet.client.hget(name, "behind") is None
-    assert all(" ms" in entry.detail for entry in found if entry.edge == "quiet")
+    assert all(" ms" in entry.detail for entry in found if entry.edge == "silence")
 
 
 async def _has_moved(fleet: Fleet, name: str, before: Any) -> bool:

@@ -33,6 +33,7 @@ from pool.jobs.wiring import Wiring
 from pool.jobs.worker.messages import Missed
 from pool.jobs.worker.outbox import Outbox
 from pool.names import WORKERS
+from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import Opening
 from pool.testing.proxy import fault_proxy
 from tests.nodes import PATIENCE_S
@@ -40,6 +41,7 @@ from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:
     from pool.jobs.worker.worker import Worker
+    from pool.redis.scripts import ScriptCall
     from tests.nodes import Diary, Fleet
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]  # a proxy stands before it
@@ -175,7 +177,7 @@ async def test_a_service_that_goes_on_after_an_outage_is_told_what_it_had_not_ha
 async def test_after_an_outage_of_two_leases_with_nobody_else_everything_is_where_it_was(
     fleet: Fleet, diary: Diary
 ) -> None:
-    """The server was away from all: the quiet period keeps anyone from being fenced."""
+    """The server was away from all: no lease ends by that time."""
     async with fault_proxy(fleet.url) as proxy:
         nodes = [await fleet.node(timed(diary), url=proxy.url, lease_ttl_s=TTL_S) for _ in range(2)]
         await fleet.knows(nodes[0], 2)
@@ -194,6 +196,33 @@ async def test_after_an_outage_of_two_leases_with_nobody_else_everything_is_wher
         assert fleet.all_seen(WorkerFenced) == []
         for node in nodes:
             await fleet.leave(node)
+
+
+async def test_renewals_say_since_when_they_were_not_answered(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G-06: so lease time stands still; the next try follows within TTL/20 or a deadline."""
+    told = list[tuple[int, int]]()
+    renew = Lane.renew
+
+    def spy(self: Lane, *args: Any, **options: Any) -> ScriptCall:
+        told.append(options["tried_ms"])
+        return renew(self, *args, **options)
+
+    monkeypatch.setattr(Lane, "renew", spy)
+    async with fault_proxy(fleet.url) as proxy:
+        node = await fleet.node(url=proxy.url, lanes=1, lease_ttl_s=TTL_S)
+        assert {*told} == {(0, 0)}
+        await proxy.refuse()
+        await fleet.until(lambda: overdue_s(fleet) > 0)
+        firsts = [first_ms for first_ms, _ in told if first_ms]
+        assert firsts == sorted(firsts)
+        assert 500 * TTL_S < firsts[-1] < 2000 * TTL_S
+        assert all(last_ms < first_ms for first_ms, last_ms in told if first_ms)
+        assert len(firsts) >= 5, "with growing pauses it would be fewer"
+        await proxy.listen()
+        await fleet.until(lambda: told[-1] == (0, 0))
+        await fleet.leave(node)
 
 
 async def test_a_node_cut_off_alone_loses_its_keys_and_joins_again_under_another_number(

@@ -56,7 +56,7 @@ async def go_by(fleet: Fleet, node: Node, ttl_s: float) -> TtlSet:
 
 
 async def test_who_names_another_ttl_is_refused(fleet: Fleet) -> None:
-    """D1: a client with 1 s among nodes of 3 s kept the lane quiet; now it does not come in."""
+    """D1: a client with 1 s among nodes of 3 s held up fencing; now it does not come in."""
     await fleet.node()
     with pytest.raises(ConfigError) as refused:
         await fleet.node(lease_ttl_s=1.0)

@@ -480,7 +480,7 @@ def test_of_a_sound_pool_nothing_is_found() -> None:
     "given",
     [
         facts(members=(owner(lease_s=-9.0),)),  # within a TTL
-        facts(members=(owner(lease_s=-11.0),), is_quiet=True),
+        facts(members=(owner(lease_s=-11.0),), is_held=True),
         facts(queues=queue("h", 50)),
         facts(record("running", since_ms=NOW_MS - 2_000), handlers={"h": LONG}),
         facts(record("queued", accepted=(NOW_MS - 599_000) * 1000)),

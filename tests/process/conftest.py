@@ -321,39 +321,47 @@ class Fleet:
     def took_s(self, since_s: float, until_s: float | None = None) -> float:
         """Return how long it took, but for what the machine was late; `None`: until now.
 
-        Where nobody could renew for a while, nobody is fenced for one lease (G-06): the journal
-        says so, whichever process or server stood still, and both are taken off.
+        Leases last longer by the time in which nobody's renewal was answered, and nobody is fenced
+        for one TTL after another server answered (G-06): the lanes say so, whichever process or
+        server stood still, and both are taken off.
         """
         until_s = time.monotonic() if until_s is None else until_s
-        return self._watch.took_s(since_s, until_s) - self._quiet_s(since_s, until_s)
+        return self._watch.took_s(since_s, until_s) - self._held_s(since_s, until_s)
 
     def _is_over(self, since_s: float, within_s: float) -> bool:
         raw_s = time.monotonic() - since_s
-        if raw_s > within_s + PATIENCE_S:  # a lane that is quiet for ever is no excuse
+        if raw_s > within_s + PATIENCE_S:  # a lane that holds everybody for ever is no excuse
             return True
         # The server is asked only if all depends on it.
         return self._watch.took_s(since_s) > within_s < self.took_s(since_s)
 
-    def _quiet_s(self, since_s: float, until_s: float) -> float:
-        """Return for how long nobody could renew or was fenced, in the lane where it was longest.
+    def _held_s(self, since_s: float, until_s: float) -> float:
+        """Return for how long leases stood still or held, in the lane where it was longest.
 
         A server that does not answer has told of nothing.
         """
         to_ours_s = time.monotonic() - time.time()
-        from_ms = round(1000 * (since_s - self.ttl_s - to_ours_s))  # it lasts that long
-        quiet_s = [0.0]
+        from_ms, held_s = round(1000 * (since_s - to_ours_s)), [0.0]
         with contextlib.suppress(redis.RedisError), self.client() as client:
             for names in self.all_names:
-                entries: Any = client.xrange(names.journal, max(0, from_ms))
-                counted_s, over_s = 0.0, since_s
+                told: Any = client.hmget(names.lane, ["seen", "lease", "silences"])
+                seen, lease, silences = told
+                behind = now_behind = int(seen or 0) - int(lease or 0)  # pool time of lease time
+                for each in reversed((silences or b"").split()):
+                    _, before, latest = map(int, each.split(b"|"))
+                    behind = before if latest >= from_ms else behind
+                counted_s, over_s = (now_behind - behind) / 1000, since_s
+                entries: Any = client.xrange(
+                    names.journal, max(0, from_ms - round(1000 * self.ttl_s))
+                )
                 for entry_id, entry in entries:
-                    if entry[b"edge"] == b"quiet":
+                    if entry[b"edge"] == b"server":
                         at_s = int(entry_id.split(b"-")[0]) / 1000 + to_ours_s
-                        begun_s = max(over_s, at_s - int(entry[b"detail"].split()[0]) / 1000)
+                        begun_s = max(over_s, at_s)
                         over_s = max(over_s, min(until_s, at_s + self.ttl_s))
                         counted_s += max(0.0, over_s - begun_s)
-                quiet_s.append(counted_s)
-        return max(quiet_s)
+                held_s.append(counted_s)
+        return max(held_s)
 
     def passes(self, since_s: float, seconds: float) -> None:
         """Let time pass that the fault itself takes."""

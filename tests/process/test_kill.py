@@ -113,7 +113,7 @@ def test_a_clock_that_was_killed_starts_again_on_each_survivor_and_no_live_job_t
 def test_when_no_node_was_left_the_first_one_back_recovers_everything(
     fleet: Fleet, figures: Figures
 ) -> None:
-    """G-06: after one quiet lease, as nobody was there to renew or to see who did."""
+    """G-06: within a lease of its coming, as of what passed before only a part counts."""
     gate = fleet.directory / "gate"
     first, second = fleet.start("a", "b")
     clocks = fleet.dispatch(first, "clock", [f"clock-{i}" for i in range(10)])

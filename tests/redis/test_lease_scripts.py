@@ -37,11 +37,6 @@ def reap(bench: Bench, claim: Claim, after: int = 0) -> tuple[bool, list[Holding
     return told.is_forgotten, [*told.held]
 
 
-def set_seen(bench: Bench, ago_ms: int) -> None:
-    """Put the last renewal of anybody so far back; a negative one is a clock that went back."""
-    bench.do("HSET", bench.names.lane, "seen", bench.now_ms() - ago_ms)
-
-
 # --- join ---------------------------------------------------------------------------------------
 
 
@@ -225,49 +220,207 @@ def test_a_clock_behind_the_stamp_is_journalled_once(bench: Bench) -> None:
     assert not bench.do("HEXISTS", bench.names.lane, "behind")
 
 
-# --- the quiet period ---------------------------------------------------------------------------
+# --- the lease clock ----------------------------------------------------------------------------
+
+PERIOD_MS = TTL_MS // 5
+REACH_MS = 3_500  # a period, the deadline of a renewal and the pause before the next try
+LATE_MS = 1_000  # between two commands on a busy machine
 
 
-@pytest.mark.parametrize("seen_ago_ms", [TTL_MS // 2 + 500, 60 * TTL_MS, -3_600_000])
-def test_nobody_is_fenced_while_nobody_could_renew(bench: Bench, seen_ago_ms: int) -> None:
-    """G-06: an outage, or a clock that went back, is followed by one quiet TTL; then as ever."""
+def pass_ms(bench: Bench, gap_ms: int) -> None:
+    """Let so much time pass in which nobody renews: all that the lane has is so much older."""
+    n = bench.names
+    for field in ("seen", "lease", "hold"):
+        bench.do("HINCRBY", n.lane, field, -gap_ms)
+    for name in bench.do("ZRANGE", n.keepalive, 0, -1):
+        bench.do("ZINCRBY", n.keepalive, -gap_ms, name)
+
+
+def lease_ms(bench: Bench) -> int:
+    """Return the lease time of the last renewal."""
+    return int(bench.do("HGET", bench.names.lane, "lease"))
+
+
+def lease_left_ms(bench: Bench, identity: str) -> float:
+    """Return what was left of a lease at the last renewal of anybody, in lease time."""
+    end = lease_end_ms(bench, identity)
+    assert end is not None
+    return end - lease_ms(bench)
+
+
+def told_of_silence(bench: Bench, first_ms: int, last_ms: int) -> Renewal:
+    call = bench.renew_call({"n1.1": -1}, tried_ms=(first_ms, last_ms))
+    return renewal(bench.run(call))
+
+
+@pytest.mark.parametrize("gap_ms", [TTL_MS // 2, 60 * TTL_MS])
+def test_a_silence_takes_nothing_from_a_lease(bench: Bench, gap_ms: int) -> None:
+    """G-06: the time in which somebody asked in vain is given back, and no more than that."""
+    renew(bench, "n1.1", "w2.1")
+    renew(bench, "w1.1")
+    pass_ms(bench, gap_ms)
+    told = told_of_silence(bench, gap_ms - 500, 0)
+    assert TTL_MS - 500 - LATE_MS <= lease_left_ms(bench, "w1.1") <= TTL_MS - 500
+    assert bench.fence() == []
+    assert told.lease_end_ms is not None
+    assert told.lease_end_ms - told.now_ms == lease_left_ms(bench, "w2.1")
+    assert [e["edge"] for e in bench.journal()] == ["silence"]
+    pass_ms(bench, TTL_MS - 1_000)
+    renew(bench, "n1.1")
+    assert bench.fence() == []
+    for _ in range(3):
+        pass_ms(bench, PERIOD_MS)
+        renew(bench, "n1.1")
+    assert [claim.identity for claim in bench.fence()] == ["w2.1", "w1.1"]
+
+
+def test_silences_add_up_and_end(bench: Bench) -> None:
+    """G-06 (K2): of half a TTL each, with as much between them; the dead one gets no new TTL."""
+    renew(bench, "n1.1", "w1.1", "w2.1")
+    left = [lease_left_ms(bench, "w1.1")]
+    for _ in range(3):
+        pass_ms(bench, TTL_MS // 2)
+        told_of_silence(bench, TTL_MS // 2, 0)
+        assert left[-1] - LATE_MS <= lease_left_ms(bench, "w1.1") <= left[-1]
+        for _ in range(2):
+            pass_ms(bench, TTL_MS // 4)
+            renew(bench, "n1.1", "w2.1")
+        left.append(lease_left_ms(bench, "w1.1"))
+        if left[-1] <= 0:
+            break
+    assert len(left) == 3, "two windows of half a TTL are a TTL"
+    assert [claim.identity for claim in bench.fence()] == ["w1.1"]
+
+
+def test_time_in_which_nobody_asked_counts_up_to_where_a_living_node_would_have(
+    bench: Bench,
+) -> None:
+    """G-06: nobody was left, and a newcomer takes over within a TTL of its coming."""
+    renew(bench, "n1.1", "w1.1")
+    pass_ms(bench, 60 * TTL_MS)
+    before = bench.dump()
+    assert bench.fence() == []
+    assert bench.dump() == before
+    renew(bench, "n1.1")
+    assert abs(lease_left_ms(bench, "w1.1") - (TTL_MS - REACH_MS)) <= LATE_MS
+
+
+def test_the_gap_that_is_running_counts_where_a_fence_comes_first(bench: Bench) -> None:
+    """Both ways: what has ended in it is fenced, and a silence ends nothing."""
+    renew(bench, "n1.1", "w1.1", "w2.1")
+    bench.do("ZINCRBY", bench.names.keepalive, 1_000 - TTL_MS, "w1.1")
+    bench.do("ZINCRBY", bench.names.keepalive, REACH_MS + 100 - TTL_MS, "w2.1")
+    pass_ms(bench, 1_500)
+    assert [claim.identity for claim in bench.fence()] == ["w1.1"]
+    pass_ms(bench, 2_200)  # beyond what counts, and not yet astray
+    assert "w2.1" not in [claim.identity for claim in bench.fence()]
+
+
+def test_only_what_is_behind_the_last_renewal_of_anybody_is_a_silence(bench: Bench) -> None:
+    """Who was cut off alone for an hour, and a message that comes late, hold up nobody's clock."""
+    renew(bench, "n1.1", "w1.1")
+    pass_ms(bench, 1_000)
+    before = lease_ms(bench)
+    told_of_silence(bench, 3_600_000, 200)
+    assert 200 <= lease_ms(bench) - before <= 200 + LATE_MS
+    pass_ms(bench, 1_000)
+    before = lease_ms(bench)
+    told_of_silence(bench, 3_600_000, 3_500_000)
+    assert 1_000 <= lease_ms(bench) - before <= 1_000 + LATE_MS
+
+
+@pytest.mark.parametrize("first_ms", [1, 500, 1_000, 2_000, 9_999])
+def test_lease_time_never_goes_back_nor_faster_than_time(bench: Bench, first_ms: int) -> None:
+    for last_ms in (0, 400, 1_500, 20_000):
+        renew(bench, "n1.1")
+        before = lease_ms(bench)
+        pass_ms(bench, 1_000)
+        told_of_silence(bench, first_ms, last_ms)
+        assert before - 1_000 < lease_ms(bench) <= before + LATE_MS
+
+
+def test_another_server_fences_nobody_for_one_ttl_once(bench: Bench) -> None:
+    """G-03 (K10): it may lack the renewals that its predecessor answered last."""
+    renew(bench, "n1.1", "w1.1", "w2.1")
+    bench.end_lease("w1.1")
+    bench.do("HSET", bench.names.lane, "run", "anothers")
+    told = renew(bench, "n1.1")
+    hold = int(bench.do("HGET", bench.names.lane, "hold"))
+    assert hold == lease_ms(bench) + TTL_MS
+    assert told.lease_end_ms == told.now_ms + TTL_MS
+    ends = fenced(bench.run(bench.fence_call()))
+    assert ends.claims == []
+    assert ends.earliest_ms is not None
+    assert abs(ends.earliest_ms - told.now_ms - TTL_MS) <= LATE_MS
+    assert [e["edge"] for e in bench.journal()] == ["server"]
+    for _ in range(6):
+        pass_ms(bench, PERIOD_MS)
+        renew(bench, "n1.1", "w2.1")
+    assert bench.do("HGET", bench.names.lane, "hold") == b"%d" % (hold - 6 * PERIOD_MS)
+    assert [claim.identity for claim in bench.fence()] == ["w1.1"]
+
+
+def test_a_server_that_does_not_say_which_it_is_holds_nobody(bench: Bench) -> None:
+    """An ACL may refuse it: a failover is not noticed then, and leases go on as they were."""
     renew(bench, "n1.1", "w1.1")
     bench.end_lease("w1.1")
-    set_seen(bench, seen_ago_ms)
-    before = bench.dump()
-    told = fenced(bench.run(bench.fence_call()))  # before anybody could renew
-    assert (told.claims, bench.dump()) == ([], before)
-    assert told.earliest_ms is not None
+    run = bench.do("HGET", bench.names.lane, "run")
+    bench.do("ACL", "SETUSER", bench.user, "-info")
     renew(bench, "n1.1")
-    told = fenced(bench.run(bench.fence_call()))
-    assert told.claims == []
-    assert told.earliest_ms is not None
-    assert bench.now_ms() + TTL_MS - 1_000 < told.earliest_ms <= bench.now_ms() + TTL_MS
-    assert [e["edge"] for e in bench.journal()] == ["quiet"]
-
-    bench.do("HSET", bench.names.lane, "quiet", bench.now_ms() - 1)
+    assert bench.do("HGET", bench.names.lane, "run") == run
     assert [claim.identity for claim in bench.fence()] == ["w1.1"]
+
+
+def test_a_lease_clock_that_somebody_took_away_begins_anew(bench: Bench) -> None:
+    """Nobody is fenced by a time that nobody knows; then as ever."""
+    renew(bench, "n1.1", "w1.1")
+    bench.do("ZINCRBY", bench.names.keepalive, 3_600_000, "w1.1")
+    bench.do("HDEL", bench.names.lane, "lease", "hold", "run", "silences")
+    bench.end_lease("w2.1")
+    assert bench.fence() == []
+    renew(bench, "n1.1")
+    assert bench.fence() == []
+    assert lease_left_ms(bench, "w1.1") == TTL_MS
 
 
 def test_a_usual_pause_is_not_an_outage(bench: Bench) -> None:
     """G-06: up to two periods after a renewal fencing goes on."""
     renew(bench, "n1.1", "w1.1")
-    set_seen(bench, 2 * TTL_MS // 5 - 500)
+    pass_ms(bench, 2 * PERIOD_MS - 500)
     bench.end_lease("w1.1")
     assert [claim.identity for claim in bench.fence()] == ["w1.1"]
 
 
 def test_a_clock_that_went_back_stretches_no_lease(bench: Bench) -> None:
-    """G-06: lease ends beyond one TTL from now are cut to it."""
+    """G-06: the lease clock does not go by it."""
     renew(bench, "n1.1", "w1.1", "w2.1")
-    for worker in ("w1.1", "w2.1"):
-        bench.do("ZADD", bench.names.keepalive, bench.now_ms() + 3_600_000, worker)
-    set_seen(bench, -3_600_000)
+    bench.do("HINCRBY", bench.names.lane, "seen", 3_600_000)
     renew(bench, "n1.1")
     for worker in ("w1.1", "w2.1"):
-        end = lease_end_ms(bench, worker)
-        assert end is not None
-        assert end <= bench.now_ms() + TTL_MS
+        assert lease_left_ms(bench, worker) <= TTL_MS
+
+
+def test_a_claim_says_in_pool_time_when_a_worker_was_alive(bench: Bench) -> None:
+    """Whatever silences came before its last renewal, and after it."""
+    renew(bench, "n1.1", "w1.1", "w2.1")
+    alive: dict[str, int] = {}
+    for name, gap_ms in (("w1.1", 5_000), ("w2.1", 7_000), ("", 6_000)):
+        pass_ms(bench, gap_ms)
+        alive = {each: at - gap_ms for each, at in alive.items()}
+        words = bench.do("HGET", bench.names.lane, "silences") or b""
+        moved = [each.split(b"|") for each in words.split()]
+        shifted = [(int(a) - gap_ms, int(b), int(c) - gap_ms) for a, b, c in moved]
+        silences = " ".join("|".join(map(str, each)) for each in shifted)
+        bench.do("HSET", bench.names.lane, "silences", silences)
+        told_of_silence(bench, gap_ms, 0)
+        if name:
+            alive[name] = renew(bench, name).now_ms
+    bench.do("HINCRBY", bench.names.lane, "lease", TTL_MS + 5_000)  # as if that had passed
+    bench.do("HINCRBY", bench.names.lane, "seen", TTL_MS + 5_000)
+    bench.do("HINCRBY", bench.names.lane, "offset", TTL_MS + 5_000)
+    found = {claim.identity: claim.death.alive_ms for claim in bench.fence()}
+    for name, at in alive.items():
+        assert abs(found[name] - at) <= 50, (name, found[name] - at)
 
 
 # --- the TTL of a lane --------------------------------------------------------------------------
@@ -353,27 +506,17 @@ def test_a_worker_gets_no_shorter_lease_than_its_node_believes_in(bench: Bench) 
     assert left_ms(bench, "w4.1") <= 1_000  # of a fenced node nobody believes anything
 
 
-def test_an_outage_costs_one_ttl_of_the_lane_and_no_more(bench: Bench) -> None:
+def test_a_ttl_that_changes_in_a_silence_counts_the_silence_all_the_same(bench: Bench) -> None:
     """G-06: one visit with an hour made a fleet of 1 s wait for an hour (D1)."""
-    renew(bench, "n1.1")
+    renew(bench, "n1.1", "w1.1")
     change_ttl(bench, 3600.0)
     renew(bench, "w1.1")
     renew(bench, "n1.1", term=change_ttl(bench, 1.0))
-    set_seen(bench, 800)
-    renew(bench, "n1.1")
-    quiet = int(bench.do("HGET", bench.names.lane, "quiet"))
-    assert bench.now_ms() < quiet <= bench.now_ms() + 1_000
+    before = lease_ms(bench)
+    pass_ms(bench, 800)
+    told_of_silence(bench, 700, 0)
+    assert before - 800 + 100 <= lease_ms(bench) <= before - 800 + 450
     assert left_ms(bench, "w1.1") > 3_590_000  # nobody has said that it may be cut
-
-
-def test_a_clock_that_went_back_leaves_a_long_lease_what_it_had_left(bench: Bench) -> None:
-    """G-03: who has not heard of a shorter TTL keeps what is left, and not an hour more."""
-    renew(bench, "w1.1")
-    change_ttl(bench, 1.0)
-    set_seen(bench, -3_600_000)
-    bench.do("ZADD", bench.names.keepalive, bench.now_ms() + 3_608_000, "w1.1")
-    renew(bench, "n1.1")
-    assert 6_000 < left_ms(bench, "w1.1") < 9_000
 
 
 def test_what_is_forgotten_is_remembered_for_ten_ttls_of_the_lane(bench: Bench) -> None:

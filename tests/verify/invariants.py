@@ -793,12 +793,17 @@ def dead_dealt_nothing(view: View, bounds: Bounds, found: Finding) -> None:
             found.say(f"{grant.key!r} went to {grant.nonce}, dead for {silent_s:.2f} s", grant)
 
 
+# Losses of which all that was before a time is left, leases too; and they are told by their name.
+GOES_BACK: Final = {"lost-suffix", "old-primary"}
+
+
 @invariant("I17", "the living are not reaped")
 def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
     """No owner is reaped whose lease is good, nor one to whose node nothing happened.
 
-    An outage of the server is no excuse: nobody may be evicted for it.  Who was reaped before is no
-    owner any more; that it is reaped again is for I16.
+    An outage of the server is no excuse: nobody may be evicted for it.  Nor is a failover to data
+    of before its last renewals: for a TTL they end no lease.  Who was reaped before is no owner
+    any more; that it is reaped again is for I16.
     """
     renewed: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for event in (*view.of.get("renew", ()), *view.of.get("lease", ())):
@@ -813,7 +818,8 @@ def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
         last, ends = had[at - 1] if at else (-math.inf, -math.inf)
         is_early = ends > reap.t
         # A step shortly before it was renewed is noticed only then, and leases are cut to a TTL.
-        if is_early and not view.excuses({"clock", "loss"}, last - 2 * bounds.ttl_s, reap.t):
+        excuses = view.excuses({"clock", "loss"}, last - 2 * bounds.ttl_s, reap.t)
+        if is_early and all(fault.kind in GOES_BACK for fault in excuses):
             found.say(f"{reap.nonce} was reaped within its lease", reap)
         process, is_again = view.process_of(reap.nonce), reap.nonce in gone
         gone.add(reap.nonce)
@@ -831,7 +837,8 @@ def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
 def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
     """What ran where nothing runs any more (a process that was killed, or stands still, or is cut
     off for longer than its lease) starts elsewhere within B; what else happens to the server, or
-    to whoever had it in hand meanwhile, adds to it.
+    to whoever had it in hand meanwhile, adds to it.  Where the server only fell silent, however
+    often, that is no more than the time of its silences (see `View.by_silences`).
 
     If nobody was left, B counts from when the first one is back.  Who may have ended its process,
     among others, is begun when the one before it has turned out to be innocent (DESIGN 13.8).
@@ -840,11 +847,14 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
         found.judged += 1
         took = later.start.t if later else math.inf
         by = due_by(view, bounds, run, crash)
+        by = min(by, view.by_silences(run, crash, bounds.takeover_s, bounds))
         found.exact += by <= crash + bounds.takeover_s
         by += view.slack_s(crash, by, bounds)
         by += view.stood_s(crash, bounds, view.lane_of(run.start.key))
         if took > by and _is_suspect(view, bounds, run, crash):
             by = due_by(view, bounds, run, crash, more_s=bounds.suspects_s)
+            wait_s = bounds.takeover_s + bounds.suspects_s
+            by = min(by, view.by_silences(run, crash, wait_s, bounds))
             by += view.slack_s(crash, by, bounds)
         if took > by and (free := _given_up(view, bounds, run, by)) < took:
             at_end = view.final.t if view.final else view.events[-1].t
@@ -1367,7 +1377,7 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         # The last of it may have to wait for slots, behind what came just after the loss.
         must = any(t > fault.began + bounds.ttl_s for t in mine)
         started = {run.start.idem for run in view.runs if fault.began < run.start.t <= by}
-        if fault.event.extra.get("kind") == "lost-suffix":
+        if fault.kind in GOES_BACK:
             # What was accepted before is there still, and is begun first where slots are few.
             late = fault.began + bounds.ttl_s
             anew |= {run.start.idem for run in view.runs if late < run.start.t <= by}

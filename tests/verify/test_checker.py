@@ -1038,6 +1038,33 @@ def the_takeover_is_late(s: Story) -> None:
     s.start("j1", by="b", epoch=11)
 
 
+def taken_over_among_silences(*, after: float, of: str = "stall") -> Callable[[Story], None]:
+    """A server that stands still for half of the time, for ten TTLs."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.dispatch("j1", kind="service")
+        s.start("j1")
+        s.at += 5.0
+        s.crash()
+        died, is_over = s.at, False
+        for _ in range(10):
+            s.at += 1.0
+            s.fault("store", kind=of, lasts=1.0)
+            if not is_over and s.at - died >= after:
+                s.start("j1", by="b", epoch=11)
+                is_over = True
+        s.at += 20.0
+        s.final(jobs={"k": ["j1", "running", "service"]})
+
+    return tell
+
+
+good("I18")(taken_over_among_silences(after=6.0))
+bad("I18")(taken_over_among_silences(after=12.0))  # by as much as it was silent, and no more
+good("I18")(taken_over_among_silences(after=12.0, of="restart"))  # each may be another server
+
+
 @good("I18")
 def an_outage_delays_a_takeover(s: Story) -> None:
     s.dispatch("j1")

@@ -25,6 +25,8 @@ STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock",
 STEP: Final = "step"
 STEP_S: Final = 1.0  # a smaller one is no step, but the time
 DISTURBS: Final = STOPS | {"store", "drop", STEP}
+# Nobody is answered, and then everybody: lease time stands still meanwhile, see `lib/lease.lua`.
+SILENCES: Final = frozenset({"stall", "lane-stall", "silences"})
 CUTS_OFF: Final = frozenset({"partition", "requests-lost", "replies-lost"})  # nothing gets through
 # Its lease goes on, or may: who is short of processors still runs now and then.
 HANGS: Final = frozenset(
@@ -434,6 +436,30 @@ class View:
                 return by
             by = again
         return by
+
+    def by_silences(self, run: Run, since: float, wait_s: float, bounds: Bounds) -> float:
+        """Return by when what died must have been taken over, where the server only fell silent.
+
+        That is the wait, and the time in which it was silent since; once more, a reaper whose call
+        was under way when that began.  Infinite where anything else happened.
+        """
+        lane, by = self.lane_of(run.start.key), since + wait_s
+        while True:
+            found = self.excuses(DISTURBS, since - bounds.ttl_s, by, lane=lane)
+            silences = [fault for fault in found if fault.kind in SILENCES]
+            others = [
+                fault
+                for fault in found
+                if fault.kind not in SILENCES
+                and not (fault.target == run.start.node and fault.began <= since + bounds.slack_s)
+            ]
+            if others or not self.well(since - bounds.ttl_s, by, run.start.node):
+                return math.inf
+            later = since + wait_s + (bounds.reap_s if silences else 0.0)
+            later += sum(max(0.0, min(f.ended, by) - max(f.began, since)) for f in silences)
+            if later <= by:
+                return later
+            by = later
 
     def granted(self, key: str, began: float, ended: float) -> set[str]:
         """Return the nodes to which a key was granted within a time; all, if that is not told."""

@@ -21,8 +21,14 @@ A loop that hung finds several answers, and its deadlines past.  It judges by th
 the thread has, before any deadline and any older one: the lease that was renewed was never lost,
 and neither who hung nor who ran beside it begins again.
 
+A renewal says since when the ones before it were not answered (`AskedInVain`), so that the lane's
+lease clock stands still for that time, see `lib/lease.lua`.  One answered renewal in a TTL of lease
+time keeps a lease: after a failure the next try follows within TTL/20 of the failed one's start, or
+at once if that took longer, without any growing backoff.
+
 Dying at any point: nobody renews, the leases end, others fence and reap.  A late answer: counted
-from when it was asked for, so it can only shorten what we believe.
+from when it was asked for, so it can only shorten what we believe.  A late renewal says too little
+of the silence, never too much: the script counts only what is behind the last renewal of anybody.
 """
 
 from __future__ import annotations
@@ -51,6 +57,9 @@ from pool.runtime.actor import Actor
 from pool.runtime.hang import Hold, Pulse
 
 _LOOK_S: Final = 0.25  # how often the thread looks whether the loop answers
+# A node that was not answered for so long says nothing of it: others may be answered all the time,
+# and where only answers get lost its renewals would hold up the lease clock for all.
+_UNANSWERED_TTLS: Final = 2
 EXIT_CODE: Final = 70  # of a process that ended itself because a handler outlived its lease
 
 
@@ -73,6 +82,20 @@ class _Round:
     seq: int
     is_hung: bool
     said: tuple[bool, ...]  # per lane: whether it names handlers
+
+
+@attrs.frozen
+class AskedInVain:
+    """Renewals of one lane in a row that were not answered, by our own clock."""
+
+    first_s: float  # when the first of them was sent
+    last_s: float  # when the last of them failed
+
+    def ago_ms(self, now_s: float, ttl_s: float) -> tuple[int, int]:
+        """Return how long ago both are, as a renewal says it."""
+        if now_s - self.first_s > _UNANSWERED_TTLS * ttl_s:
+            return 0, 0
+        return round(1000 * (now_s - self.first_s)), round(1000 * (now_s - self.last_s))
 
 
 @attrs.frozen
@@ -122,6 +145,8 @@ class KeepAlive(Actor[Message]):
     _holds: dict[Url, Hold] = attrs.field(init=False, factory=dict)  # by the threads
     _seqs: dict[Url, int] = attrs.field(init=False, factory=dict)  # by the threads, which may end
     _answered: dict[int, int] = attrs.field(init=False, factory=dict)  # seq by lane
+    # by lane, by the threads: what the next renewal there says
+    _unanswered: dict[int, AskedInVain] = attrs.field(init=False, factory=dict)
     # by lane: which handlers it was told of last, and how many were registered then
     _known: dict[int, tuple[Mapping[str, Options], int]] = attrs.field(init=False, factory=dict)
     _news: anyio.Event = attrs.field(init=False, factory=anyio.Event)  # of the next answer
@@ -401,6 +426,7 @@ class KeepAlive(Actor[Message]):
                 replies = await body_io.run(calls, timeout_s=context.timing.renew_timeout_s)
                 self._look(url)
                 answer = _Answer(sent, sent_s, replies, context.io.clock())
+                self._note_unanswered(answer)
                 self._newest[url] = answer
                 if not body_io.post(self.put, answer):
                     return
@@ -409,6 +435,13 @@ class KeepAlive(Actor[Message]):
             next_s = sent.asked_s + (renew_s / 4 if failed else renew_s)
             if not await self._look_after_loop(sent, body_io, next_s):
                 return
+
+    def _note_unanswered(self, answer: _Answer) -> None:
+        for state, reply in zip(answer.round.plan.states, answer.replies, strict=True):
+            before = self._unanswered.pop(state.number, None)
+            if isinstance(reply, PoolError) and not isinstance(reply, StoreLost):
+                first_s = before.first_s if before else answer.sent_s
+                self._unanswered[state.number] = AskedInVain(first_s, answer.heard_s)
 
     def _look(self, url: Url) -> None:
         io, long_s = self.context.io, self.context.timing.ttl_s / 2
@@ -443,6 +476,7 @@ class KeepAlive(Actor[Message]):
         for state, takes, is_said in zip(plan.states, plan.takes, sent.said, strict=True):
             is_known = state.number in known
             most = math.inf if is_known or not sent.is_hung else 0
+            tried = self._unanswered.get(state.number)
             call = state.lane.renew(
                 {name: int(min(takes_of(), most)) for name, takes_of in takes.items()},
                 plan.handlers if is_said else None,
@@ -453,6 +487,7 @@ class KeepAlive(Actor[Message]):
                 told=state.time.told(now_s),
                 who=self.context.node_id,
                 floor=state.highest,
+                tried_ms=tried.ago_ms(now_s, state.lease.ttl_s) if tried else (0, 0),
             )
             calls.append(call)
         return calls

@@ -34,7 +34,7 @@ from pool.redis.url import Url
 
 _AGAIN_S = 0.5  # between two looks while something is mended
 _FIX_S_MIN = 30.0
-_FIX_TTLS = 8  # an outage's quiet period, a lease, a takeover and a walk, and as much again
+_FIX_TTLS = 8  # a change of server, a lease, a takeover and a walk, and as much again
 
 
 @attrs.frozen(kw_only=True)

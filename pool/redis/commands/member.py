@@ -171,8 +171,8 @@ JOIN: Final = Script.load(
 RENEW: Final = Script.load(
     "renew",
     keys="lane keepalive cleanup open handlers pending due journal *owned",
-    args="generation seq term ails expected_ms since_ms turn off_ms who floor identity_count "
-    "*handlers",
+    args="generation seq term ails expected_ms since_ms turn off_ms who floor first_ms last_ms "
+    "identity_count *handlers",
     reads=renewal,
 )
 THAW: Final = Script.load("thaw", keys="lane thawed", args="generation known_ms *names", reads=done)
@@ -232,6 +232,7 @@ class MemberCalls(Calls):
         told: Told = NOTHING_TOLD,
         who: str = "",
         floor: int = 0,
+        tried_ms: tuple[int, int] = (0, 0),
     ) -> ScriptCall:
         """Renew leases, and say how many keys each worker takes.
 
@@ -245,6 +246,8 @@ class MemberCalls(Calls):
             told: What the node knows of pool time.
             who: The node's id.
             floor: The highest stamp of the lane that the node has seen.
+            tried_ms: How long ago its first try began that was not answered, and how long ago the
+                last one failed; zeros: the last one was answered.
         """
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers, n.pending, n.due, n.journal]
@@ -257,7 +260,7 @@ class MemberCalls(Calls):
             told.expected_ms,
             told.since_ms,
         ]
-        args += (told.turn, told.off_ms, who, floor, len(takes))
+        args += (told.turn, told.off_ms, who, floor, *tried_ms, len(takes))
         for name, room in takes.items():
             args += (name, _HUNG if is_hung and room != IS_NODE else room)
         for handler, options in (handlers or {}).items():

@@ -2,7 +2,7 @@
 advance: every change of a job after its dispatch, in batches, under one guard.
 
 KEYS[1] lane       hash    stamp, counters
-KEYS[2] keepalive  zset    identity -> lease end
+KEYS[2] keepalive  zset    identity -> lease end, in lease time
 KEYS[3] cleanup    hash    identity -> claim; a field here is what fences
 KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[5] jobs       hash    key -> record
@@ -58,7 +58,7 @@ ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how
     From which states, and to which: TABLE in core/lifecycle.py.  Of it and of redis/commands/edges.py the part
     `life` is made, when this is loaded: FROM has the states of each edge, TAKES how many keys it takes.
 
-Uses     life, lane, (typed), expected, record, batch, (lapse), (wait), (pause), place, renewed, (queue), keep, inbox, (steps), (out), (channel), (journal), (follow), finish, (hung), says
+Uses     life, lane, lease, (typed), expected, record, batch, (lapse), (wait), (pause), place, renewed, (queue), keep, inbox, (steps), (out), (channel), (journal), (follow), finish, (hung), says
 Returns  number of unassigned keys (negative: the caller asks about handlers, and could be given none of these keys:
          they are of other handlers, or paused), then per item: OK[ <waiters>] | OK <waiters or -> <messages that nobody took> (it
          has ended, and something is due: the next one of its key has its turn, or it has followers) (acknowledge: OK <flags>[ <waiters>]) |
@@ -128,7 +128,7 @@ local is_full = type(refusal) == 'table' and refusal.err ~= nil
 redis.call('ZREM', pending, '\n')
 heed(source)
 if guard == 'reap' then
-  redis.call('ZADD', keepalive, now + reap_ms, source)
+  redis.call('ZADD', keepalive, lease_now + reap_ms, source)
 end
 
 -- late rare

@@ -1,8 +1,8 @@
 --[[
 fence: claim identities whose lease has ended (SetIfNotExists in the cleanup map), or whose reaper died.
 
-KEYS[1] lane       hash    seen, quiet, offset, begun, stood
-KEYS[2] keepalive  zset    identity -> lease end; of a fenced one: by when its reaper must have gone on
+KEYS[1] lane       hash    seen, lease, silences, hold, offset
+KEYS[2] keepalive  zset    identity -> lease end, in lease time; of a fenced one: by when its reaper must have gone on
 KEYS[3] cleanup    hash    identity -> claim: holder|fence|alive|culprit, later done
 KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[5] journal    stream  abnormal edges
@@ -19,7 +19,7 @@ ARGV[6] latest_ms    int   pool time cannot be later than this, says the caller;
 ARGV[...] suspects         id.n each that own something, are announced or claimed: claimed when they have no
                            keep-alive entry at all
 
-Uses     lane, ttl, record, (journal)
+Uses     lane, ttl, lease, record, (journal)
 Returns  earliest lease end (ms; -1: none; 0: more have ended than this call could take), then (identity, claim) per
          claim now held; when to ask again alone, while nobody vouches for the server's clock
 Errors   POOLDATALOST <lane>
@@ -28,8 +28,11 @@ Why Lua  the lease has ended, nobody claimed it, now I do: with a gap between th
          begin, or a renewal would slip in.  From here on every script of that identity is refused, for all
          its keys at once, before the first key is moved.
 
-A claim says when the identity was surely alive (its last renewal; or, if that was while pool time stood, since when
-it did), and the epoch of the job that probably killed it (0: of none): the suspected one that it began last, unless
+Ended is what ends by the lease clock, the gap since the last renewal included: it may be the first script after a
+silence.  Nobody is claimed before `hold` (see lib/silence).
+
+A claim says when the identity was surely alive (its last renewal, in pool time; or, if that was while pool time stood,
+since when it did), and the epoch of the job that probably killed it (0: of none): the suspected one that it began last, unless
 it has said since that this one lives, or has ended it.  Time would be no evidence: what the dead had sent may arrive
 after its death.  Both are lost with
 its lease, so they stand in the claim, also of a successor.  But whom its predecessor has moved a successor
@@ -46,14 +49,13 @@ redis.call('ZREM', keepalive, '\n')
 local FORGET_TTLS = 10
 for i = 7, #ARGV do
   local is_done = redis.call('HGET', cleanup, ARGV[i]) == 'done'
-  redis.call('ZADD', keepalive, 'NX', is_done and now + FORGET_TTLS * ttl_ms or now, ARGV[i])
+  redis.call('ZADD', keepalive, 'NX', is_done and lease_now + FORGET_TTLS * ttl_ms or lease_now, ARGV[i])
 end
 if is_astray or (latest_ms > 0 and now > latest_ms) then
   return { text_of(now + period_ms) }
 end
 
-local fields = redis.call('HMGET', lane, 'quiet', 'begun', 'stood')
-local quiet, begun, stood = whole(fields[1]), whole(fields[2]), whole(fields[3])
+local hold = whole(redis.call('HGET', lane, 'hold'))
 local answers = { '-1' }
 local function culprit_of(name)
   local epoch, key = string.match(redis.call('HGET', trials, name) or '', '^(%d+)|(.*)$')
@@ -67,8 +69,7 @@ local function claim(name, lease_end, had)
   if alive then
     culprit = culprit == '0' and UNKNOWN or culprit
   else
-    local renewed = math.max(0, tonumber(lease_end) - ttl_ms)
-    alive, culprit = text_of(renewed == begun and math.min(stood, begun) or renewed), culprit_of(name)
+    alive, culprit = text_of(pool_of(tonumber(lease_end) - ttl_ms)), culprit_of(name)
     if culprit ~= '0' then
       for _, old in ipairs(redis.call('ZRANGEBYSCORE', thawed, '-inf', now, 'LIMIT', 0, 16)) do
         redis.call('ZREM', thawed, old)
@@ -85,14 +86,14 @@ local function claim(name, lease_end, had)
   if id and string.match(redis.call('HGET', open, id) or '', '^(%d+)|') == n then
     redis.call('HDEL', open, id)
   end
-  redis.call('ZADD', keepalive, now + reap_ms, name)
+  redis.call('ZADD', keepalive, lease_now + reap_ms, name)
   journal_add(journal, had and 'reaper.succeeded' or 'fenced', '', '', '', name, '', '', fence)
   tally('fenced', had and 0 or 1)
   answers[#answers + 1] = name
   answers[#answers + 1] = fence
 end
-if now >= quiet then
-  local ended = redis.call('ZRANGEBYSCORE', keepalive, '-inf', now, 'WITHSCORES', 'LIMIT', 0, claims_max)
+if lease > 0 and lease_now >= hold then
+  local ended = redis.call('ZRANGEBYSCORE', keepalive, '-inf', lease_now, 'WITHSCORES', 'LIMIT', 0, claims_max)
   for i = 1, #ended, 2 do
     local name = ended[i]
     local had = redis.call('HGET', cleanup, name)
@@ -108,7 +109,7 @@ end
 close_lane()
 local head = redis.call('ZRANGE', keepalive, 0, 0, 'WITHSCORES')
 if head[2] then
-  local first = math.max(tonumber(head[2]), quiet)
-  answers[1] = first > now and instant(first) or '0'
+  local first = math.max(tonumber(head[2]), hold, lease > 0 and 0 or lease_now + period_ms)
+  answers[1] = first > lease_now and instant(now + first - lease_now) or '0'
 end
 return answers

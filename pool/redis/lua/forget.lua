@@ -2,13 +2,13 @@
 forget: forget fenced identities that own nothing; most that die at once are nodes without a worker.
 
 KEYS[1] lane       hash    ttl
-KEYS[2] keepalive  zset    identity -> by when the reaper must have gone on
+KEYS[2] keepalive  zset    identity -> by when the reaper must have gone on, in lease time
 KEYS[3] cleanup    hash    identity -> claim, later done
 KEYS[...] rest             owned, stream, signal of each identity
 ARGV[1] generation  str
 ARGV[...] items      identity, claim each
 
-Uses     lane, ttl
+Uses     lane, ttl, lease
 Returns  per item: OK (again: it had been forgotten) | OWNS (its keys are to be moved first, see reap) | GONE (another reaper holds it)
 Errors   POOLDATALOST <lane>
 Cost     O(identities); 7 commands each, 5 a call
@@ -28,7 +28,7 @@ for a = 2, #ARGV, 2 do
   else
     redis.call('DEL', KEYS[k + 1], KEYS[k + 2])
     redis.call('HSET', cleanup, name, 'done')
-    redis.call('ZADD', keepalive, now + 10 * ttl_ms, name) -- a late copy of a call is younger
+    redis.call('ZADD', keepalive, lease_now + 10 * ttl_ms, name) -- a late copy of a call is younger
     answers[#answers + 1] = 'OK'
   end
 end

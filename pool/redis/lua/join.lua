@@ -1,8 +1,8 @@
 --[[
 join: register a node and its workers in a lane.
 
-KEYS[1] lane       hash    stamp, counters, incarnation, ttl, term, seen
-KEYS[2] keepalive  zset    identity -> lease end
+KEYS[1] lane       hash    stamp, counters, incarnation, ttl, term, seen, lease, paced
+KEYS[2] keepalive  zset    identity -> lease end, in lease time
 KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> number|takes|seq[|ails]
 KEYS[5] handlers   hash    name -> options
@@ -44,7 +44,7 @@ end
 local function text_of(number)
   return string.format('%.0f', number)
 end
-local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term', 'offset', 'turn', 'seen', 'stamp')
+local lane_had = redis.call('HMGET', lane, 'incarnation', 'ttl', 'term', 'offset', 'turn', 'seen', 'stamp', 'lease', 'paced')
 local had, ttl_ms, term = lane_had[1], whole(lane_had[2]), whole(lane_had[3])
 local is_new = not had or string.match(had, '^(.*)%.%d+$') ~= generation
 if (known ~= '' and had ~= known) or (had and is_new and had ~= stale) then
@@ -59,8 +59,14 @@ end
 -- Pool time, as in lib/lane.
 local offset = lane_had[4] and #lane_had[4] <= 14 and tonumber(string.match(lane_had[4], '^-?%d+$')) or 0
 local seen, raw = whole(lane_had[6]), now + offset
-local window_ms = 2 * math.min(ttl_ms >= 1000 and ttl_ms / 5 or 2000, 10000)
-now = seen > 0 and seen <= 9e12 and math.floor(math.max(seen, math.min(raw, seen + window_ms))) or raw
+local paced_ms = whole(lane_had[9] or lane_had[2])
+local period_ms = math.floor(math.min(paced_ms >= 1000 and paced_ms / 5 or 2000, 10000))
+seen = seen <= 9e12 and seen or 0
+now = seen > 0 and math.max(seen, math.min(raw, seen + 2 * period_ms)) or raw
+-- Lease time, as in lib/lease; while nobody vouches for raw, as in lib/clock.
+local lease = whole(lane_had[8])
+lease = lease <= 9e12 and lease or 0
+local lease_now = lease > 0 and lease + (now ~= raw and 2 * period_ms or math.min(math.max(0, now - seen), math.floor(1.75 * period_ms))) or now
 redis.call('ZCARD', keepalive)
 redis.call('HLEN', open)
 redis.call('HLEN', handlers)
@@ -87,6 +93,12 @@ if is_new then
   if seen == 0 then
     redis.call('HSET', lane, 'seen', text_of(now)) -- the first witness of its clock
   end
+  if lease == 0 then
+    -- The lease clock begins, by the server that answers its first renewals (see lib/silence).
+    local info = redis.pcall('INFO', 'SERVER')
+    local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+    redis.call('HSET', lane, 'lease', text_of(now), 'run', run)
+  end
 end
 local STAMP_MAX = 9e15 -- as in lib/lane
 local stamp_had = whole(lane_had[7])
@@ -97,7 +109,7 @@ if ttl_ms < 1000 or ttl_ms > 3600000 then
   ttl_ms, term = pool_ttl_ms, math.max(term + 1, now)
   redis.call('HSET', lane, 'ttl', text_of(ttl_ms), 'term', text_of(term))
 end
-local ends = now + ttl_ms
+local ends = lease_now + ttl_ms
 if redis.call('HEXISTS', cleanup, node) == 0 then
   ends = math.max(ends, tonumber(redis.call('ZSCORE', keepalive, node) or '0'))
 end

@@ -2,14 +2,14 @@
 leave: forget identities that own nothing and are out of `open`.
 
 KEYS[1] lane       hash    incarnation, ttl
-KEYS[2] keepalive  zset    identity -> lease end
+KEYS[2] keepalive  zset    identity -> lease end, in lease time
 KEYS[3] cleanup    hash    identity -> claim, later done
 KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[...] rest             owned, stream, signal of each identity
 ARGV[1] generation  str
 ARGV[...] items      id, number each
 
-Uses     lane, ttl
+Uses     lane, ttl, lease
 Returns  per item: OK (again: it had left) | OWNS <keys> (nothing done for it) | GONE (fenced: it is the reaper's)
 Errors   POOLDATALOST <lane>
 Cost     O(identities)
@@ -40,7 +40,7 @@ for a = 2, #ARGV, 2 do
     end
     redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2]) -- first: after it a full server takes the rest
     redis.call('HSET', cleanup, name, 'done')
-    redis.call('ZADD', keepalive, now + 10 * ttl_ms, name) -- a late copy of a call is younger
+    redis.call('ZADD', keepalive, lease_now + 10 * ttl_ms, name) -- a late copy of a call is younger
     answers[#answers + 1] = 'OK'
   end
 end

@@ -11,7 +11,7 @@ ARGV[2] node         str   who is to be told; empty: only look
 ARGV[3] bytes_max    int   > 0; of outcomes; one alone may be larger
 ARGV[...] items      key, job id each; an empty job id means whichever job the key has
 
-Uses     lane, (typed), record, marks
+Uses     lane, lease, (typed), record, marks
 Returns  per item: the record without void marks (also of one that is queued), or = and the outcome, or ? and stamp and server ms: neither is known,
          or what is known cannot be read; or + where that would be too much with the outcomes before it
 Errors   POOLDATALOST <lane>
@@ -27,7 +27,7 @@ local function living(waiters)
   for name in string.gmatch(waiters, '[^,]+') do
     if lives[name] == nil then
       local ends, claim = redis.pcall('ZSCORE', KEYS[#KEYS - 1], name), redis.pcall('HEXISTS', KEYS[#KEYS], name)
-      lives[name] = type(ends) == 'string' and tonumber(ends) > now and claim == 0
+      lives[name] = type(ends) == 'string' and tonumber(ends) > lease_now and claim == 0
     end
     kept[#kept + 1] = lives[name] and name or nil
   end

@@ -2,7 +2,7 @@
 reap: read the next keys of a fenced identity; when it owns nothing any more, forget it.
 
 KEYS[1] lane       hash    stamp, counters, ttl
-KEYS[2] keepalive  zset    identity -> by when the reaper must have gone on
+KEYS[2] keepalive  zset    identity -> by when the reaper must have gone on, in lease time
 KEYS[3] cleanup    hash    identity -> claim, later done
 KEYS[4] jobs       hash    key -> record
 KEYS[5] handlers   hash    name -> options
@@ -19,7 +19,7 @@ ARGV[5] keys_max     int   how many at most
 ARGV[6] deaths       int   the N of `trials`; 0: nothing is to be told
 ARGV[7] after        str   epoch of a start: those up to it could not be moved; 0: from the first one
 
-Uses     lane, ttl, record, marks
+Uses     lane, ttl, lease, record, marks
 Returns  epoch of the last start read, or 0; then (key, record without void marks, options) each, or FORGOTTEN alone:
          all is done
 Errors   POOLDATALOST <lane>, POOLGONE <claim> (another reaper holds it)
@@ -37,7 +37,7 @@ redis.call('HLEN', handlers)
 redis.call('ZCARD', thawed)
 redis.call('HLEN', trials)
 redis.call('ZREM', keepalive, '\n')
-redis.call('ZADD', keepalive, now + reap_ms, identity)
+redis.call('ZADD', keepalive, lease_now + reap_ms, identity)
 if deaths > 0 then
   redis.call('HSET', trials, identity, '=' .. text_of(deaths))
 end
@@ -73,7 +73,7 @@ end
 if #answers == 1 and redis.call('XLEN', stream) + redis.call('SCARD', owned) == 0 then
   redis.call('DEL', stream, signal)
   redis.call('HSET', cleanup, identity, 'done')
-  redis.call('ZADD', keepalive, now + 10 * ttl_ms, identity) -- a late copy of a call is younger
+  redis.call('ZADD', keepalive, lease_now + 10 * ttl_ms, identity) -- a late copy of a call is younger
   append('FORGOTTEN')
 end
 return answers

@@ -2,8 +2,8 @@
 renew: give a node and its workers more time in a lane, say again what is true of them, and tell what it
 needs to know.
 
-KEYS[1] lane       hash    seen, quiet, offset, turn, claim, begun, paced, reached, counters
-KEYS[2] keepalive  zset    identity -> lease end
+KEYS[1] lane       hash    seen, lease, silences, run, hold, offset, turn, claim, begun, paced, reached, counters
+KEYS[2] keepalive  zset    identity -> lease end, in lease time
 KEYS[3] cleanup    hash    identity -> claim
 KEYS[4] open       hash    id -> number|takes|seq[|ails]; of a node only while something ails it
 KEYS[5] handlers   hash    name -> options
@@ -21,11 +21,13 @@ ARGV[7] turn            int   number of the offset that it knows
 ARGV[8] off_ms          int   by how much it has measured that pool time is off; 0: it is not
 ARGV[9] who             str   the caller
 ARGV[10] floor          int   no epoch of the lane that the caller has seen is higher, see join
-ARGV[11] identity_count int   how many; (id.n, takes) each follow. takes: -1 for a node; how many keys a worker
+ARGV[11] first_ms      int   how long ago its first try began that was not answered; 0: the last one was
+ARGV[12] last_ms       int   how long ago the last one failed
+ARGV[13] identity_count int   how many; (id.n, takes) each follow. takes: -1 for a node; how many keys a worker
                               takes, 0: it is closed; `-`: its event loop hangs
 ARGV[...] handlers      name, options each: of what the workers know; or none, to save the bytes
 
-Uses     lane, ttl, (journal), quiet, clock
+Uses     lane, ttl, lease, (journal), silence, clock
 Returns  pool ms, stamp, unassigned keys, earliest lease end, earliest pending deadline, earliest due
          deadline (ms; -1: none), number of handlers registered (-1: unknown), granted TTL (ms), its
          term and behind it f if all edges of some jobs are noted (see lib/follow), and behind a bar what is paused, if
@@ -34,7 +36,7 @@ Returns  pool ms, stamp, unassigned keys, earliest lease end, earliest pending d
          use, else what a witness claims, if one does; bars between), then per identity the number of keys it
          runs, or -1: fenced or unknown
 Errors   POOLDATALOST <lane>
-Cost     O(identities + handlers); 4 commands an identity, 18 a call
+Cost     O(identities + handlers); 4 commands an identity, 20 a call
 Why Lua  a renewal that raced with a fence would otherwise revive the fenced.
 
 A stream of signals that somebody deleted is made again, with a word of that: nothing is signalled to one that
@@ -46,8 +48,8 @@ server's clock is behind, too, the next ones would be lower.
 What stands in `open` and was written by a later renewal stays: a late one neither opens nor closes
 anybody.  A handler that stands in `handlers` stays as it is, or two versions of a service would flap.
 
-A gap between renewals of all longer than half a TTL means that nobody could renew: the lane is quiet for one
-TTL, and nobody is fenced meanwhile; so it is when pool time was set right.
+Leases last for a TTL of lease time, which stands still while nobody could renew (see lib/lease).  The first renewal
+that another server answers keeps everybody for one TTL: it may lack renewals (`hold`).
 
 The lane's TTL is granted and told, whatever the caller goes by.  But a lease gets shorter only for a caller
 who names the term of the TTL that does it: until then they may believe in what an earlier renewal granted
@@ -65,13 +67,19 @@ for i = 1, identity_count do
 end
 redis.call('ZREM', keepalive, '\n')
 
-keep_time()
+local is_vouched = keep_time()
+local from = is_vouched and lease or lease > 0 and lease + window_ms or now
+hear_server(from)
 if floor > stamp_last and floor <= STAMP_MAX then
   stamp_last = floor
   redis.call('HSET', lane, 'stamp', text_of(floor))
 end
 if whole(lane_had[9]) ~= ttl_ms then
   redis.call('HSET', lane, 'paced', text_of(ttl_ms))
+  if not is_vouched then
+    -- Another window counts from now on than what was granted in this one goes by.
+    redis.call('HSET', lane, 'hold', text_of(from + 2 * math.floor(math.min(ttl_ms / 5, 10000)) + ttl_ms))
+  end
 end
 local was_behind = redis.call('HGET', lane, 'behind')
 local behind = stamp_last - raw_us > 1000000 -- its own clock: time that nobody has vouched for yet stands still
@@ -103,14 +111,14 @@ local function heal_signal(name)
 end
 local ids, numbers, says = {}, {}, {}
 for i = 1, identity_count do
-  local name, takes = ARGV[10 + 2 * i], ARGV[11 + 2 * i]
+  local name, takes = ARGV[12 + 2 * i], ARGV[13 + 2 * i]
   if redis.call('HEXISTS', cleanup, name) == 1 or not redis.call('ZSCORE', keepalive, name) then
     answers[#answers + 1] = -1
   else
     if term == term_now then
-      redis.call('ZADD', keepalive, now + ttl_ms, name)
+      redis.call('ZADD', keepalive, from + ttl_ms, name)
     else
-      redis.call('ZADD', keepalive, 'GT', now + ttl_ms, name)
+      redis.call('ZADD', keepalive, 'GT', from + ttl_ms, name)
     end
     answers[#answers + 1] = counts[i]
     if there < identity_count then
@@ -150,17 +158,21 @@ for first = 1, #ids, SLICE do
   end
 end
 local names = {}
-for a = 12 + 2 * identity_count, #ids > 0 and #ARGV or 0, 2 do
+for a = 14 + 2 * identity_count, #ids > 0 and #ARGV or 0, 2 do
   names[#names + 1] = ARGV[a]
 end
 for first = 1, #names, SLICE do
   for i, had in ipairs(fields_of(handlers, names, first)) do
     if not had then
-      redis.call('HSET', handlers, names[first + i - 1], ARGV[11 + 2 * identity_count + 2 * (first + i - 1)])
+      redis.call('HSET', handlers, names[first + i - 1], ARGV[13 + 2 * identity_count + 2 * (first + i - 1)])
     end
   end
 end
-answers[4] = earliest(keepalive)
+local head = redis.call('ZRANGE', keepalive, 0, 0, 'WITHSCORES')
+if head[2] then
+  local ends = math.max(tonumber(head[2]), whole(redis.call('HGET', lane, 'hold')))
+  answers[4] = instant(now + ends - (is_vouched and lease or lease_now))
+end
 local registered = redis.pcall('HLEN', handlers)
 answers[7] = type(registered) == 'number' and registered or -1
 return answers

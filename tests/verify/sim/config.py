@@ -60,11 +60,17 @@ FAULTS: Final = {
     "fork-behind": "loss",  # as lost-suffix, and the server's clock is behind from then on
     "crash-two": "crash",  # two processes are gone at the same moment
     "wipe-behind": "loss",  # its clock is set back, pool time goes on, and then it comes back empty
+    "silences": "store",  # the server stands still again and again, and a node dies meanwhile
+    "line-silences": "cut",  # the lines of one node, or of all but one, do, either way or one way
+    "old-primary": "loss",  # a failover loses what came last, and a node does not get through to it
 }
 EDGES: Final = (
     *("freeze-all", "garbage", "full", "lost-index", "lane-stall", "lane-restart", "lane-wipe"),
 )
-LATER: Final = ("thin", "wipe-behind", "crash-two")  # likewise, each by dice of its own
+LATER: Final = (  # each by dice of its own
+    *("thin", "wipe-behind", "crash-two"),
+    *("silences", "line-silences", "old-primary"),
+)
 # Those of maps and streams, which strike only where programs use such.
 OF_DATA: Final = ("lost-data-key", "foreign-data", "fork-behind")
 LANES: Final = frozenset({"lane-stall", "lane-restart", "lane-wipe"})  # of lanes that are apart

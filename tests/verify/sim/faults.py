@@ -249,6 +249,7 @@ class Faults:
         self._fleet = fleet
         self._record = record
         self._numbers = 0
+        self._silent_until_s = 0.0  # silences that come again and again
         self._foreign_over: set[bytes] = set()  # keys where a foreign value was, and is no more
         self._going: dict[int, Callable[[], object]] = {}
         weather.on_fuse = self._on_fuse
@@ -261,7 +262,10 @@ class Faults:
             while at_s < self._config.chaos_s:
                 # Everything is thrown now: what other faults do must not change this one.
                 throw = random.Random(dice.random())
-                if kind in ("lost-suffix", "fork-behind"):
+                if kind == "old-primary":
+                    ago_s = self._config.ttl_s * throw.choice((0.01, 0.1, 0.4))
+                    self._world.at(max(0.0, at_s - ago_s), self._save_for, at_s, throw)
+                elif kind in ("lost-suffix", "fork-behind"):
                     ago_s = throw.choice((0.005, 0.05, 0.5, 2.0)) * throw.random()
                     back_s = throw.choice((ago_s, 1.0, _HOUR_S)) if kind == "fork-behind" else 0.0
                     self._world.at(max(0.0, at_s - ago_s), self._lose_from_now, kind, at_s, back_s)
@@ -401,6 +405,12 @@ class Faults:
                 self._step_clock(kind, self._step_s(dice, seconds))
             case "clock-back":
                 self._step_clock(kind, -self._step_s(dice, seconds))
+            case "silences":
+                self._fall_silent(dice, target, dice.randint(3, 10))
+            case "line-silences":
+                nodes = [target] if dice.random() < 0.6 else [*self._fleet.names][1:]
+                way = dice.choice(("", "", "requests", "replies"))
+                self._cut_again(dice, nodes, way, dice.randint(2, 6))
             case "wipe":
                 self._lose(kind, ({}, {}))
             case "wipe-behind":
@@ -469,6 +479,59 @@ class Faults:
     def _cling(self, target: str, seconds: float) -> None:
         self._fleet.cling(target, min(self._world.now_s + seconds, self._config.chaos_s))
         self._begin("stubborn", target, seconds, _nothing)
+
+    def _fall_silent(self, dice: random.Random, target: str, times: int) -> None:
+        """Have the server stand still, and answer for a while, so often; a node dies meanwhile, or
+        the clock steps.
+        """
+        config, world = self._config, self._world
+        if world.now_s < self._silent_until_s:
+            return
+        silent_s = config.ttl_s * dice.choice((0.1, 0.3, 0.5, 0.7, 1.0))
+        answers_s = config.ttl_s * dice.choice((0.15, 0.3, 0.5, 1.0, 2.0))
+        at_s, spread = world.now_s, dice.choice((0.0, 0.5))
+        for number in range(times):
+            seconds = silent_s * dice.uniform(1.0 - spread, 1.0 + spread)
+            if at_s + seconds < config.chaos_s:
+                world.at(at_s, self._stall_for, seconds)
+                if number == 1 and dice.random() < 0.15:
+                    kind = dice.choice(("clock-forward", "clock-back"))
+                    step_s = self._step_s(dice, seconds) * (1 if kind == "clock-forward" else -1)
+                    world.at(at_s + seconds / 2, self._step_clock, kind, step_s)
+            at_s += seconds + answers_s * dice.uniform(1.0 - spread, 1.0 + spread)
+        self._silent_until_s = at_s
+        down_s = config.ttl_s * dice.choice((0.5, 6.0, 12.0))
+        world.after(dice.uniform(0.0, silent_s + answers_s), self._crash, "crash", target, down_s)
+
+    def _stall_for(self, seconds: float) -> None:
+        self._begin("silences", "", seconds, self._each(Server.go_on))
+        self._each(lambda server: server.stall(seconds))()
+
+    def _cut_again(self, dice: random.Random, nodes: Sequence[str], way: str, times: int) -> None:
+        """Have nothing get through to these nodes, and then all, so often."""
+        ttl_s, at_s = self._config.ttl_s, self._world.now_s
+        silent_s, answers_s = ttl_s * dice.choice((0.3, 0.5, 1.0)), ttl_s * dice.choice((0.3, 0.5))
+        for _ in range(times):
+            if at_s + silent_s < self._config.chaos_s:
+                for name in nodes:
+                    window = Window(name, 1.0, 0.0, way)
+                    title = f"{way}-lost" if way else "partition"
+                    self._world.at(at_s, self._open, "partition", window, silent_s, title)
+            at_s += silent_s + answers_s
+
+    def _save_for(self, at_s: float, dice: random.Random) -> None:
+        saved, since = self._server.keyspace.copy_of_all(), self._world.now_s
+        target = dice.choice(self._fleet.names)
+        seconds = self._config.ttl_s * dice.choice((0.5, 1.5, 3.0))
+        self._world.at(at_s, self._fail_over, saved, since, target, seconds)
+
+    def _fail_over(self, saved: Any, since: float, target: str, seconds: float) -> None:
+        """Have a replica take over that lacks what came last; one node does not get through to it.
+
+        Its last renewals are among that, and it believes in them.
+        """
+        self._lose("old-primary", saved, since)
+        self._open("partition", Window(target, 1.0, 0.0), seconds, "partition")
 
     def _restart(self, seconds: float) -> None:
         if self._server.is_up:
@@ -580,6 +643,7 @@ class Faults:
                 self._begin(kind, "", seconds / 2, server.start, weight=weight, lane=lane)
             case "lane-wipe":
                 server.cut_all()
+                server.be_another()
                 server.flush_scripts()
                 for key in [k for k in server.keyspace.keys if k.startswith(prefix.encode())]:
                     server.keyspace.run(b"DEL", key)
@@ -614,6 +678,7 @@ class Faults:
 
     def _lose(self, kind: str, saved: Any, since: float = -math.inf) -> None:
         self._each(Server.cut_all)()
+        self._each(Server.be_another)()
         self._each(Server.flush_scripts)()
         self._server.keyspace.restore(saved)
         self._tidy()

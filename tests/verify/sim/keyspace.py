@@ -81,6 +81,7 @@ class Keyspace(StreamCommands):
         self.on_ack: Callable[[bytes, bytes, bytes], object] = lambda *_: None
         self.on_drop: Callable[[bytes, Sequence[bytes]], object] = lambda *_: None
         self.now_us = self._now_us = now_us
+        self.run_id = b"run0"  # of the server whose turn it is
         self._dice = dice
         self._commands: dict[bytes, Callable[..., Value]] = {
             name.removeprefix("do_").upper().encode(): getattr(self, name)
@@ -129,6 +130,9 @@ class Keyspace(StreamCommands):
             del self.expires_ms[key]
             self.keys.pop(key, None)
             self.appended[key] = None
+
+    def do_info(self, _: bytes) -> Value:
+        return b"# Server\r\nrun_id:%b\r\n" % self.run_id
 
     def do_time(self) -> Value:
         now_us = self._now_us()

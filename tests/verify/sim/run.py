@@ -35,7 +35,7 @@ from tests.verify.sim.world import World, sweep, uncollected
 _HEALTH_S: Final = 0.5  # how often it is looked what is dead
 _LOOK_S: Final = 0.25  # how often it is looked whether the world is quiet
 _DRAIN_S: Final = 240.0  # longer than this after `heal` nothing may take
-_GOES_BACK: Final = {"lost-suffix", "lost-since-grant", "fork-behind"}  # it brings back what was
+_GOES_BACK: Final = {"lost-suffix", "lost-since-grant", "fork-behind", "old-primary"}  # what was
 _QUIET_TTLS: Final = 1.5  # leases of the dead must have ended, too
 
 

@@ -162,6 +162,7 @@ class Server:
         self.calls = 0
         self.is_up = True
         self.generation = 0  # connections of older ones are dead, even those that nobody holds
+        self._runs = 0  # how often it was started, or another one took its place
         self._stalled_until_s = 0.0
         self._loaded: dict[bytes, None] = {}
         # Sha of a numbered script -> that of the script itself.  It is of this world alone: the
@@ -200,6 +201,11 @@ class Server:
     def start(self) -> None:
         """Be there again, with the data as they are; scripts were not kept."""
         self.is_up = True
+        self.be_another()
+
+    def be_another(self) -> None:
+        """Say from now on that this is another server than before."""
+        self._runs += 1
 
     def cut_all(self) -> None:
         """Close every connection; what is under way on them does not arrive."""
@@ -339,6 +345,7 @@ class Server:
 
     def _run(self, process: Process, words: Words) -> Any:
         self._first.calls += 1
+        self.keyspace.run_id = b"run%d" % self._runs
         name = words[0]
         try:
             if name == b"EVALSHA":

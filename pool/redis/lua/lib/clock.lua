@@ -1,9 +1,9 @@
 --[[
 clock: notice that the server's clock has stepped, and take it back by another offset; only renewals do.
 
-Needs  lane, ttl, journal, quiet; keys lane, keepalive, journal, due; arguments expected_ms, since_ms, turn, off_ms, who.
-Gives  keep_time(): sets now, seen, offset, turn_now, witnessed (what a witness claims, and nobody has settled yet);
-is_late (the caller counts since before `begun`).
+Needs  lane, ttl, lease, journal, silence; keys lane, keepalive, journal, due; arguments expected_ms, since_ms, turn, off_ms, who.
+Gives  keep_time(): sets now, seen, lease, offset, turn_now, witnessed (what a witness claims, and nobody has settled yet),
+and returns whether pool time is vouched for; is_late (the caller counts since before `begun`).
 
   raw is as the caller expects      it vouches: seen = now = raw
   raw is off                        a claim, if the caller has measured that between two answers; the same by
@@ -13,12 +13,16 @@ A caller that has counted since `seen` or longer is a witness: it knows how much
 Others (who has just come, or was contradicted) are believed while raw is where it may be; else they claim as
 well, and for two periods any witness may say otherwise.  Then it is settled: `begun`, and who has counted since
 before that is no witness any more (it was cut off all the while), or it would take pool time back, behind
-what has been stored since.  Whose lease is of `begun` was surely alive when pool time `stood` (see fence).  Who is late expects too little, and claims nothing:
+what has been stored since.  Who is late expects too little, and claims nothing:
 what it has measured has the round trips taken off.  A claim is for one offset, whose number is `turn`.
 Who has come since is told what a witness claims and begins anew with that, so that of another step it measures
 what that witness would, and of this one it confirms the claim.  What a witness has claimed that is heard no more stays in the claim of who came since, at
 its end: of the two times that may be meant the one counts by which less has passed since `seen`.  So does what any
 other has measured, where raw is behind `seen` and surely off.
+
+The lease clock never jumps with pool time.  It stands still while nobody vouches, but leases are granted from
+lease + window_ms then.  A witness that settles a step counts nothing; those who came since count window_ms, which
+have passed since their claim: so leases of before the claim are granted from `lease`.
 ]]
 local CLOCK_MS = 1000 -- less is no step
 local CLAIM_PERIODS = 4 -- after so many somebody else may claim something else
@@ -44,14 +48,8 @@ local function keep_time()
       redis.call('HDEL', lane, 'claim')
     end
     now = seen > raw and seen - raw <= slack and seen or raw
-    local gap = now - seen
-    notice_gap()
-    if is_astray and gap <= ttl_ms / 2 and quiet < now + gap then
-      -- Leases granted before this by a time that stood still end by as much too early.
-      quiet = now + gap
-      redis.call('HSET', lane, 'quiet', text_of(quiet))
-    end
-    return
+    answered(now - seen)
+    return true
   end
   local is_measured = off_ms ~= 0 and turn == turn_now and math.abs(off - off_ms) <= slack
   trim_leases()
@@ -82,12 +80,7 @@ local function keep_time()
   if tonumber(left) and math.abs(by - left) <= slack then
     left = nil -- it was told, and has measured it from there
   end
-  local stood = now + ttl_ms
-  local function regrant(ends)
-    for _, name in ipairs(redis.call('ZRANGEBYSCORE', keepalive, text_of(stood), text_of(stood))) do
-      redis.call('ZADD', keepalive, ends, name)
-    end
-  end
+  local stood = now
   local is_same = had_kind and math.abs(by - had_by) <= slack
   local apart = had_kind and expected_ms - had_expected or 0
   if is_same and (kind == 'n' and apart >= 2 * period_ms or kind == 'w' and (who ~= had_who or apart >= 0.9 * period_ms)) then
@@ -102,9 +95,7 @@ local function keep_time()
       now = reached + raw - had_raw
     end
     if kind == 'n' then
-      -- Quiet counts from the first claim, so who was renewed since gets what its renewal was worth.
-      regrant(now + ttl_ms)
-      redis.call('HSET', lane, 'begun', text_of(now), 'stood', text_of(stood - ttl_ms))
+      redis.call('HSET', lane, 'begun', text_of(now))
     end
     offset = offset + now - raw
     if now ~= raw then
@@ -117,11 +108,13 @@ local function keep_time()
     end
     redis.call('HDEL', lane, 'claim', 'reached')
     witnessed = nil
-    notice_gap(true, kind == 'n' and raw - had_raw or 0)
+    settled(kind == 'n' and math.max(0, math.min(window_ms, raw - had_raw)) or 0, math.min(stood, now))
     raw_us = now * 1000
+    return true
   elseif not is_same then
-    if kind == 'n' then
-      regrant(stood - 1) -- by this who was renewed before is told from who is renewed since
+    local granted = text_of(lease + window_ms + ttl_ms)
+    for _, name in ipairs(kind == 'n' and redis.call('ZRANGEBYSCORE', keepalive, granted, granted) or {}) do
+      redis.call('ZADD', keepalive, lease + ttl_ms, name)
     end
     redis.call('HSET', lane, 'claim', table.concat({ kind, text_of(by), who, text_of(expected_ms), text_of(raw), left or '' }, '|'))
   end

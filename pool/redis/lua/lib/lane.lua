@@ -18,7 +18,7 @@ until renewals have set the offset right (see clock).  After an outage, when raw
 could renew, whose caller says what pool time it expects goes by that (see expected).
 ]]
 local lane_had = redis.call('HMGET', lane, 'incarnation', 'stamp', 'unassigned', 'waiting', 'offset', 'seen',
-  'ttl', 'claim', 'paced', 'reached', 'follow', 'paused')
+  'ttl', 'claim', 'paced', 'reached', 'follow', 'paused', 'lease')
 if lane_had[1] ~= generation then
   return redis.error_reply('POOLDATALOST ' .. lane)
 end

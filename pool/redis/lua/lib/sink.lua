@@ -6,7 +6,8 @@ Gives  now, ttl_ms (the pool's, in ms), whole(text), go_on(), holder_of(), count
 
 Its time goes on only while consumers renew: by what passed since the last renewal, and by a fifth of a TTL
 where that was long ago, or the server's clock was set.  So no outage, no step of the clock and no time
-without consumers ends a lease; nor does any of them keep one for ever.
+without consumers ends a lease; nor does any of them keep one for ever.  It is not the lanes' lease clock (lib/lease):
+a stream needs no pool, and no consumer says here since when it asked in vain.
 ]]
 local sink_time = redis.call('TIME')
 local clock = tonumber(sink_time[1]) * 1000 + math.floor(tonumber(sink_time[2]) / 1000)
