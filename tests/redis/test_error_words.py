@@ -69,6 +69,7 @@ LOOKED_PAST = {
     "lib/place": "XADD: the next command raises it",
     "lib/rmap": "ZADD, ZREM: a place that a probe puts back; XADD: the next command raises it",
     "lib/rmap_plain": "XADD: the long way follows",
+    "lib/silence": "INFO: a server that does not tell its run id counts as the one before",
     "lib/typed": "the one place that asks what kind of error it is",
 }
 

@@ -36,7 +36,8 @@ def begun(bench: Bench, key: str, marks: str = "w8.1-") -> Record:
 def died(bench: Bench, alive_ms: int) -> Claim:
     """Let the lease of W1 have ended that it got at a time."""
     bench.do("ZADD", bench.names.keepalive, alive_ms + TTL_MS, W1.name)
-    bench.do("HSET", bench.names.lane, "seen", bench.now_ms(), "lease", bench.now_ms())
+    now_ms = bench.now_ms()
+    bench.do("HSET", bench.names.lane, "seen", now_ms, "lease", now_ms)
     [claim] = bench.fence()
     assert claim.identity == W1.name
     return claim
