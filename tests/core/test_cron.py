@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from calendar import isleap
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 import pytest
 from cronsim import CronSim
@@ -24,7 +27,10 @@ from tests.verify import cron as table
 # Lines of Python that one expression may take to be read and searched.  The most that was found is
 # a third of it: one that is never due in its zone.
 STEPS_MAX: Final = 100_000
-SAMPLE: Final = ("Pacific/Chatham", "Australia/Lord_Howe", "Africa/Cairo", "America/Havana")
+SAMPLE: Final = (
+    *("Pacific/Chatham", "Australia/Lord_Howe", "Africa/Cairo", "America/Havana"),
+    "Europe/Chisinau",  # it is put back at midnight of UTC
+)
 FIELDS: Final = "0123456789*/-,L#W"
 
 
@@ -97,6 +103,24 @@ def test_a_time_is_the_one_that_the_clock_shows(
     found = list[int]()
     steps_of(lambda: found.append(next_ms(Cron(expression, tz=zone), after_ms) or 0))
     assert moment(found[0]) == datetime.fromisoformat(expected)
+
+
+def test_the_page_of_schedules_tells_of_each_night_what_is_so() -> None:
+    """Its table of examples is read, and each row is asked."""
+    page = (Path(__file__).parents[2] / "docs/how-to/schedules.md").read_text()
+    row = re.compile(r"\| `([^`]+)` \| ([^|]+) \| (\d{4}-\d\d-\d\d) \| ([^|]+) \|")
+    rows, zone = row.findall(page), ""
+    for expression, where, day, due in rows:
+        zone = zone if where == "the same" else where.partition(":")[0]
+        begin = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone))
+        after_ms = round(1000 * begin.timestamp()) - 1
+        shown = (
+            datetime.fromtimestamp(at / 1000, ZoneInfo(zone))
+            for at in islice(times(Cron(expression, tz=zone), after_ms), 9)
+        )
+        found = ", ".join(f"{at:%H:%M}" for at in shown if at.date() == begin.date())
+        assert (found or "never") == due, expression
+    assert len(rows) >= 9
 
 
 # --- what the arithmetic relies on ----------------------------------------------------------

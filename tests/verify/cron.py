@@ -40,6 +40,7 @@ ODD_ZONES: Final = (
     "Atlantic/Azores",
 )
 _POINTS: Final = 5  # moments of each window, drawn at random, from which the next time is asked
+_BEHIND_S: Final = (-1, 0, 1500, 3300)  # so long after a change, as well
 _DAY: Final = 1440
 _YEAR_DENSEST: Final = 15  # minutes between two times, on average, of what is tried for whole years
 _STEP_S: Final = 6 * 3600
@@ -155,11 +156,11 @@ def changes(zone: str, first_year: int = FIRST_YEAR, last_year: int = LAST_YEAR)
     """Return the minutes at which a zone's clock is changed."""
     info, found = ZoneInfo(zone), list[int]()
     begin, end = (60 * _minute(datetime(y, 1, 1, tzinfo=UTC)) for y in (first_year, last_year + 1))
-    for day in range(begin, end, 3600):
-        if _offset_s(info, day) != _offset_s(info, day + 3600):
+    for day in range(begin, end, 86_400):
+        if _offset_s(info, day) != _offset_s(info, day + 86_400):
             found += [
                 at // 60
-                for at in range(day, day + 3600, 60)
+                for at in range(day, day + 86_400, 60)
                 if _offset_s(info, at) != _offset_s(info, at + 60)
             ]
     return found
@@ -210,8 +211,10 @@ def compare(window: Window, expression: str) -> str:
         told = ", ".join(f"{_told(at)} {it}" for at, it in zip(odd, says, strict=True))
         return f"{expression} in {window.zone}: {told}"
     dice = random.Random(f"{window.zone}/{window.begin}/{expression}")
-    for _ in range(_POINTS):
-        after_s = dice.randrange(60 * window.begin, 60 * window.end)
+    middle = 30 * (window.begin + window.end)  # of a window around a change: that
+    points = [middle + offset for offset in _BEHIND_S]
+    points += (dice.randrange(60 * window.begin, 60 * window.end) for _ in range(_POINTS))
+    for after_s in points:
         at = bisect_right(wanted, after_s)
         if at < len(wanted) and next_ms(cron, 1000 * after_s) != 1000 * wanted[at]:
             return f"{expression} in {window.zone}: not {_told(wanted[at])} after {_told(after_s)}"
