@@ -21,7 +21,7 @@ WORKERS ?= 8
 # start compiles the library anew, and `test` takes 1.4 times as long.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: check prepared collected test test-ops test-all test-loops test-long test-web test-cluster test-sentinel test-languages demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet bench-looking verify sim sim-fresh steps chaos chaos-each mutants small-mutants soak clean
+.PHONY: check prepared collected test test-ops test-all test-loops test-long test-cron test-web test-cluster test-sentinel test-languages demo docs docs-serve reference recording captures stranger lint fmt bench bench-peers bench-fleet bench-looking verify sim sim-fresh steps chaos chaos-each mutants small-mutants soak clean
 
 # A minute and a half before each commit: each test on one of the event loops, half of them on either.
 # These compute more than they wait.
@@ -34,6 +34,11 @@ test: prepared
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long
+
+# Cron times beside a search by minutes: around each change of each zone's clock from 2020 to 2037, and
+# in whole years of the oddest zones.  `test` has a sample.
+test-cron: $(READY)
+	$(BIN)/python -m tests.verify.cron --jobs $(JOBS)
 
 # What a gateway answers, by its OpenAPI: at each boundary of each schema, and call after call.
 test-web: $(READY)
@@ -68,7 +73,7 @@ test-loops: prepared
 	POOL_TEST_LOOPS=both $(BIN)/python -m pytest $(PARALLEL)
 
 # The tests hold short forms of all the others.
-test-all: test-loops test-long test-web test-cluster test-sentinel test-languages verify sim steps chaos chaos-each mutants
+test-all: test-loops test-long test-cron test-web test-cluster test-sentinel test-languages verify sim steps chaos chaos-each mutants
 
 demo: $(READY)
 	$(BIN)/pool demo

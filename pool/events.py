@@ -63,6 +63,7 @@ __all__ = [
     "RecordQuarantined",
     "RunDisturbed",
     "ScheduleMissed",
+    "ScheduleMoved",
     "ScheduleOverlapped",
     "ScheduleUnreadable",
     "ServiceMoved",
@@ -566,7 +567,8 @@ class LaneJoined:
 @attrs.frozen(kw_only=True)
 class ScheduleMissed:
     """Times of a schedule have passed for which there is no job: nobody could fire it then, and its
-    misfire policy or its window keeps them from being fired now.  At most 1,000 are counted.
+    misfire policy or its window keeps them from being fired now; or it was paused or removed before
+    their jitter was over.  At most 1,000 are counted.
     """
 
     event: ClassVar[str] = "schedule.missed"
@@ -576,6 +578,20 @@ class ScheduleMissed:
     schedule: str
     lane: int
     missed: int
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleMoved:
+    """The code of a service has an interval with another `start` than the pool had, so it begins
+    anew.  If that happens at each start of the service, as with `start=datetime.now(UTC)`, and more
+    often than the interval, the schedule never fires: give a fixed moment, or none.
+    """
+
+    event: ClassVar[str] = "schedule.moved"
+    level: ClassVar[str] = "warning"
+
+    schedule: str
+    lane: int
 
 
 @attrs.frozen(kw_only=True)

@@ -21,6 +21,15 @@ A time is missed when nobody could fire it within `ON_TIME_S`: no node was there
 put forward.  When it is put back, the times between come once more, and were fired: `next` is
 behind them.
 
+Each time that has come ends as fired, missed or overlapped, also if the schedule is changed before
+its jitter is over.  Whoever changes a schedule settles in the same step what has come by then:
+
+    another `when`      fired: the job is made at once, and waits until its jitter is over
+    pause, remove       missed: who stops a schedule wants no job of it
+    the same `when`     stays as it is: fired when its jitter is over
+
+A step that is repeated, or comes late, finds its own token or another line, and changes nothing.
+
 Where a job that comes to a busy key is left out, of several times that are due at once only the
 latest can make a job, whatever the order: the others are counted as overlapped at once.
 """
@@ -79,13 +88,16 @@ class ScheduledJob:
             more = ",".join(filter(None, (more, pack_more(followers=len(self.call)))))
         return more, self.call + followers
 
-    def message(self, job_id: str) -> bytes:
-        """Return what the lane of the key is told: see `lua/incoming.lua`."""
+    def message(self, job_id: str, wait_ms: int = 0) -> bytes:
+        """Return what the lane of the key is told: see `lua/incoming.lua`.
+
+        `wait_ms`: the job begins so much later than it is accepted, besides its own delay.
+        """
         more, payload = self.made(job_id)
         texts = (self.key, job_id, self.handler, more)
         parts = (*(text.encode() for text in texts), payload)
         letter = KIND_LETTERS[self.kind] if self.kind else "?"
-        words = ("j", self.delay_ms, letter + (self.policy or "-"), *map(len, parts))
+        words = ("j", self.delay_ms + wait_ms, letter + (self.policy or "-"), *map(len, parts))
         return " ".join(map(str, words)).encode() + b"\n" + b"".join(parts)
 
 
@@ -201,10 +213,35 @@ class Firing:
     overlapped: int = 0  # times for which there is none, as a later one would have left it out
     head: ScheduleHead | None
 
+    def counted(self, head: ScheduleHead, token: str) -> ScheduleHead:
+        """Return a head with these times counted."""
+        return attrs.evolve(
+            head,
+            last_ms=self.times[-1] if self.times else head.last_ms,
+            fired=head.fired + len(self.times),
+            missed=head.missed + self.missed,
+            overlapped=head.overlapped + self.overlapped,
+            token=token,
+        )
 
-def fire(stored: StoredSchedule, now_ms: int, token: str) -> Firing:
-    """Return what is to be fired of a schedule by now, and how it stands then."""
-    when, cursor, head = stored.when, _Cursor(stored, now_ms), stored.head
+    def messages(self, stored: StoredSchedule, now_ms: int) -> list[tuple[int, bytes]]:
+        """Return a lane and what it is told for each job; each begins when its jitter is over."""
+        job = stored.job
+        found = []
+        for at_ms in self.times:
+            wait_ms = max(0, due_ms(stored.name, stored.when, at_ms) - now_ms)
+            found.append((job.lane, job.message(job_id(stored.name, at_ms), wait_ms)))
+        return found
+
+
+def fire(stored: StoredSchedule, now_ms: int, token: str, *, is_changing: bool = False) -> Firing:
+    """Return what is to be fired of a schedule by now, and how it stands then.
+
+    `is_changing`: the schedule is about to be changed, so its times that have come are fired
+    though their jitter is not over.
+    """
+    when, head = stored.when, stored.head
+    cursor = _Cursor(stored, now_ms, skips_jitter=is_changing)
     fired, missed = list[int](), 0
     late_ms = now_ms - round(1000 * (ON_TIME_S + when.jitter_s))
     opens_ms = now_ms - round(1000 * when.window_s)
@@ -225,34 +262,42 @@ def fire(stored: StoredSchedule, now_ms: int, token: str) -> Firing:
         cursor.pass_to(cursor.next_ms + 1)
     overlapped = max(0, len(fired) - 1) if stored.job.is_left_out else 0
     fired = fired[overlapped:]
+    firing = Firing(times=fired, missed=missed, overlapped=overlapped, head=None)
     if cursor.next_ms is None:
-        return Firing(times=fired, missed=missed, overlapped=overlapped, head=None)
-    head = attrs.evolve(
-        head,
-        due_ms=due_ms(stored.name, when, cursor.next_ms),
-        next_ms=cursor.next_ms,
-        last_ms=fired[-1] if fired else head.last_ms,
-        fired=head.fired + len(fired),
-        missed=head.missed + missed,
-        overlapped=head.overlapped + overlapped,
-        token=token,
-    )
-    return Firing(times=fired, missed=missed, overlapped=overlapped, head=head)
+        return firing
+    counted = firing.counted(head, token)
+    return attrs.evolve(firing, head=_next_head(counted, stored, cursor.next_ms))
+
+
+def drop(stored: StoredSchedule, now_ms: int, token: str) -> Firing:
+    """Return how a schedule stands when all its times until now were missed, which is told."""
+    cursor = _Cursor(stored, now_ms)
+    firing = Firing(times=(), missed=cursor.pass_to(now_ms + 1), head=None)
+    if cursor.next_ms is None:
+        return firing
+    counted = firing.counted(stored.head, token)
+    return attrs.evolve(firing, head=_next_head(counted, stored, cursor.next_ms))
+
+
+def _next_head(head: ScheduleHead, stored: StoredSchedule, at_ms: int) -> ScheduleHead:
+    return attrs.evolve(head, next_ms=at_ms, due_ms=due_ms(stored.name, stored.when, at_ms))
 
 
 class _Cursor:
     """The next time of a schedule that was neither fired nor missed."""
 
-    def __init__(self, stored: StoredSchedule, now_ms: int) -> None:
+    def __init__(self, stored: StoredSchedule, now_ms: int, *, skips_jitter: bool = False) -> None:
         self._name, self._when, self._now_ms = stored.name, stored.when, now_ms
+        self._skips_jitter = skips_jitter
         self.next_ms: int | None = stored.head.next_ms
 
     @property
     def is_due(self) -> bool:
-        return (
-            self.next_ms is not None
-            and due_ms(self._name, self._when, self.next_ms) <= self._now_ms
-        )
+        if self.next_ms is None:
+            return False
+        if self._skips_jitter:
+            return self.next_ms <= self._now_ms
+        return due_ms(self._name, self._when, self.next_ms) <= self._now_ms
 
     def pass_to(self, at_ms: int) -> int:
         """Go on to the first time that is not before that one; return how many are passed."""

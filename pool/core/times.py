@@ -3,16 +3,18 @@
 Times are whole milliseconds of UTC since 1970.  Clocks that are put forward or back matter to cron
 expressions alone, and as in Debian's cron:
 
-    minute and hour are named       what falls into the hour that is left out comes at its end;
-    (neither begins with *)         what falls into the hour that comes twice comes once, the first
+    minute and hour are named       a time in the gap when the clock is put forward comes at its
+    (neither begins with *)         end; a time that comes twice comes once, the first time
     all others                      as real time passes: "*/30 * * * *" comes each half hour
+
+A search for the next time is bounded in steps (see `cron.py`), and what it finds is later.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias, get_args
 from zoneinfo import ZoneInfo, available_timezones
@@ -20,6 +22,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import attrs
 
 from pool import checks
+from pool.core.cron import Expression, Unreadable, next_time, parse
 from pool.errors import ConfigError, InvalidOption, shown
 
 Misfire: TypeAlias = Literal["skip", "once", "all"]
@@ -28,9 +31,8 @@ CRON_CHARS_MAX: Final = 256
 EVERY_S_MIN: Final = 1.0
 WINDOW_S: Final = 3600.0
 JITTER_S_MAX: Final = 86_400.0
-_FIELDS: Final = ("second", "minute", "hour", "day of month", "month", "day of week")
-_GAP_MAX: Final = timedelta(days=2)  # no zone ever left out more
 _YEAR_MAX: Final = 9000
+_RULES_MS: Final = 1_767_225_600_000  # 2026: by the rules from then on an expression must be due
 
 
 @attrs.frozen
@@ -47,9 +49,9 @@ class Cron:
             most a day.
 
     Raises:
-        InvalidOption: The expression is none, and where it is wrong; there is no such zone; or a
-            value is out of bounds.
-        ConfigError: The extra is not installed: `pip install 'keyed-pool[schedules]'`.
+        InvalidOption: The expression is none, and where it is wrong; it is never due; there is no
+            such zone; or a value is out of bounds.
+        ConfigError: This machine has no time zones: `pip install 'keyed-pool[schedules]'`.
     """
 
     expression: str
@@ -60,26 +62,16 @@ class Cron:
 
     def __attrs_post_init__(self) -> None:
         _check_firing(self)
-        _zone(self.tz)
-        _parsed(checks.text("cron", self.expression))
-        if self._next_ms(0) is None:
-            raise _no_cron(self.expression, "an expression that some day fits")
+        checks.text("cron", self.expression)
+        if self._next_ms(_RULES_MS) is None:
+            problem = f"never due in {self.tz}: its times are all in hours that the clock skips"
+            raise InvalidOption(option="cron", value=shown(self.expression), problem=problem)
 
     def _next_ms(self, after_ms: int) -> int | None:
         """Return the first time after that one; None: there is none in 50 years."""
-        zone = _zone(self.tz)
-        after = datetime.fromtimestamp(after_ms / 1000, zone)
-        try:
-            if not _is_fixed(self.expression):
-                found = next(_cron(self.expression, after), None)
-                return None if found is None else _ms(found)
-            for local in _cron(self.expression, after.replace(tzinfo=None)):
-                at_ms = _ms(_real(local, zone))
-                if at_ms > after_ms:  # else it came before the clock was put back
-                    return at_ms
-        except (OverflowError, ValueError):  # past the last year that there is
-            pass
-        return None
+        zone = _zone(self.tz)  # first: where it is not, nothing else is judged
+        found_s = next_time(_expression(self.expression), zone, after_ms // 1000)
+        return None if found_s is None else 1000 * found_s
 
 
 @attrs.frozen
@@ -89,6 +81,8 @@ class Every:
     Attributes:
         seconds: The interval, 1 s to 365 days.
         start: From when on it counts, with a zone; before that nothing is due.  None: since 1970.
+            Give a fixed moment: if each start of a program gives another one, as `now()` does, the
+            interval begins anew each time, and may never end.
         misfire: As for `Cron`; likewise the others.
         window_s: Likewise.
         jitter_s: Likewise.
@@ -151,7 +145,9 @@ When: TypeAlias = Cron | Every | At
 
 def next_ms(when: When, after_ms: int) -> int | None:
     """Return the first time after that one; None: there is none."""
-    return when._next_ms(after_ms)
+    found_ms = when._next_ms(after_ms)
+    assert found_ms is None or found_ms > after_ms  # else whoever counts times never ends
+    return found_ms
 
 
 def times(when: When, after_ms: int) -> Iterator[int]:
@@ -190,8 +186,8 @@ def packed(when: When) -> dict[str, Any]:
 def unpacked(told: dict[str, Any]) -> When:
     """Return what was packed; raises as the three do, and `KeyError`.
 
-    A `Cron` that cannot be read here, without the extra or its zones, is told as it stands: only
-    who asks when it is due next is told by `ConfigError`.
+    A `Cron` in a zone that this machine does not have is returned as it was stored; its next time
+    raises `ConfigError`.
     """
     if "at_ms" in told:
         return At(moment(told["at_ms"]), window_s=told["window_s"])
@@ -211,6 +207,14 @@ def unpacked(told: dict[str, Any]) -> When:
             object.__setattr__(cron, name, value)
         _check_firing(cron)
         return cron
+
+
+def is_moved(before: When, after: When) -> bool:
+    """Say whether two intervals differ in nothing but their start."""
+    if not isinstance(before, Every) or not isinstance(after, Every):
+        return False
+    starts = packed(before).get("start_ms"), packed(after).get("start_ms")
+    return starts[0] != starts[1] and attrs.evolve(before, start=after.start) == after
 
 
 def moment(at_ms: int) -> datetime:
@@ -265,9 +269,14 @@ def _zone_named(name: str) -> ZoneInfo | None:
         return None
 
 
-def _zone(name: object) -> ZoneInfo:
+def has_zones() -> bool:
+    """Say whether this machine has time zones; UTC is always there."""
+    return _zone_named("Europe/London") is not None
+
+
+def _zone(name: object) -> tzinfo:
     text = checks.text("tz", name)
-    zone = _zone_named(text)
+    zone = UTC if text == "UTC" else _zone_named(text)
     if zone is not None:
         return zone
     known = available_timezones()
@@ -279,71 +288,14 @@ def _zone(name: object) -> ZoneInfo:
     raise InvalidOption(option="tz", value=shown(text), problem=f"no zone of IANA's{hint}")
 
 
-def _real(local: datetime, zone: ZoneInfo) -> datetime:
-    """Return when a zone's clock says so first; of what is left out, its end."""
-    last = local + _GAP_MAX
-    while True:
-        found = local.replace(tzinfo=zone)
-        is_there = found.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == local
-        if is_there or local >= last:
-            return found
-        local += timedelta(minutes=1)
-
-
 # --- expressions ----------------------------------------------------------------------------
 
 
-def _cron(expression: str, start: datetime) -> Iterator[datetime]:
+def _expression(text: str) -> Expression:
     try:
-        from cronsim import CronSim
-    except ImportError:
-        needs = "cron expressions need the extra: pip install 'keyed-pool[schedules]'"
-        raise ConfigError(setting="cron", problem=needs) from None
-    return CronSim(expression, start)
-
-
-@lru_cache(maxsize=1024)
-def _is_fixed(expression: str) -> bool:
-    minute, hour = expression.split()[-5:-3]
-    return not (minute.startswith("*") or hour.startswith("*"))
-
-
-_SOME_DAY: Final = datetime(2026, 1, 1)  # noqa: DTZ001 - of no zone: what cannot be read cannot anywhere
-
-
-def _is_readable(expression: str) -> bool:
-    try:
-        _cron(expression, _SOME_DAY)
-    except ConfigError:
-        raise
-    except Exception:  # noqa: BLE001 - of the parser, whatever it stumbles over
-        return False
-    return True
-
-
-@lru_cache(maxsize=1024)
-def _parsed(expression: str) -> None:
-    """Refuse an expression that is none, and say where."""
-    text = expression
-    if len(text) > CRON_CHARS_MAX:
-        raise _no_cron(text, f"within {CRON_CHARS_MAX} characters")
-    if not text.isascii():
-        raise _no_cron(text, "ASCII")
-    fields = text.split()
-    if len(fields) not in (5, 6):
-        raise _no_cron(text, f"5 fields, or 6 with seconds: it has {len(fields)}")
-    at = 0
-    for number, field in enumerate(fields):
-        at = text.index(field, at)
-        alone = ["*"] * len(fields)
-        alone[number] = field
-        if not _is_readable(" ".join(alone)):
-            name = _FIELDS[number + 6 - len(fields)]
-            raise _no_cron(text, f"readable at character {at + 1}: {field!r} is no {name}")
-        at += len(field)
-    if not _is_readable(text):
-        raise _no_cron(text, "an expression that some day fits")
-
-
-def _no_cron(expression: str, must: str) -> InvalidOption:
-    return InvalidOption(option="cron", value=shown(expression), problem=f"not {must}")
+        if len(text) > CRON_CHARS_MAX:
+            raise Unreadable(f"within {CRON_CHARS_MAX} characters")
+        return parse(text)
+    except Unreadable as error:
+        problem = f"not {error}"
+        raise InvalidOption(option="cron", value=shown(text), problem=problem) from None

@@ -683,7 +683,7 @@ class Node(Dispatching, Operating):
         args = _worker_args(capacity, weight, label, version)
         wanted = of_code(self._client, handlers)
         worker = await self._open_wiring.add_worker(handlers, *args)
-        self._open_wiring.keep_schedules(wanted)
+        await self._open_wiring.keep_schedules(wanted)
         self._see_to_plans(handlers)
         return LocalWorker(worker.id, self)
 
@@ -952,7 +952,7 @@ class Node(Dispatching, Operating):
         if self._handlers is not None and len(self._handlers):
             wanted = of_code(self._client, self._handlers)
             await wiring.add_worker(self._handlers, *self._worker_args)
-            wiring.keep_schedules(wanted)
+            await wiring.keep_schedules(wanted)
             self._see_to_plans(self._handlers)
 
     async def _close(self) -> None:

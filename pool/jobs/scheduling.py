@@ -4,20 +4,35 @@
       ^               |
       +--- CHANGED ---+      it was fired meanwhile, or somebody else changed it
 
+What has come by then is settled by the same script (see `core/schedules.py`), so no time is lost
+between two states of a schedule.  If more has come than one step fires, a step fires what it can,
+and the schedule is read again.
+
 Each change carries a token of its caller's, so that a call which is repeated, or comes late, finds
 that it was done.  Nothing is held while one is under way: who dies leaves the one or the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 import attrs
 
-from pool.core.schedules import ScheduledJob, StoredSchedule, due_ms, first_head, parse
-from pool.core.times import At, When, moment
-from pool.errors import InvalidOption, StoreFault, StoreLost, shown
+from pool.core.schedules import (
+    Firing,
+    ScheduledJob,
+    ScheduleHead,
+    StoredSchedule,
+    drop,
+    due_ms,
+    fire,
+    first_head,
+    parse,
+)
+from pool.core.times import At, When, moment, packed
+from pool.errors import ConfigError, InvalidOption, StoreFault, StoreLost, shown
+from pool.events import ScheduleMissed, ScheduleOverlapped
 from pool.jobs.context import Context, LaneState
 from pool.redis.commands.schedules import ScheduleChange, SchedulePage
 
@@ -51,33 +66,77 @@ async def fetch(context: Context, name: str) -> FoundSchedule:
     return FoundSchedule(line=text.partition(b"\n")[0], stored=parse(name, text))
 
 
-async def keep(context: Context, wanted: WantedSchedule) -> None:
-    """Have a schedule as it is wanted.  One that is stays as it is: when it is due, or paused.
+@attrs.frozen(kw_only=True)
+class JudgedChange:
+    """A change to a schedule, and what it makes of the times that have come."""
+
+    change: ScheduleChange
+    firing: Firing | None = None
+    is_last: bool = True  # else more times have come: judge again
+
+
+Judge: TypeAlias = Callable[[FoundSchedule, int, str], JudgedChange | None]
+
+
+async def keep(context: Context, wanted: WantedSchedule) -> When | None:
+    """Have a schedule as it is wanted, and return when it was due before; None: there was none.
+
+    A schedule that is due as before keeps its next time; one that is paused stays paused.
 
     Raises:
         InvalidOption: Its time is over.
         StorageFull, StoreUnavailable, StoreLost: As for `dispatch()`.
     """
     name, when = wanted.name, wanted.when
+    before: When | None = None
 
-    def judge(found: FoundSchedule, now_ms: int, token: str) -> ScheduleChange | None:
-        had = found.stored
+    def judge(found: FoundSchedule, now_ms: int, token: str) -> JudgedChange | None:
+        nonlocal before
+        had, firing = found.stored, None
+        before = had.when if had is not None else None
+        if had is not None and packed(had.when) == packed(when):
+            head = attrs.evolve(had.head, token=token)
+            stored = StoredSchedule(name=name, head=head, when=when, job=wanted.job)
+            unchanged = had.body == stored.body
+            return None if unchanged else JudgedChange(change=change_of(found, stored))
         first = first_head(name, when, now_ms, token, had.head.last_ms if had is not None else 0)
-        if had is not None and had.when == when:
-            first = attrs.evolve(had.head, token=token)
         if first is None:
             raise is_over(when, now_ms)
+        messages: Sequence[tuple[int, bytes]] = ()
         if had is not None:
-            before = had.head
-            first = attrs.evolve(first, is_paused=before.is_paused, last_ms=before.last_ms)
-            first = attrs.evolve(first, fired=before.fired, missed=before.missed)
-            first = attrs.evolve(first, overlapped=before.overlapped)
+            ending, head = attrs.evolve(had, job=wanted.job), had.head
+            firing = settled(ending, now_ms, token)
+            if firing is not None:
+                messages, head = firing.messages(ending, now_ms), firing.counted(head, token)
+                if firing.head is not None and firing.head.next_ms <= now_ms:
+                    fired = change_of(found, attrs.evolve(had, head=firing.head))
+                    change = attrs.evolve(fired, body=b"", messages=messages)
+                    return JudgedChange(change=change, firing=firing, is_last=False)
+            at_ms = first.next_ms
+            first = attrs.evolve(head, next_ms=at_ms, due_ms=first.due_ms, token=token)
         stored = StoredSchedule(name=name, head=first, when=when, job=wanted.job)
-        if had is not None and had.body == stored.body:
-            return None
-        return change_of(found, stored)
+        change = attrs.evolve(change_of(found, stored), messages=messages)
+        return JudgedChange(change=change, firing=firing)
 
     await change(context, name, judge)
+    return before
+
+
+def settled(
+    stored: StoredSchedule, now_ms: int, token: str, *, is_stopping: bool = False
+) -> Firing | None:
+    """Return what becomes of the times that have come, of a schedule that is changed; None: none.
+
+    `is_stopping`: they are missed; else they are fired.
+    """
+    if stored.head.is_paused or stored.head.next_ms > now_ms:
+        return None
+    try:
+        if is_stopping:
+            return drop(stored, now_ms, token)
+        return fire(stored, now_ms, token, is_changing=True)
+    except ConfigError:  # this machine lacks its zone: only the next time is known
+        return Firing(times=(), missed=1, head=None)
 
 
 def is_over(when: When, now_ms: int) -> InvalidOption:
@@ -114,23 +173,53 @@ def resumed(stored: StoredSchedule, now_ms: int, token: str) -> StoredSchedule |
     return attrs.evolve(stored, head=told)
 
 
-async def change(
-    context: Context, name: str, judge: Callable[[FoundSchedule, int, str], ScheduleChange | None]
-) -> None:
+def stopped(stored: StoredSchedule, now_ms: int, token: str) -> tuple[ScheduleHead, Firing | None]:
+    """Return how a schedule stands when it is stopped now, and what it missed by that."""
+    firing = settled(stored, now_ms, token, is_stopping=True)
+    head = attrs.evolve(stored.head, token=token)
+    if firing is not None:
+        head = firing.head or firing.counted(head, token)
+    return head, firing
+
+
+async def change(context: Context, name: str, judge: Judge) -> None:
     """Do to a schedule what `judge` says of it as it stands, and of the server's clock (ms)."""
-    state, token = context.lane_of(name), context.ids.next()
+    state = context.lane_of(name)
     for _ in range(TRIES_MAX):
+        token = context.ids.next()
         page = await _call(context, state, ())
         found = await fetch(context, name)
-        wanted = judge(found, page.wall_ms, token)
-        if wanted is None:
+        judged = judge(found, page.wall_ms, token)
+        if judged is None:
             return
-        page = await _call(context, state, (wanted,))
+        page = await _call(context, state, (judged.change,))
         if page.done[0]:
-            if page.next_s is not None:
-                context.on_due(state.number, page.next_s)
-            return
+            _tell(context, state, name, judged, page)
+            if judged.is_last:
+                return
     raise StoreFault(problem=f"schedule {name!r} changed {TRIES_MAX} times meanwhile")
+
+
+def _tell(
+    context: Context, state: LaneState, name: str, judged: JudgedChange, page: SchedulePage
+) -> None:
+    """Have somebody come for what is due next, and tell what was missed and overlapped."""
+    firing, lane = judged.firing, state.number
+    if judged.change.messages:
+        context.on_due(lane, 0.0)  # they are carried to their lanes
+    if page.next_s is not None:
+        context.on_due(lane, page.next_s)
+    if firing is not None:
+        tell_uncounted(context, lane, name, firing)
+
+
+def tell_uncounted(context: Context, lane: int, name: str, firing: Firing) -> None:
+    """Tell of the times of a schedule that made no job."""
+    missed, overlapped = firing.missed, firing.overlapped
+    if missed:
+        context.emit(ScheduleMissed(schedule=name, lane=lane, missed=missed))
+    if overlapped:
+        context.emit(ScheduleOverlapped(schedule=name, lane=lane, overlapped=overlapped))
 
 
 async def _call(

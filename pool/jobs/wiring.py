@@ -293,9 +293,9 @@ class Wiring:
                 self._remote = remote
             return self._remote
 
-    def keep_schedules(self, wanted: Sequence[WantedSchedule]) -> None:
-        """Have these stored, and again whenever their lane has lost its data."""
-        self._sweeper.scheduler.keep(wanted)
+    async def keep_schedules(self, wanted: Sequence[WantedSchedule]) -> None:
+        """Store these, and again whenever their lane has lost its data; see `Scheduler.keep`."""
+        await self._sweeper.scheduler.keep(wanted)
 
     async def give_up(self, worker: Worker, grace_s: float) -> int:
         """Drain a worker and have it leave; return how many keys were left to the reapers."""

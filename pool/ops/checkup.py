@@ -12,7 +12,6 @@ seems out of place is read again at the end, and told of if it still is.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -28,7 +27,7 @@ from pool.core.pauses import Asked
 from pool.core.plans import PlanTurn, plan_and_version, plan_key, stored_turns
 from pool.core.record import Record
 from pool.core.schedules import parse
-from pool.core.times import Cron
+from pool.core.times import Cron, has_zones
 from pool.errors import AuthError, PoolError, StoreFault, StoreLost, again
 from pool.jobs.roster import WorkerEntry
 from pool.jobs.scheduling import HOLD_S
@@ -170,7 +169,7 @@ class PoolFacts:
     servers: tuple[ServerFacts, ...] = ()
     plans: tuple[KeptPlan, ...] = ()
     streams: tuple[StreamRow, ...] = ()
-    has_cron: bool = True  # cron expressions can be read here: the extra is installed
+    has_cron: bool = True  # cron expressions can be read here: there are time zones
     may_list: bool = True  # this user may look through names of keys, which leads to streams
     unread: tuple[str, ...] = ()
     away: Mapping[int, str] = attrs.field(factory=dict)  # lanes that do not answer, and why
@@ -247,7 +246,7 @@ async def gather(
         servers=distinct([servers[prefix] for prefix in places.values() if prefix in servers]),
         streams=rows,
         may_list=may_list,
-        has_cron=importlib.util.find_spec("cronsim") is not None,
+        has_cron=has_zones(),
         unread=tuple(unread),
         away=away,
     )

@@ -16,10 +16,11 @@ from pool.jobs.client.schedules import Schedule, Schedules
 class ScheduleState:
     """A schedule; `when` has one of `cron`, `every_s` and `at_ms`, with what belongs to it.
 
-    Of its times `fired` have made jobs, `missed` none as nobody could fire them, and `overlapped`
-    none as their key had a job.  `next_at` is null while it is paused.  `args` and `kwargs` are
-    null where they cannot be read.  `next_times` are told of one that is asked for alone and is not
-    paused; `note` says why only the first of them can be.
+    Of its times `fired` have made jobs, `missed` none as nobody could fire them or as it was paused
+    before their jitter was over, and `overlapped` none as their key had a job.  `next_at` is null
+    while it is paused.  `args` and `kwargs` are null where they cannot be read.  `next_times` are
+    told of one that is asked for alone and is not paused; `note` says why only the first of them
+    can be.
     """
 
     name: str
@@ -55,6 +56,6 @@ async def shown(schedules: Schedules, name: str, count: int) -> ScheduleState:
         return state
     try:
         times = await schedules.next_times(name, count)
-    except ConfigError as error:  # what reads a cron expression is not installed here
+    except ConfigError as error:  # its time zone is not installed here
         return attrs.evolve(state, next_times=(state.next_at,), note=error.problem)
     return attrs.evolve(state, next_times=times)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice
 from zoneinfo import ZoneInfo
@@ -35,6 +34,7 @@ from pool.core.times import (
     Every,
     Misfire,
     When,
+    has_zones,
     moment,
     next_ms,
     packed,
@@ -153,11 +153,19 @@ def test_an_unknown_zone_is_refused(zone: str) -> None:
             Cron("0 3 * * *", tz=name)
 
 
-def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cronsim", None)
+def test_without_time_zones_the_error_names_the_extra_and_utc_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored_one = packed(Cron("7 3 * * *", tz=NORTH))
+    monkeypatch.setattr("pool.core.times._zone_named", lambda _: None)
+    monkeypatch.setattr("pool.core.times.available_timezones", set)
+    assert not has_zones()
     with pytest.raises(ConfigError, match=r"keyed-pool\[schedules\]"):
-        Cron("7 3 * * *")
+        Cron("7 3 * * *", tz=NORTH)
+    with pytest.raises(ConfigError):
+        next_ms(unpacked(stored_one), 0)
     assert next_ms(Every(60), 0) == 60_000
+    assert next_ms(Cron("7 3 * * *"), 0) == ms(datetime(1970, 1, 1, 3, 7, tzinfo=UTC))
 
 
 def test_bad_values_are_refused() -> None:

@@ -97,7 +97,6 @@ EXCEPT = {
 # Packages beyond the core dependencies, and the floors that may use them.
 EXTRAS = {
     "annotationlib": {"jobs"},  # Python's own, since 3.14
-    "cronsim": {"core"},
     "httptools": {"ops"},
     "itsdangerous": {"ops"},
     "msgspec": {"jobs", "ops"},

@@ -6,10 +6,11 @@ import dataclasses
 import enum
 import typing
 from collections.abc import Callable
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pydantic
@@ -24,6 +25,9 @@ from pool.jobs.handlers import Handler
 from pool.jobs.typed.contract import CodecName, Encoding, result_of
 from pool.jobs.typed.proof import check
 from pool.jobs.typed.shapes import Wrong
+
+if TYPE_CHECKING:
+    from tests.nodes import Fleet
 
 CODECS = ("json", "msgspec")
 
@@ -327,3 +331,79 @@ def test_what_leads_back_to_itself_ends() -> None:
     other: list[Any] = [1]
     other.append(other)
     check(mine, other)
+
+
+# --- the hour that a clock shows twice ----------------------------------------------------------
+
+FOLDS = [
+    datetime(2026, 10, 25, 2, 30, fold=fold, tzinfo=ZoneInfo("Europe/Paris")) for fold in (0, 1)
+] + [datetime(2026, 3, 29, 2, 30, tzinfo=ZoneInfo("Europe/Paris"))]  # this hour is left out
+
+
+class Moment(BaseModel):
+    """A model with a moment, and moments where they are compared by their hash."""
+
+    model_config = ConfigDict(frozen=True)
+
+    when: datetime
+    among: frozenset[datetime] = frozenset()
+    of: dict[datetime, int] = {}
+    pairs: frozenset[tuple[datetime, int]] = frozenset()
+
+
+class Held(msgspec.Struct, frozen=True):
+    """The same as a struct, also in a set of structs."""
+
+    when: datetime
+    among: frozenset[datetime] = frozenset()
+
+
+@pytest.mark.parametrize("when", FOLDS)
+def test_a_moment_in_the_hour_that_a_clock_shows_twice_arrives(when: datetime) -> None:
+    """PEP 495: there no datetime of a zone with such an hour equals any of another zone."""
+    fixed = datetime.fromisoformat(when.isoformat())
+    assert fixed != when
+    pairs = frozenset({(when, 2)})
+    model = Moment(when=when, among=frozenset({when}), of={when: 1}, pairs=pairs)
+    check(model, Moment.model_validate_json(model.model_dump_json()))
+    check([model, {"k": when}], [Moment.model_validate_json(model.model_dump_json()), {"k": fixed}])
+    struct = Held(when, frozenset({when}))
+    back = msgspec.msgpack.decode(msgspec.msgpack.encode(struct), type=Held)
+    check(struct, back)
+    check({struct, Held(FOLDS[0])}, {back, Held(FOLDS[0])})
+    check([when, when], [fixed, fixed])
+
+
+@pytest.mark.parametrize("when", FOLDS)
+def test_another_moment_is_still_refused(when: datetime) -> None:
+    other = datetime.fromisoformat(when.isoformat()) + timedelta(hours=1)
+    for mine, back in (
+        (when, other),
+        ({when}, {other}),
+        (frozenset({Held(when)}), frozenset({Held(other)})),
+        ({when: 1}, {other: 1}),
+        (Moment(when=when), Moment(when=other)),
+        (when, other.replace(tzinfo=None)),
+    ):
+        with pytest.raises(Wrong):
+            check(mine, back)
+
+
+@pytest.mark.anyio
+async def test_a_job_that_returns_such_a_moment_is_done(fleet: Fleet) -> None:
+    """Its work is done: what it returns must not be refused then."""
+    handlers = Handlers()
+
+    @handlers.job("model", attempts_max=1)
+    async def model(job: Job, at: Moment) -> Moment:
+        return Moment(when=at.when.astimezone(FOLDS[0].tzinfo))
+
+    @handlers.job("struct", attempts_max=1, codec="msgspec")
+    async def struct(job: Job, at: Held) -> Held:
+        return Held(at.when.astimezone(FOLDS[0].tzinfo))
+
+    node = await fleet.node(handlers)
+    for when in FOLDS[:2]:
+        first = await (await node.dispatch(model, "k", Moment(when=when))).result(timeout_s=20)
+        second = await (await node.dispatch(struct, "k", Held(when))).result(timeout_s=20)
+        assert first.when.astimezone(UTC) == second.when.astimezone(UTC) == when.astimezone(UTC)

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from pool import Follower, Handlers, Job, Node
-from pool.core.schedules import parse, told_time
+from pool.core.schedules import due_ms, parse, told_time
 from pool.core.times import moment
 from pool.errors import (
     ConfigError,
@@ -22,6 +22,7 @@ from pool.errors import (
     JobCancelled,
     JobExists,
     NoSuchSchedule,
+    PoolError,
     QueueFull,
     UnknownHandler,
     WrongArguments,
@@ -29,6 +30,7 @@ from pool.errors import (
 from pool.events import (
     IndexRestored,
     ScheduleMissed,
+    ScheduleMoved,
     ScheduleOverlapped,
     ScheduleUnreadable,
     StoreTroubled,
@@ -512,7 +514,7 @@ async def test_without_the_extra_others_fire(
     await node.schedule("cron", Cron("* * * * * *"), "note", "cron")
     await node.schedule("rare", Cron("0 0 1 1 *", tz="Europe/Paris"), "note", "rare")
     with monkeypatch.context() as patch:
-        patch.setattr("pool.core.times._cron", _no_cron)
+        patch.setattr("pool.core.times._zone", _no_zone)
         await node.schedule("every", Every(1), "note", "every")
         await diary.until(lambda entries: len([e for e in entries if e[0] == "every"]) >= 3)
         before = len([e for e in diary.entries if e[0] == "cron"])
@@ -600,8 +602,8 @@ async def test_counting_what_was_missed_keeps_nobody_waiting(
     assert max(later - at for at, later in pairwise(turns)) <= 2
 
 
-def _no_cron(*_: object) -> Any:
-    raise ConfigError(setting="cron", problem="the extra is not installed")
+def _no_zone(*_: object) -> Any:
+    raise ConfigError(setting="tz", problem="the extra is not installed")
 
 
 async def test_many_at_once_are_fired_in_slices_in_order(
@@ -695,3 +697,173 @@ def test_what_cannot_stand_in_the_code_is_refused_there() -> None:
     for thing in (others, print):
         with pytest.raises(ConfigError, match="above"):
             made.schedule(Every(5))(thing)  # type: ignore[arg-type]
+
+
+# --- what is changed around a time --------------------------------------------------------------
+
+
+def stand(fleet: Fleet, name: str, lanes: int, next_ms: int, due_ms: int) -> None:
+    """Have a schedule stand with this next time; nobody comes for it by itself."""
+    names = names_of(fleet, name, lanes)
+    stored = parse(name, fleet.client.hget(names.schedules, name))  # type: ignore[arg-type]
+    assert stored is not None
+    head = attrs.evolve(stored.head, next_ms=next_ms, due_ms=due_ms)
+    fleet.client.hset(names.schedules, name, head.pack().encode() + b"\n" + stored.body)
+    fleet.client.zadd(names.scheduled, {name: due_ms + 86_400_000})
+
+
+JITTERED = Every(7200, jitter_s=3600, window_s=86_400)
+# How long ago the time came, and in how many seconds its jitter is over.
+MOMENTS = [(-5.0, 60.0), (0.001, 300.0), (60.0, 300.0), (301.0, -1.0), (3700.0, -100.0)]
+
+
+@pytest.mark.parametrize(("ago_s", "left_s"), MOMENTS)
+@pytest.mark.parametrize("act", ["edit", "deploy", "pause", "remove", "arguments"])
+async def test_a_time_that_has_come_is_fired_or_missed_though_its_schedule_changes(
+    fleet: Fleet, handlers: Handlers, lanes: int, act: str, ago_s: float, left_s: float
+) -> None:
+    """None is gone without a word, at whatever moment between a time and the end of its jitter."""
+    node = await fleet.node(handlers, lanes=lanes)
+    seconds, micros = fleet.client.time()
+    now_ms = 1000 * seconds + micros // 1000
+    next_ms = now_ms - round(1000 * ago_s)
+    # What is stored has milliseconds: it is the same schedule all the same.
+    start = moment(next_ms - 720_000_000) + timedelta(microseconds=456)
+    when = attrs.evolve(JITTERED, start=start)
+    await node.schedule("s", when, "note", "key", "old")
+    stand(fleet, "s", lanes, next_ms, now_ms + round(1000 * left_s))
+    other = attrs.evolve(JITTERED, seconds=3600)
+    match act:
+        case "edit":
+            await node.schedule("s", other, "note", "key", "new")
+        case "deploy":
+            made = Handlers()
+            made.schedule(other, name="s", key="key", args=["new"])(handlers_note(made))
+            await fleet.node(made, lanes=lanes)
+        case "pause":
+            await node.schedules.pause("s")
+            await node.schedules.resume("s")
+        case "arguments":
+            await node.schedule("s", when, "note", "key", "new")
+        case _:
+            await node.schedules.remove("s")
+    has_come = ago_s > 0
+    if act == "remove":
+        if has_come:
+            await fleet.seen(ScheduleMissed, schedule="s", missed=1)
+        return
+    told = await node.schedules.show("s")
+    if act == "arguments":  # as before: it is fired when its jitter is over
+        assert (told.fired, told.missed, told.args) == (0, 0, ("new",))
+        assert told.next_at == moment(next_ms)
+        return
+    assert told.next_at is not None
+    assert told.next_at > moment(now_ms)
+    assert told.fired + told.missed == has_come
+    if act == "pause":
+        assert told.missed == has_come
+        if has_come:
+            await fleet.seen(ScheduleMissed, schedule="s", missed=1)
+    elif has_come:
+        assert told.fired == 1
+        assert told.last_at == moment(next_ms)
+        job_id = f"s@{told_time(next_ms)}"
+        await fleet.until(lambda: is_accepted(node, job_id))
+
+
+def handlers_note(made: Handlers) -> Any:
+    @made.job("note", attempts_max=1)
+    async def note(job: Job, *words: Any) -> None: ...
+
+    return note
+
+
+async def is_accepted(node: Node, job_id: str) -> bool:
+    try:
+        await (await node.job("key", job_id)).status()
+    except PoolError:
+        return False
+    return True
+
+
+async def test_a_job_whose_schedule_changed_waits_until_its_jitter_is_over(
+    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+) -> None:
+    """A deployment does not make what jitter has spread come at once."""
+    node = await fleet.node(handlers, lanes=lanes)
+    await node.schedule("s", JITTERED, "note", "key")
+    seconds, _ = fleet.client.time()
+    next_ms = 1000 * seconds
+    while due_ms("s", JITTERED, next_ms) < 1000 * seconds + 60_000:
+        next_ms -= 1
+    stand(fleet, "s", lanes, next_ms, due_ms("s", JITTERED, next_ms))
+    await node.schedule("s", Every(3600), "note", "key")
+    job_id = f"s@{told_time(next_ms)}"
+    await fleet.until(lambda: is_accepted(node, job_id))
+    status = await (await node.job("key", job_id)).status()
+    assert status.state == "waiting"
+    assert not diary.entries
+
+
+async def test_more_late_times_than_one_step_fires_are_all_fired_before_a_change(
+    fleet: Fleet, handlers: Handlers, diary: Diary
+) -> None:
+    node = await fleet.node(handlers)
+    often = Every(1, misfire="all", window_s=86_400, jitter_s=3600)
+    await node.options(if_exists="queue", queue_max=1000).schedule("s", often, "note", "key")
+    seconds, _ = fleet.client.time()
+    stand(fleet, "s", 1, 1000 * (seconds - 250), 1000 * (seconds + 60))
+    await node.options(if_exists="queue", queue_max=1000).schedule("s", RARE, "note", "key")
+    told = await node.schedules.show("s")
+    assert told.fired >= 251
+    assert told.fired + told.missed + told.overlapped <= 260
+    assert told.when == RARE
+
+
+# --- what stands in the code, when its node is open ---------------------------------------------
+
+
+async def test_a_schedule_of_the_code_is_there_when_its_node_is_open(
+    fleet: Fleet, lanes: int
+) -> None:
+    made = Handlers()
+    note = handlers_note(made)
+    for number in range(20):
+        made.schedule(RARE, name=f"s{number}")(note)
+    node = await fleet.node(made, lanes=lanes)
+    for number in range(20):
+        assert (await node.schedules.show(f"s{number}")).handler == "note"
+    ref = await node.schedules.trigger("s0")
+    await ref.result(timeout_s=20)
+    late = Handlers()
+    late.schedule(RARE, name="late")(handlers_note(late))
+    client = await fleet.node(lanes=lanes)
+    await client.add_worker(late)
+    assert (await client.schedules.show("late")).handler == "note"
+
+
+async def test_an_interval_of_the_code_that_begins_anew_at_each_start_is_told(
+    fleet: Fleet,
+) -> None:
+    """With `start=now` it never fires where restarts are more frequent than the interval."""
+    for number in range(3):
+        made = Handlers()
+        start = moment(1_767_225_600_000 + number)
+        made.schedule(Every(3600, start=start), name="s")(handlers_note(made))
+        await fleet.node(made)
+        assert len(fleet.all_seen(ScheduleMoved, schedule="s")) == number
+    made = Handlers()
+    made.schedule(Every(60), name="s")(handlers_note(made))
+    await fleet.node(made)
+    assert len(fleet.all_seen(ScheduleMoved, schedule="s")) == 2  # this is another interval
+
+
+async def test_a_schedule_of_the_code_that_cannot_be_kept_is_told(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for a time that is over, which was fired."""
+    made = Handlers()
+    made.schedule("0 3 * * *", name="s")(handlers_note(made))
+    monkeypatch.setattr("pool.jobs.scheduling.first_head", lambda *_: None)
+    await fleet.node(made)
+    await fleet.seen(StoreTroubled, during="keep schedules")

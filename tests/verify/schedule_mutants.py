@@ -16,6 +16,14 @@ _LATE: Final = "tests/core/test_schedules.py::test_of_late_times_only_the_newest
 _NEWEST: Final = (
     _TESTS + "test_of_late_times_only_the_newest_is_fired_where_the_others_would_be_left_out"
 )
+_CRON: Final = "pool/core/cron.py"
+_TABLE: Final = "tests/core/test_cron.py::"
+_SAMPLE: Final = _TABLE + "test_cron_times_are_those_that_a_search_by_minutes_finds"
+_CHANGED: Final = (
+    _TESTS + "test_a_time_that_has_come_is_fired_or_missed_though_its_schedule_changes"
+)
+_SCHEDULING: Final = "pool/jobs/scheduling.py"
+_SCHEDULER: Final = "pool/jobs/fleet/scheduler.py"
 
 SCHEDULE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     {
@@ -118,5 +126,87 @@ SCHEDULE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": 'if when.misfire == "all" and job.is_left_out:',
         "new": "if False:",
         "by": (_NEWEST,),
+    },
+    {
+        "name": "a time in a gap is not put at its end",
+        "breaks": "a named time that the clock skips comes before the gap, not at its end",
+        "path": _CRON,
+        "old": "return max(local - offset, begin)",
+        "new": "return local - offset",
+        "by": (_SAMPLE,),
+    },
+    {
+        "name": "a repeated hour is not remembered",
+        "breaks": "a named time in the hour that a clock shows twice comes twice",
+        "path": _CRON,
+        "old": "        day -= 2  #",
+        "new": "        day -= 0  #",
+        "by": (_SAMPLE,),
+    },
+    {
+        "name": "the day of a zone behind UTC is skipped",
+        "breaks": "the search skips days of UTC on which a zone still shows a day that fits",
+        "path": _CRON,
+        "old": "else (day - 1) * DAY_S)",
+        "new": "else (day + 1) * DAY_S)",
+        "by": (_SAMPLE,),
+    },
+    {
+        "name": "a cron expression that is never due",
+        "breaks": "an expression whose times a zone's clock always skips is accepted",
+        "path": "pool/core/times.py",
+        "old": "if self._next_ms(_RULES_MS) is None:",
+        "new": "if False:",
+        "by": (_TABLE + "test_an_expression_that_is_never_due_is_refused",),
+    },
+    {
+        "name": "a change drops what has come",
+        "breaks": "a schedule that is changed before its jitter is over loses that time silently",
+        "path": _SCHEDULING,
+        "old": "    if stored.head.is_paused or stored.head.next_ms > now_ms:\n",
+        "new": "    if True:\n",
+        "by": (_CHANGED,),
+    },
+    {
+        "name": "a start with microseconds is another one",
+        "breaks": "an edit of the arguments begins the interval anew",
+        "path": _SCHEDULING,
+        "old": "packed(had.when) == packed(when)",
+        "new": "had.when == when",
+        "by": (_CHANGED,),
+    },
+    {
+        "name": "a change ends all jitter",
+        "breaks": "what jitter has spread begins at once when its schedules are deployed",
+        "path": _CORE,
+        "old": "job.message(job_id(stored.name, at_ms), wait_ms)",
+        "new": "job.message(job_id(stored.name, at_ms))",
+        "by": (_TESTS + "test_a_job_whose_schedule_changed_waits_until_its_jitter_is_over",),
+    },
+    {
+        "name": "a node opens without its schedules",
+        "breaks": "whoever has opened a node finds none of the schedules of its code",
+        "path": _SCHEDULER,
+        "old": "                    tasks.start_soon(self._keep_once, state)\n",
+        "new": "                    pass\n",
+        "by": (_TESTS + "test_a_schedule_of_the_code_is_there_when_its_node_is_open",),
+    },
+    {
+        "name": "an interval that begins anew is not told",
+        "breaks": "an interval of the code with `start=now` never fires, and nothing says so",
+        "path": _SCHEDULER,
+        "old": "if before is not None and is_moved(before, each.when):",
+        "new": "if False:",
+        "by": (_TESTS + "test_an_interval_of_the_code_that_begins_anew_at_each_start_is_told",),
+    },
+    {
+        "name": "a moment is compared by its zone",
+        "breaks": "in the hour that a clock shows twice a job that returns a moment is parked",
+        "path": "pool/jobs/typed/proof.py",
+        "old": "return type(value) is datetime and _moment(value) == _moment(back)",
+        "new": "return False",
+        "by": (
+            "tests/jobs/test_proof.py::test_a_moment_in_the_hour_that_a_clock_shows_twice_arrives",
+        ),
     },
 )

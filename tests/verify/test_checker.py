@@ -4659,6 +4659,33 @@ def a_time_is_fired_twice(s: Story) -> None:
     _fires(s, "nightly@1", accepted=False)
 
 
+def _changes(s: Story, came: list[int], settled: int) -> None:
+    """Tell of a change to a schedule of which times had come."""
+    extra = {"jobs": [], "wall_ms": 90_000, "paused": False, "is_edit": True}
+    s.say("schedule", "info", key="e", extra={**extra, "came": came, "settled": settled})
+
+
+@good("I63")
+def a_change_counts_what_has_come(s: Story) -> None:
+    _changes(s, [1, 2], 2)
+
+
+@bad("I63")
+def a_change_drops_what_has_come(s: Story) -> None:
+    _changes(s, [1], 0)
+
+
+@bad("I63")
+def a_change_counts_what_is_to_come(s: Story) -> None:
+    _changes(s, [0], 1)
+
+
+@good("I63")
+def a_change_of_a_schedule_that_was_lost(s: Story) -> None:
+    s.fault("loss", since=0.0)
+    _changes(s, [1], 0)
+
+
 def _fires_again(s: Story, *, has_run: bool = False, accepted: bool = True) -> None:
     """Tell of a firing that is lost, and of one of the same time, and so of the same id, by the
     schedule as it is made again for another key.

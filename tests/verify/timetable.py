@@ -17,8 +17,8 @@ TICK_S = 1.0  # what happened so long before a tick was due may have kept a node
 def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
     """What was fired is accepted, or left out as its policy says, and was fired once; of the times
     that a firing passed each was fired or counted as missed or overlapped, and none was missed that
-    was in time; when all is well again somebody comes for those that are due.  Lost data excuse
-    what was then.
+    was in time; whoever changes or pauses a schedule fires or counts what has come by then; when
+    all is well again somebody comes for those that are due.  Lost data excuse what was then.
     """
     there = (*view.accepted.values(), *view.of.get("overlap", ()))
     told = {(event.key, id_of(event.job)) for event in there}
@@ -34,7 +34,9 @@ def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
                 found.say(f"{job} was fired, and never accepted", event)
         if not event.extra["is_edit"]:
             _judge_times(event, found)
+        _judge_change(view, event, found)
     for event in view.of.get("schedule", ()):
+        _judge_change(view, event, found)
         late_ms = event.extra.get("late_ms")
         if late_ms is not None and event.t > view.healed and not event.extra["paused"]:
             found.judged += 1
@@ -87,6 +89,17 @@ def _judge_times(event: Event, found: Finding) -> None:
         found.say(f"{event.key} passed {after - before} ms, and counts {passed} times", event)
     if missed and before > event.extra["wall_ms"] - 1000 * ON_TIME_S:
         found.say(f"{event.key} missed {missed} times that were in time", event)
+
+
+def _judge_change(view: View, event: Event, found: Finding) -> None:
+    """Judge what a change makes of the times that had come: each is fired, missed or overlapped."""
+    came = event.extra.get("came")
+    if not came or _is_lost(view, -math.inf, event.t) or event.extra["settled"] >= COUNTED_MAX - 1:
+        return
+    found.judged += 1
+    if event.extra["settled"] not in came:
+        told = f"{event.extra['settled']} of {' or '.join(map(str, came))} times that had come"
+        found.say(f"who changed {event.key} counted {told}", event)
 
 
 @invariant("I64", "each tick is one node's")

@@ -31,6 +31,8 @@ from pool.jobs.client.ref import JobRef
 from pool.jobs.handlers import Handler, Handlers
 from pool.jobs.scheduling import (
     FoundSchedule,
+    Judge,
+    JudgedChange,
     WantedSchedule,
     change,
     change_of,
@@ -38,6 +40,7 @@ from pool.jobs.scheduling import (
     is_over,
     keep,
     resumed,
+    stopped,
 )
 from pool.names import check_schedule, lane_of
 from pool.redis.commands.admission import Admission
@@ -52,9 +55,10 @@ class Schedule:
     """A schedule as it stands.  Times are UTC.
 
     `fired` counts the jobs that its times have made; `missed` the times that made none as nobody
-    could fire them (see `Cron`), `overlapped` those that made none as their key had a job that
-    `if_exists` puts before them.  `args` and `kwargs` are as the handler takes them, if this node
-    has it, else in terms of JSON; None where they cannot be read.
+    could fire them (see `Cron`), or as it was paused before their jitter was over; `overlapped`
+    those that made none as their key had a job that `if_exists` puts before them.  `args` and
+    `kwargs` are as the handler takes them, if this node has it, else in terms of JSON; None where
+    they cannot be read.
     """
 
     name: str
@@ -157,8 +161,8 @@ class Schedules:
 
         Raises:
             InvalidOption: `count` is none.
-            ConfigError: Also if it has a cron expression and the extra is not installed here, but
-                for the first of its times.
+            ConfigError: Also if this machine does not have its time zone, but for the first of its
+                times.
             NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
         """
         count = checks.count("count", count, 1, NEXT_MAX)
@@ -174,16 +178,19 @@ class Schedules:
     async def pause(self, name: str) -> None:
         """Fire a schedule no more, until it is resumed.  Twice is fine.
 
+        A time that has come and was not fired yet, as its jitter is not over, is missed.
+
         Raises:
             NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
         """
 
-        def judge(found: FoundSchedule, _: int, token: str) -> ScheduleChange | None:
+        def judge(found: FoundSchedule, now_ms: int, token: str) -> JudgedChange | None:
             stored = _stored(name, found)
-            head = attrs.evolve(stored.head, is_paused=True, token=token)
             if stored.head.is_paused:
                 return None
-            return change_of(found, attrs.evolve(stored, head=head))
+            head, firing = stopped(stored, now_ms, token)
+            paused = attrs.evolve(stored, head=attrs.evolve(head, is_paused=True))
+            return JudgedChange(change=change_of(found, paused), firing=firing)
 
         await self._change(name, judge)
 
@@ -194,11 +201,11 @@ class Schedules:
 
         Raises:
             InvalidOption: Its only time is over: remove it.
-            ConfigError: Also if it has a cron expression and the extra is not installed here.
+            ConfigError: Also if this machine does not have its time zone.
             NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
         """
 
-        def judge(found: FoundSchedule, now_ms: int, token: str) -> ScheduleChange | None:
+        def judge(found: FoundSchedule, now_ms: int, token: str) -> JudgedChange | None:
             stored = _stored(name, found)
             if not stored.head.is_paused:
                 return None
@@ -208,7 +215,7 @@ class Schedules:
                 raise unread(name, error) from None
             if anew is None:
                 raise is_over(stored.when, now_ms)
-            return change_of(found, anew)
+            return JudgedChange(change=change_of(found, anew))
 
         await self._change(name, judge)
 
@@ -253,26 +260,28 @@ class Schedules:
     async def remove(self, name: str) -> None:
         """Take a schedule away; jobs that it has made stay.
 
-        One that stands in the code of a service comes back when that starts again.
+        A time that has come and was not fired yet is missed, as for `pause()`.  A schedule that
+        stands in the code of a service comes back when that starts again.
 
         Raises:
             NoSuchSchedule, ConfigError, StoreUnavailable, StoreLost, NotRunning: As for `show()`.
         """
         seen = list[FoundSchedule]()
 
-        def judge(found: FoundSchedule, _: int, __: str) -> ScheduleChange | None:
+        def judge(found: FoundSchedule, now_ms: int, token: str) -> JudgedChange | None:
             if not found.line:
                 if seen:
                     return None  # a call of before has been there
                 raise NoSuchSchedule(schedule=name)
             seen.append(found)
-            return ScheduleChange(name=name, seen=found.line, head="", due_ms=None)
+            change = ScheduleChange(name=name, seen=found.line, head="", due_ms=None)
+            stored = found.stored
+            firing = stopped(stored, now_ms, token)[1] if stored is not None else None
+            return JudgedChange(change=change, firing=firing)
 
         await self._change(name, judge)
 
-    async def _change(
-        self, name: str, judge: Callable[[FoundSchedule, int, str], ScheduleChange | None]
-    ) -> None:
+    async def _change(self, name: str, judge: Judge) -> None:
         check_schedule(name)
         await change(self._opened().context, name, judge)
 

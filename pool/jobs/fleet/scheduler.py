@@ -7,9 +7,9 @@
 Whoever sweeps the lane fires, on a task of its own, a page after the other, those due first first.
 Each look puts s: off by `HOLD_S`; who dies, or fails, is followed then.  Two that fire at once are
 harmless, and so is a call that comes late: each change names what it was judged by.  What nobody
-here can read (a cron expression without the extra) is passed over, and left to other nodes: s: is
-due at once again, for whoever sweeps next, and we come for the others only.  What nobody can read
-is told, and fires no more.
+here can read (a cron expression in a zone that is not here) is passed over, and left to other
+nodes: s: is due at once again, for whoever sweeps next, and we come for the others only.  What
+nobody can read is told, and fires no more.
 
 What the code has is compared with the lane when a worker comes, and when the lane's data are not
 those of then.
@@ -25,12 +25,13 @@ import anyio.lowlevel
 import attrs
 
 from pool.core.retry import KEEPING_RETRY_S, refused_delay
-from pool.core.schedules import Firing, fire, job_id, parse, parse_head, unread
+from pool.core.schedules import Firing, fire, parse, parse_head, unread
+from pool.core.times import At, is_moved
 from pool.errors import ConfigError, InvalidOption, PoolError, StoreLost, UsageError
-from pool.events import ScheduleMissed, ScheduleOverlapped, ScheduleUnreadable
+from pool.events import ScheduleMoved, ScheduleUnreadable
 from pool.jobs.context import Context, LaneState
 from pool.jobs.restoring import tell_restored
-from pool.jobs.scheduling import HOLD_S, WantedSchedule, keep
+from pool.jobs.scheduling import HOLD_S, WantedSchedule, keep, tell_uncounted
 from pool.names import lane_of
 from pool.redis.commands.schedules import ScheduleChange, SchedulePage
 
@@ -118,13 +119,13 @@ class Scheduler:
             told = unread(name, error)
             self.context.trouble("fire schedules", state.number, told)
             return None, None
-        job, head = stored.job, firing.head
+        head = firing.head
         change = ScheduleChange(
             name=raw,
             seen=line,
             head=head.pack() if head is not None else "",
             due_ms=head.due_ms if head is not None else None,
-            messages=[(job.lane, job.message(job_id(name, at_ms))) for at_ms in firing.times],
+            messages=firing.messages(stored, now_ms),
         )
         return change, firing
 
@@ -172,20 +173,22 @@ class Scheduler:
             for to in {lane for lane, _ in change.messages}:
                 self.carry(state.number, to)
             name = change.name if isinstance(change.name, str) else change.name.decode()
-            lane, overlapped = state.number, firing.overlapped
-            if firing.missed:
-                self.context.emit(ScheduleMissed(schedule=name, lane=lane, missed=firing.missed))
-            if overlapped:
-                told = ScheduleOverlapped(schedule=name, lane=lane, overlapped=overlapped)
-                self.context.emit(told)
+            tell_uncounted(self.context, state.number, name, firing)
 
     # --- what the code has --------------------------------------------------------------------
 
-    def keep(self, wanted: Sequence[WantedSchedule]) -> None:
-        """Have these stored as they are, from now on."""
+    async def keep(self, wanted: Sequence[WantedSchedule]) -> None:
+        """Store these, and again whenever their lane has lost its data.
+
+        Returns when each lane was tried once, so that they are there for whoever opens the node.
+        A lane that fails is tried again on a task of its own.
+        """
         if wanted:
             self._coded |= {each.name: each for each in wanted}
             self._version += 1
+            async with anyio.create_task_group() as tasks:
+                for state in self.context.lanes:
+                    tasks.start_soon(self._keep_once, state)
             for state in self.context.lanes:
                 self.look(state)
 
@@ -200,28 +203,38 @@ class Scheduler:
         return bool(generation) and self._kept.get(state.number) != (self._version, generation)
 
     async def _keep(self, state: LaneState) -> None:
-        lane, lanes, refusals = state.number, len(self.context.lanes), 0
+        refusals = 0
         try:
             while self._has_to_keep(state):
-                stands = self._version, state.lane.generation
-                mine = [each for each in self._coded.values() if lane_of(each.name, lanes) == lane]
-                if await self._keep_all(lane, mine):
-                    self._kept[lane] = stands
-                else:
+                if not await self._keep_once(state):
                     refusals += 1
                     await anyio.sleep(refused_delay(refusals, KEEPING_RETRY_S))
         finally:
-            self._keeping.discard(lane)
+            self._keeping.discard(state.number)
+
+    async def _keep_once(self, state: LaneState) -> bool:
+        """Store what the code has in a lane; return whether all stands there."""
+        if not self._has_to_keep(state):
+            return True
+        lane, lanes = state.number, len(self.context.lanes)
+        stands = self._version, state.lane.generation
+        in_lane = [each for each in self._coded.values() if lane_of(each.name, lanes) == lane]
+        are_kept = await self._keep_all(lane, in_lane)
+        if are_kept:
+            self._kept[lane] = stands
+        return are_kept
 
     async def _keep_all(self, lane: int, wanted: Sequence[WantedSchedule]) -> bool:
         """Store these; return whether all stand there.  One that cannot be keeps none waiting."""
         are_kept = True
         for each in wanted:
             try:
-                await keep(self.context, each)
-            except InvalidOption:
-                continue  # its only time is over: it was fired, or nobody had it here by then
+                before = await keep(self.context, each)
+                if before is not None and is_moved(before, each.when):
+                    self.context.emit(ScheduleMoved(schedule=each.name, lane=lane))
             except PoolError as error:
+                if isinstance(error, InvalidOption) and isinstance(each.when, At):
+                    continue  # its only time is over: it was fired, or nobody had it here by then
                 self.context.trouble("keep schedules", lane, error)
                 are_kept = False
                 if not isinstance(error, UsageError):

@@ -5,6 +5,10 @@ fields excluded, those of a subclass dropped, and what a serializer made is not 
 Each of these would arrive as something else, or never.  So whoever sends such a value reads it
 first, as its receiver will, and compares types and contents all the way down.
 
+Two datetimes are the same if they are the same moment.  `==` does not say so where a clock shows an
+hour twice, or leaves one out: there no datetime of a `ZoneInfo` equals any of another zone
+(PEP 495), and what arrives has a fixed offset.
+
 Where that cannot matter it is not looked at: text, numbers, lists and dicts go as their base does
 if they are of a subclass, an int is a float, and a tuple arrives as a list where nobody says
 otherwise.  What the errors say never shows a value: it may be a secret.
@@ -15,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from operator import is_
@@ -44,7 +48,7 @@ def check(value: Any, back: Any) -> None:
 
 def _compare(value: Any, back: Any, within: tuple[int, ...]) -> None:
     kind: Any = type(back)
-    if kind in _WHOLE and type(value) is kind and value == back:
+    if kind in _WHOLE and type(value) is kind and (value == back or _is_moment(value, back)):
         return
     if kind in _SCALARS:
         if not _goes_as(type(value), kind) or not (value == back or _is_nan(value, back)):
@@ -56,8 +60,11 @@ def _compare(value: Any, back: Any, within: tuple[int, ...]) -> None:
     elif issubclass(kind, dict):
         if not _goes_as(type(value), kind) or len(value) != len(back):
             raise _lost(value, back)
+        key_of = _itself if value.keys() <= back.keys() else _moment
+        arrived = {key_of(key): item for key, item in back.items()}
         for key, item in value.items():
-            _part(f"[{_shown(key)}]", item, back.get(key, _NOTHING), (*within, id(value)))
+            other = arrived.get(key_of(key), _NOTHING)
+            _part(f"[{_shown(key)}]", item, other, (*within, id(value)))
     elif type(value) is not kind:
         raise _lost(value, back)
     elif issubclass(kind, AbstractSet):
@@ -110,11 +117,42 @@ def _compare_items(value: Any, back: Any, within: tuple[int, ...]) -> None:
 
 
 def _compare_sets(value: Any, back: Any) -> None:
-    if value != back:
+    key_of = _itself if value == back else _moment
+    found = {key_of(item): item for item in back}
+    if len(value) != len(back) or any(key_of(item) not in found for item in value):
         raise _lost(value, back)
-    found = {item: item for item in back}
     for item in value:
-        _part("{}", item, found[item], ())
+        _part("{}", item, found[key_of(item)], ())
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _moment(value: Any) -> Any:
+    """Return what tells whether two values are the same: of a datetime with a zone its moment.
+
+    Also of those in tuples, in frozen sets, and in instances that say what they consist of: all
+    that can be in a set, or be a key.  Others are returned as they are.
+    """
+    kind: Any = type(value)
+    if kind is datetime:
+        return value.astimezone(UTC) if value.utcoffset() is not None else value
+    if kind is tuple or kind is frozenset:
+        return kind(map(_moment, value))
+    names = _fields(kind) if kind not in _WHOLE and kind.__eq__ is not object.__eq__ else None
+    if names is None:
+        return value
+    key = (kind, *(_moment(getattr(value, name, _NOTHING)) for name in names))
+    try:
+        hash(key)
+    except TypeError:  # it is hashed by less than it is compared by
+        return value
+    return key
+
+
+def _is_moment(value: Any, back: Any) -> bool:
+    return type(value) is datetime and _moment(value) == _moment(back)
 
 
 @lru_cache(1024)

@@ -104,6 +104,7 @@ SHAPES: Final = {
     "letters": "dead letters are replayed, by several nodes at once",
     "chains": "jobs have others that follow them, and these have",
     "schedules": "schedules are made, changed, paused, triggered and removed",
+    "edits": "one with much jitter is changed, paused and resumed, mostly before that is over",
     "batches": "jobs are members of batches, whose makers may die",
     "operators": "the pool, handlers and keys are paused and resumed, and nodes cordoned",
     "plans": "a plan keeps services as a list says, which changes, and is wrong now and then",
@@ -119,6 +120,7 @@ IN_TIME_SHARE: Final = 0.3
 LETTERS_SHARE: Final = 0.3
 CHAINS_SHARE: Final = 0.3
 SCHEDULES_SHARE: Final = 0.3
+EDITS_SHARE: Final = 0.5  # of the seeds with schedules
 BATCHES_SHARE: Final = 0.25
 OPERATORS_SHARE: Final = 0.2
 PLANS_SHARE: Final = 0.25
@@ -176,7 +178,7 @@ class Config:
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
         # These have dice of their own.
         mine = {"crowd", "pages", "lines", "keeps", "in-time", "letters", "chains", "batches"}
-        mine |= {"schedules", "plans", "operators", *PROGRAMS}
+        mine |= {"schedules", "edits", "plans", "operators", *PROGRAMS}
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
             kinds = dice.sample(
@@ -208,6 +210,8 @@ class Config:
             shapes = (*shapes, "chains")
         if random.Random(f"schedules/{seed}").random() < SCHEDULES_SHARE:
             shapes = (*shapes, "schedules")
+            if random.Random(f"edits/{seed}").random() < EDITS_SHARE:
+                shapes = (*shapes, "edits")
         if random.Random(f"batches/{seed}").random() < BATCHES_SHARE:
             shapes = (*shapes, "batches")
         if random.Random(f"operators/{seed}").random() < OPERATORS_SHARE:

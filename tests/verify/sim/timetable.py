@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.lowlevel
 
 from pool import Node
-from pool.core.schedules import parse, parse_head
+from pool.core.schedules import COUNTED_MAX, parse, parse_head
 from pool.core.times import times
 from pool.errors import NoSuchSchedule, PoolError
 from pool.schedules import Cron, Every
@@ -27,6 +27,10 @@ HANDLER: Final = "timed"
 PLAN: Final[Plan] = {"s": 0.01}
 _CHANGES: Final = 10
 _AGAIN_S: Final = 0.5
+EDITED: Final = "e"  # a schedule of its own: it is changed mostly while its jitter is not over
+_EDITS: Final = 16
+_EDIT_JITTER_S: Final = 1.9
+_WALLS: Final = 200
 _WINDOW_S: Final = 20.0  # beyond it no jobs: a clock that is stepped would make thousands
 
 
@@ -53,6 +57,50 @@ class Timetable:
         for _ in range(_CHANGES):
             what = dice.choice(("make", "pause", "resume", "resume", "trigger", "remove"))
             self._world.at(dice.uniform(1.0, config.chaos_s), self._ask, what, dice.choice(NAMES))
+        if "edits" in config.shapes:
+            self._plan_edits(self._world.dice("edits"))
+
+    def _plan_edits(self, dice: random.Random) -> None:
+        self._left.add(EDITED)
+        calm_s = self._config.chaos_s + self._config.ttl_s
+        for number in range(_EDITS):
+            what = dice.choice(("make", "make", "pause", "resume", "resume")) if number else "make"
+            at_s = dice.uniform(0.5, calm_s + 5.0) if number else 0.5
+            self._world.at(at_s, self._edit, what, dice.random())
+        self._world.at(calm_s + self._config.ttl_s + 6.0, self._end, EDITED)
+
+    def _edit(self, what: str, seed: float) -> None:
+        """Change the schedule with much jitter; the watch knows since when that is under way."""
+        boots, dice = self._fleet.open_boots(), random.Random(seed)
+        if not boots:
+            self._world.after(_AGAIN_S, self._edit, what, seed)
+            return
+
+        async def op(boot: Boot) -> None:
+            if boot.node is None:
+                return
+            edits, number = self._fleet.watch.edits, dice.getrandbits(62)
+            edits[number] = self._world.now_s
+            try:
+                await self._do_edit(boot.node, what, dice)
+            except PoolError as error:
+                boot.record("event", extra={"event": "refused", "error": error.code})
+            finally:
+                del edits[number]
+
+        dice.choice(boots).do(op)
+
+    async def _do_edit(self, node: Node, what: str, dice: random.Random) -> None:
+        if what != "make":
+            await getattr(node.schedules, what)(EDITED)
+            return
+        misfire: Any = dice.choice(("skip", "once", "all"))
+        when = Every(
+            dice.choice((2, 3)), misfire=misfire, window_s=_WINDOW_S, jitter_s=_EDIT_JITTER_S
+        )
+        await node.options(if_exists="queue", queue_max=1000).schedule(
+            EDITED, when, HANDLER, "edited"
+        )
 
     @property
     def is_over(self) -> bool:
@@ -148,6 +196,9 @@ def watch_changes(watch: Watch, keys: Sequence[bytes], args: Sequence[bytes], re
     """Write what was changed, as the script was told it: of how many times each is to know."""
     at, wall_ms, statuses = 6, int(reply[0]), reply[2]
     stored = watch.server.keyspace.keys.get(keys[1]) or {}
+    is_firing = args[2] != b"0"
+    if not statuses and not is_firing:  # somebody is about to change one, and judges by this
+        watch.walls = [*watch.walls[-_WALLS:], (watch.world.now_s, wall_ms)]
     for status in statuses:
         name, seen, line, body, _, count = args[at : at + 6]
         messages = args[at + 6 : at + 6 + 2 * int(count)]
@@ -172,8 +223,31 @@ def watch_changes(watch: Watch, keys: Sequence[bytes], args: Sequence[bytes], re
             late_ms = min(wall_ms, _believed_ms(watch, keys[0])) - before.due_ms
             extra |= {"late_ms": late_ms, "paused": before.is_paused}
         extra["is_edit"] = bool(body) or before is None
+        if name == EDITED.encode() and before and after and not (before.is_paused or is_firing):
+            extra["settled"] = extra["fired"] + extra["missed"] + extra["overlapped"]
+            if before.next_ms != after.next_ms or after.is_paused:
+                extra["came"] = _came(watch, before.next_ms)
+        if body:
+            changed = parse("", stored[name])
+            assert changed is not None
+            watch.whens[name.decode()] = changed.when
         said: Any = "fire" if before is not None and after is not None and ids else "schedule"
         watch.record_store(said, key=name.decode(), extra=extra)
+
+
+def _came(watch: Watch, next_ms: int) -> list[int]:
+    """Return how many times had come when somebody judged the change that was written just now.
+
+    Whoever changes a schedule has asked for the server's clock before: one of these answers is his.
+    """
+    since_s = min(watch.edits.values(), default=watch.world.now_s)
+    came = set[int]()
+    for at_s, wall_ms in watch.walls:
+        if at_s >= since_s:
+            behind = times(watch.whens[EDITED], next_ms)
+            passed = takewhile(lambda each: each <= wall_ms, islice(behind, COUNTED_MAX))  # noqa: B023
+            came.add(1 + sum(1 for _ in passed) if next_ms <= wall_ms else 0)
+    return sorted(came)
 
 
 def _believed_ms(watch: Watch, lane: bytes) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import attrs
 
 from pool.core.record import Record, more_of
+from pool.core.times import When
 from pool.core.timing import Timing
 from pool.errors import PoolError
 from pool.jobs.fleet.keepalive import KeepAlive
@@ -76,6 +77,11 @@ class Watch:
     token_of: dict[tuple[str, str], str] = attrs.field(factory=dict)  # key, job id -> of its call
     settled: dict[str, str] = attrs.field(factory=dict)  # job id -> word
     changes: set[bytes] = attrs.field(factory=set)  # tokens of changes of schedules, and of ticks
+    # Schedules: when each is due, as it was written; what the server's clock said to those who were
+    # about to change one, and since when changes of `EDITED` are under way.
+    whens: dict[str, When] = attrs.field(factory=dict)
+    walls: list[tuple[float, int]] = attrs.field(factory=list)
+    edits: dict[int, float] = attrs.field(factory=dict)
     planned: dict[str, list[Any]] = attrs.field(factory=dict)  # job id -> key, version
     problems: list[str] = attrs.field(factory=list)  # what no invariant speaks of
     judge_grant: Callable[[str, int, str, str], str] = lambda *_: ""  # in its very step
