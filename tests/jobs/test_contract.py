@@ -194,7 +194,7 @@ def test_so_many_types_are_remembered_and_no_more() -> None:
 
     handler = registered(mixed)
     for at in range(100):
-        encoded(handler, *[1] * at)
+        encoded(handler, *[1.0] * at)
     assert len(handler._arguments.fine) == 64
     assert len(handler._arguments.flat) < 65
     untyped = registered(builtins.print)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import (
     Callable,
@@ -15,6 +14,7 @@ from typing import Any, Final
 import attrs
 
 from pool.errors import name_of, shown
+from pool.jobs.typed.canonical import sorted_wires
 from pool.jobs.typed.shapes import (
     ANY,
     FORMS,
@@ -48,14 +48,12 @@ def array_of(name: str, item: Shape, takes: tuple[type, ...], makes: Convert | N
         if not issubclass(type(value), takes):
             raise wrong(value, name)
         if is_any:
-            return value if issubclass(type(value), (list, tuple)) else _sorted(list(value))
+            return value if issubclass(type(value), (list, tuple)) else sorted_wires(list(value))
         is_list = issubclass(type(value), (list, tuple))
         if is_list and exact_items.issuperset(map(type, value)):
             return value
         made = _each(item.to_wire, value)
-        if is_list:
-            return value if item.is_plain else made
-        return _sorted(made)
+        return made if is_list else sorted_wires(made)
 
     def from_wire(value: Any) -> Any:
         if type(value) is not list:
@@ -70,11 +68,6 @@ def array_of(name: str, item: Shape, takes: tuple[type, ...], makes: Convert | N
     is_plain = makes is None and item.is_plain
     exact = frozenset(takes if is_any and is_plain else ())
     return Shape(name, frozenset({"array"}), to_wire, from_wire, is_plain, exact)
-
-
-def _sorted(wires: list[Any]) -> list[Any]:
-    """A set has no order, and the same arguments must be the same bytes."""
-    return sorted(wires, key=lambda wire: json.dumps(wire, default=str))
 
 
 def tuple_of(name: str, items: Sequence[Shape], makes: Convert, kind: type | None = None) -> Shape:
@@ -143,8 +136,7 @@ def mapping_of(name: str, key: Shape, value: Shape) -> Shape:
             raise wrong(given, name)
         if is_any or is_fine(given):
             return given
-        made = convert(given, key.to_wire, value.to_wire)
-        return given if is_plain else made
+        return convert(given, key.to_wire, value.to_wire)
 
     def from_wire(given: Any) -> Any:
         if type(given) is not dict:
@@ -231,7 +223,7 @@ def typed_dict_of(kind: Any, shapes: Mapping[str, Shape], required: frozenset[st
                 raise error.within(f"[{each!r}]") from error.__cause__
         if missing := sorted(required - made.keys()):
             raise Wrong(f"lacks {', '.join(missing)}: {name}")
-        return given if is_plain else made
+        return made
 
     is_plain = all(shape.is_plain for shape in shapes.values())
     return Shape(
@@ -277,9 +269,7 @@ def union_of(shapes: Sequence[Shape]) -> Shape:
         forms = frozenset[Form]().union(*(shape.forms for shape in shapes))
 
         def check(value: Any) -> Any:
-            if type(value) not in exact:
-                fitting(value)
-            return value
+            return value if type(value) in exact else fitting(value)[1]
 
         return plain_of(name, forms, check, exact)
     if sum(len(shape.forms) for shape in shapes) == len({f for s in shapes for f in s.forms}):
