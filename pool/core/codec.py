@@ -43,6 +43,11 @@ class Codec(Protocol):
     For a call it is given `{"args": [...], "kwargs": {...}}`, else the value itself; never a value
     that is `bytes` alone.  What it raises reaches the caller as the cause of a
     `PayloadEncodingError`.
+
+    Equal calls must be equal bytes, in every process: an idempotency key, `attach`, a batch and a
+    plan compare bytes.  A codec that cannot promise that (it encrypts with a nonce, or writes sets
+    in the order of their hashes) says so by an attribute `is_canonical = False`.  All that compares
+    then refuses the calls of its handlers, instead of taking each for another one.
     """
 
     @property

@@ -19,7 +19,7 @@ from pool.core.headroom import check_headroom
 from pool.core.record import Kind, Progress
 from pool.core.schedules import time_of
 from pool.core.timing import Timing
-from pool.errors import InvalidOption, PayloadEncodingError
+from pool.errors import InvalidOption, PayloadEncodingError, PoolError
 from pool.jobs.blocking import Blocking
 from pool.jobs.keeper import Keeper, Step
 from pool.redis.commands.talk import InboxPage, Message
@@ -37,6 +37,7 @@ R = TypeVar("R")
 A = TypeVarTuple("A")
 PROGRESS_MAX: Final = 10**15  # floats are exact up to here
 _STANDING_BYTES_MAX: Final = 64 * 1024  # of messages that are answered together, at least one
+_ENDS_AS_FAILED: Final = ("", "timeout")  # why a run ends without handing its state over
 PROGRESS_PARTS: Final = 3  # how much is done, of how much, and a note
 
 
@@ -289,6 +290,18 @@ class Job:
             WrongLoop: It was called from a thread.
         """
         self._save(self._encoded(state))
+
+    async def _keep_assigned(self) -> None:
+        """Store what was assigned if the end of this run does not: it has failed, or ran too long.
+
+        The message in hand is not part of it, and comes again.  Dying before leaves what was saved
+        last, as without this.  What the store refuses is lost: the failure itself is told.
+        """
+        if self._is_stated and getattr(self._run, "why", "") in _ENDS_AS_FAILED:
+            keeper = self._keeper()
+            if self._state is not None and not keeper.has_saved(self._state):
+                with suppress(PoolError):
+                    await keeper.wait_stored(keeper.save(self._state, 0))
 
     def _save(self, encoded: bytes) -> int:
         number = self._keeper().save(encoded, self._in_hand)

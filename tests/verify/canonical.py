@@ -4,9 +4,9 @@
 
 Each row is an annotation and several equal values of it: sets that were filled in another order,
 fields that were assigned in another order, a whole number where a float is said.  Each process
-encodes the whole table as arguments, as results and as states, by each codec, and prints a digest of
-each.  Within a row all digests must be the same, and so they must be in all processes: each has a
-hash seed of its own, drawn by `--seed`.
+encodes the whole table as arguments, as results and as states, by each codec, and prints a digest
+of each.  Within a row all digests must be the same, and so they must be in all processes: each has
+a hash seed of its own, drawn by `--seed`.
 """
 
 from __future__ import annotations
@@ -199,7 +199,9 @@ def leaves() -> Iterator[Row]:
     yield Row("dataclass of a float", Tag, [Tag("a", 1.0), Tag("a", 1)])
     yield Row("Struct", Frozen, [Frozen("a", each) for each in both_ways(TEXTS, frozenset)])
     yield Row("list Struct", Listed, [Listed("a", each) for each in both_ways(TEXTS, frozenset)])
-    yield Row("renamed Struct", Renamed, [Renamed(each, 1) for each in texts] + [Renamed(texts[0], 1.0)])
+    yield Row(
+        "renamed Struct", Renamed, [Renamed(each, 1) for each in texts] + [Renamed(texts[0], 1.0)]
+    )
     models = [Model(words=each, rate=0) for each in texts]
     yield Row("model", Model, [*models, assigned_late(), Model.model_construct(words=texts[1])])
     yield Row("root model", Root, [Root(each) for each in texts])

@@ -21,7 +21,7 @@ _HOLD_OTHERS: Final = frozenset({list, tuple, dict})
 
 
 def sorted_wires(wires: list[Any]) -> list[Any]:
-    """Return the items of a set, as they are on the wire, in the one order that they always have."""
+    """Return the items of a set, as they are on the wire, in the order that they always have."""
     return sorted(wires, key=_rank)
 
 

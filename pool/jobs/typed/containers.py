@@ -253,11 +253,13 @@ def union_of(shapes: Sequence[Shape]) -> Shape:
     by_kind = {shape.kind: shape for shape in shapes if shape.kind is not None}
     takes_bytes = any(shape.takes_bytes for shape in shapes)
 
+    tried = sorted(shapes, key=lambda shape: shape is JSON[float])  # an int is one, if it may be
+
     def fitting(value: Any) -> tuple[Shape, Any]:
         shape = by_kind.get(type(value))
         if shape is not None:
             return shape, shape.to_wire(value)
-        for shape in shapes:
+        for shape in tried:
             try:
                 return shape, shape.to_wire(value)
             except Wrong:

@@ -16,9 +16,9 @@ bytes.
 from __future__ import annotations
 
 import inspect
-from datetime import datetime
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Self, Union, get_args, get_origin
 
@@ -155,7 +155,7 @@ def _parts(hint: Any) -> Iterator[Any]:
 
 
 def _look(hint: Any) -> tuple[str, bool, bool]:
-    """Return what in an annotation nobody can send; whether what comes back is compared; and whether
+    """Return what in an annotation nobody can send, and whether what comes back is compared, and
     there may be sets in it.
     """
     if _package() is None:
@@ -246,6 +246,7 @@ class MsgspecCall:
     unset: Any
     compared: frozenset[str]  # arguments, of what they are read as
     sets: frozenset[str]  # arguments in which there may be any
+    hints: Mapping[str, Any]
     name: str = NAME
 
     @classmethod
@@ -277,7 +278,7 @@ class MsgspecCall:
             named = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
             kind = msgspec.defstruct("Call", [("args", tuple[()]), ("kwargs", named)])
         typed = _Typed.of(handler, kind, has_sets=bool(sets))
-        return cls(signature, typed, unset, frozenset(compared), frozenset(sets))
+        return cls(signature, typed, unset, frozenset(compared), frozenset(sets), hints)
 
     def encode(self, value: Any) -> bytes:
         """Return a call as bytes."""
@@ -298,6 +299,17 @@ class MsgspecCall:
     def convert(self, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Return the call of what another codec has made."""
         return self._call(self.typed.converted(self._by_name(args, kwargs)))
+
+    def check_behind(self, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Refuse a call that lacks its first argument, in terms of JSON, for what else is in it."""
+        call = self._by_name((None, *args), kwargs)["kwargs"]
+        first = next(iter(call))
+        fields = [
+            (first, Any),
+            *((each, hint) for each, hint in self.hints.items() if each in call),
+        ]
+        kind = _package().defstruct("Behind", dict(reversed(fields)).items())
+        attrs.evolve(self.typed, kind=kind).converted(call)
 
     def _by_name(self, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         named = dict(self.signature.bind(*args, **kwargs).arguments)

@@ -17,8 +17,6 @@ from operator import or_
 from typing import Any, Final, get_args
 from uuid import UUID
 
-import attrs
-
 from pool.errors import shown
 from pool.jobs.typed.shapes import (
     FORMS,
