@@ -37,7 +37,6 @@ R = TypeVar("R")
 A = TypeVarTuple("A")
 PROGRESS_MAX: Final = 10**15  # floats are exact up to here
 _STANDING_BYTES_MAX: Final = 64 * 1024  # of messages that are answered together, at least one
-_ENDS_AS_FAILED: Final = ("", "timeout")  # why a run ends without handing its state over
 PROGRESS_PARTS: Final = 3  # how much is done, of how much, and a note
 
 
@@ -292,12 +291,12 @@ class Job:
         self._save(self._encoded(state))
 
     async def _keep_assigned(self) -> None:
-        """Store what was assigned if the end of this run does not: it has failed, or ran too long.
+        """Store what was assigned if the end of this run does not: nobody has told it to end.
 
         The message in hand is not part of it, and comes again.  Dying before leaves what was saved
         last, as without this.  What the store refuses is lost: the failure itself is told.
         """
-        if self._is_stated and getattr(self._run, "why", "") in _ENDS_AS_FAILED:
+        if self._is_stated and not getattr(self._run, "why", ""):
             keeper = self._keeper()
             if self._state is not None and not keeper.has_saved(self._state):
                 with suppress(PoolError):

@@ -212,7 +212,8 @@ def leaves() -> Iterator[Row]:
 
 def wrapped(row: Row) -> Iterator[Row]:
     """Yield what holds such a value."""
-    hint, values, name = row.hint, row.values, row.name
+    hint: Any = row.hint
+    values, name = row.values, row.name
     yield row
 
     def of(kind: str, made: Any, make: Any) -> Row:
@@ -229,7 +230,7 @@ def wrapped(row: Row) -> Iterator[Row]:
     of_attrs.__annotations__ = {"x": hint}
     attrs.resolve_types(of_attrs)
     yield of("attrs class", of_attrs, of_attrs)
-    typed = TypedDict("typed", {"x": hint})  # type: ignore[misc]  # noqa: UP013
+    typed = TypedDict("typed", {"x": hint})  # noqa: UP013
     yield of("TypedDict", typed, lambda value: {"x": value})
     struct = msgspec.defstruct("Struct", [("x", hint)])
     yield of("Struct", struct, struct)

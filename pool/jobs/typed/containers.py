@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import (
     Callable,
     Iterable,
@@ -60,14 +61,33 @@ def array_of(name: str, item: Shape, takes: tuple[type, ...], makes: Convert | N
             raise wrong(value, f"a list, for {name}")
         is_fine = is_any or exact_items.issuperset(map(type, value))
         made = value if is_fine else _each(item.from_wire, value)
+        if makes is None:
+            return made
         try:
-            return made if makes is None else makes(made)
+            _check_spread(made)
+            return makes(made)
         except TypeError as error:  # of a set: it is unhashable
             raise Wrong(f"cannot be a {name}") from error
 
     is_plain = makes is None and item.is_plain
     exact = frozenset(takes if is_any and is_plain else ())
     return Shape(name, frozenset({"array"}), to_wire, from_wire, is_plain, exact)
+
+
+SAME_HASH_MAX: Final = 64
+
+
+def _check_spread(items: Sequence[Any]) -> None:
+    """Refuse what a set or a dict would take a quadratic time for.
+
+    Numbers, and what is hashed as they are (UUIDs, decimals), can be chosen so that all have one
+    hash: 13,000 whole numbers, which are a payload of 256 KiB, would hold the event loop up for
+    seconds.  Text cannot: its hashes are drawn by each process.
+    """
+    if len(items) > SAME_HASH_MAX:
+        [(_, most)] = Counter(map(hash, items)).most_common(1)
+        if most > SAME_HASH_MAX:
+            raise Wrong(f"has {most} items with the same hash, at most {SAME_HASH_MAX}")
 
 
 def tuple_of(name: str, items: Sequence[Shape], makes: Convert, kind: type | None = None) -> Shape:
@@ -143,6 +163,8 @@ def mapping_of(name: str, key: Shape, value: Shape) -> Shape:
             raise wrong(given, f"a dict, for {name}")
         if is_any or is_fine(given):
             return given
+        if not key.is_plain:
+            _check_spread(_each(key.from_wire, given))
         return convert(given, key.from_wire, value.from_wire)
 
     def is_fine(given: dict[Any, Any]) -> bool:
