@@ -15,34 +15,38 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Any, Final
 
+_TEXT: Final = frozenset({str})
 _HOLD_OTHERS: Final = frozenset({list, tuple, dict})
+_rank: Final = json.JSONEncoder(default=lambda other: {"": repr(other)}).encode
 
 
 def sorted_wires(wires: list[Any]) -> list[Any]:
     """Return the items of a set, as they are on the wire, in the order that they always have."""
+    if _TEXT.issuperset(map(type, wires)):
+        return sorted(wires)
     return sorted(wires, key=_rank)
-
-
-def _rank(wire: Any) -> str:
-    return json.dumps(wire, default=lambda other: {"": repr(other)})
 
 
 def ordered(value: Any, wire: Any) -> Any:
     """Return what a library has made of a value, with the items of each set in their order."""
     kind = type(wire)
-    if getattr(type(value), "__pydantic_root_model__", False):
-        value = value.root
+    of: Any = type(value)
+    if getattr(of, "__pydantic_root_model__", False):
+        return ordered(value.root, wire)
     if kind is dict:
         if isinstance(value, Mapping):
             if len(value) != len(wire):
                 return wire  # a serializer has left something out: which, nobody says
             pairs = zip(value.items(), wire.items(), strict=True)
             return {_part(k, key): _part(v, part) for (k, v), (key, part) in pairs}
-        names = _attributes(value)
+        names = _attributes(of)
         return {
-            key: _part(getattr(value, names.get(key, key), None), part)
+            key: ordered(getattr(value, names.get(key, key), None), part)
+            if type(part) in _HOLD_OTHERS
+            else part
             for key, part in wire.items()
         }
     if kind not in _HOLD_OTHERS:
@@ -75,9 +79,9 @@ def _items(value: Any, wire: Any) -> list[Any] | None:
     return found if len(found) == len(wire) else None
 
 
-def _attributes(value: Any) -> Mapping[str, str]:
+@lru_cache(1024)
+def _attributes(kind: Any) -> Mapping[str, str]:
     """Return by which attribute each field of a struct is read, where its name is another one."""
-    kind: Any = type(value)
     if not hasattr(kind, "__struct_encode_fields__"):
         return {}
     return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Self, Union, get_args, get_origin
@@ -70,9 +69,10 @@ class _Typed:
     encoder: Any
     decoder: Any
     has_sets: bool
+    is_loose: bool  # some may be given where it speaks of a list
 
     @classmethod
-    def of(cls, problem: str, kind: Any, *, has_sets: bool) -> Self:
+    def of(cls, problem: str, kind: Any, hints: Iterable[Any], *, has_sets: bool) -> Self:
         """Make it.
 
         Raises:
@@ -85,14 +85,15 @@ class _Typed:
         try:
             encoder = msgspec.msgpack.Encoder(enc_hook=_to_wire)
             decoder = msgspec.msgpack.Decoder(kind, dec_hook=_from_wire)
-            return cls(kind, encoder, decoder, has_sets)
+            return cls(kind, encoder, decoder, has_sets, any(map(_is_loose, hints)))
         except TypeError as error:
             raise ConfigError(setting="handler", problem=f"{problem}: {error}") from None
 
     def pack(self, value: Any) -> tuple[bytes, Any]:
         """Return a value as bytes, and what these are read as."""
         # It does not look itself at what it takes apart.
-        back = self.unpack(self.encoder.encode(self._with_sets_ordered(value)))
+        given = self._with_sets_ordered(value) if self.is_loose else value
+        back = self.unpack(self.encoder.encode(given))
         data: bytes = self.encoder.encode(self._with_sets_ordered(back))
         return data, back
 
@@ -120,7 +121,6 @@ class _Typed:
 _ITS_OWN: Final = (bytes, bytearray, memoryview, datetime)  # what MessagePack has beside JSON
 _SETS: Final = frozenset({"SetType", "FrozenSetType"})
 _ARRAYS: Final = frozenset({"ListType", "VarTupleType", "TupleType"})
-_TAKE_SETS: Final = (set, frozenset, AbstractSet, Collection, Iterable)
 # What msgspec takes as such or not at all: nothing of it is lost on the way.
 _PLAIN: Final = frozenset(
     f"{name}Type"
@@ -167,18 +167,17 @@ def _look(hint: Any) -> tuple[str, bool, bool]:
     unfit = (each.cls for each in parts if type(each).__name__ == "CustomType")
     names = [name_of(each) for each in unfit if not hasattr(each, "__pydantic_validator__")]
     kinds = [type(each).__name__ for each in parts]
-    has_sets = not _SETS.isdisjoint(kinds) or _takes_sets(hint)
+    has_sets = not _SETS.isdisjoint(kinds) or _is_loose(hint)
     # It writes a set where a list must be, and reads that as one: of the outermost a look tells.
     is_nested = not _ARRAYS.isdisjoint(kinds[1:])
     is_compared = (is_nested and not has_sets) or not {*kinds} - {"Metadata"} <= _PLAIN
     return names[0] if names else "", is_compared, has_sets
 
 
-def _takes_sets(hint: Any) -> bool:
-    """Whether a set may be given, where msgspec itself speaks of a list."""
-    if (get_origin(hint) or hint) in _TAKE_SETS:
-        return True
-    return any(map(_takes_sets, get_args(hint)))
+def _is_loose(hint: Any) -> bool:
+    """Whether a set may be given where msgspec itself speaks of a list."""
+    origin = get_origin(hint) or hint
+    return origin is Collection or origin is Iterable or any(map(_is_loose, get_args(hint)))
 
 
 def _to_wire(value: Any) -> Any:
@@ -219,7 +218,7 @@ class MsgspecValue:
         unfit, is_compared, has_sets = _look(hint)
         if unfit:
             raise ConfigError(setting="handler", problem=f"{problem}: {unfit}")
-        return cls(_Typed.of(problem, hint, has_sets=has_sets), is_compared)
+        return cls(_Typed.of(problem, hint, [hint], has_sets=has_sets), is_compared)
 
     def encode(self, value: Any) -> bytes:
         """Return a value as bytes."""
@@ -277,7 +276,7 @@ class MsgspecCall:
         if msgspec is not None:
             named = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
             kind = msgspec.defstruct("Call", [("args", tuple[()]), ("kwargs", named)])
-        typed = _Typed.of(handler, kind, has_sets=bool(sets))
+        typed = _Typed.of(handler, kind, hints.values(), has_sets=bool(sets))
         return cls(signature, typed, unset, frozenset(compared), frozenset(sets), hints)
 
     def encode(self, value: Any) -> bytes:
