@@ -408,7 +408,8 @@ class DeadlockRisk(UsageError):
     That is its own job, one that is queued behind it, or one whose handler waits for the result of
     its own, maybe over others. The handler whose wait closed the circle is told, as a rule; the
     others go on. Or it waits for a `batch` that the job itself is a member of, by its own batch or
-    those that one is within; then `key` and `job_id` are that job's.
+    those that one is within, or one of whose members waits for that job; then `key` and `job_id`
+    are that job's.
     """
 
     code: ClassVar[str] = "POOLDEADLOCK"

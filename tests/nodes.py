@@ -241,6 +241,7 @@ def told_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
 def asks_again(told_or_never: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits asks again every second, for what is heard in no other way."""
     monkeypatch.setattr("pool.jobs.client.waiters.ASK_AGAIN_S", 1.0)
+    monkeypatch.setattr("pool.jobs.client.batch_ref.ASK_AGAIN_S", 1.0)
 
 
 @pytest.fixture

@@ -25,13 +25,14 @@ IfExists: TypeAlias = Literal["reject", "attach", "queue", "replace", "coalesce"
 LINE_MAX: Final = 1000  # jobs queued behind one, whatever is asked for
 POLICY_LETTERS: Final = "abcqr"
 _POLICY: Final = rf"[{POLICY_LETTERS}]\d{{0,4}}"
+ATTACHES: Final = "a"  # the letter of the policy that compares the arguments
 
 
 def policy_of(if_exists: IfExists, *, queue_max: int, attach_any: bool) -> str:
     """Return the letters that `dispatch` takes: empty to reject, q<N> to queue behind so many."""
     letters = {
         "reject": "",
-        "attach": "b" if attach_any else "a",
+        "attach": "b" if attach_any else ATTACHES,
         "queue": f"q{queue_max}",
         "replace": "r",
         "coalesce": "c",

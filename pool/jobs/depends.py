@@ -242,6 +242,25 @@ def needs_of(name: str, fn: Function) -> list[tuple[inspect.Parameter, _Depends 
     return found
 
 
+def names_of(fn: Function) -> frozenset[str]:
+    """Return the names by which the innermost function takes what it is given: all of them."""
+    code = getattr(_innermost(fn), "__code__", None)
+    if code is None:
+        return frozenset()
+    end = code.co_argcount + code.co_kwonlyargcount
+    return frozenset(code.co_varnames[code.co_posonlyargcount : end])
+
+
+def _innermost(fn: Function) -> Any:
+    inner: Any = fn
+    while isinstance(inner, partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner)
+    if not hasattr(inner, "__globals__"):  # an object that is called
+        inner = inspect.unwrap(type(inner).__call__)
+    return inner
+
+
 def signature_of(fn: Function) -> inspect.Signature:
     """Return a signature whose annotations may name what is not there at run time.
 
@@ -260,13 +279,7 @@ def hint_of(hint: Any, fn: Function) -> Any:
     if type(hint) is not str:
         return hint
     alone = SimpleNamespace(__annotations__={"it": hint})  # others may not be there at run time
-    inner: Any = fn
-    while isinstance(inner, partial):
-        inner = inner.func
-    inner = inspect.unwrap(inner)
-    if not hasattr(inner, "__globals__"):  # an object that is called
-        inner = inspect.unwrap(type(inner).__call__)
-    names = getattr(inner, "__globals__", {})
+    names = getattr(_innermost(fn), "__globals__", {})
     try:
         return get_type_hints(alone, dict(names), include_extras=True)["it"]
     except Exception:  # noqa: BLE001 - of the caller's own code, such as what only checkers import

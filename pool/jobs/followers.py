@@ -8,12 +8,16 @@ from typing import Any, Final
 import attrs
 
 from pool import checks
-from pool.core.codec import check_size, encode_call, head
+from pool.core.codec import check_size, encode_call
 from pool.core.followers import NO_PLACE, Follows, When, follower_id
 from pool.errors import InvalidOption
 from pool.jobs.handlers import Handler, Handlers
+from pool.jobs.typed.contract import OutcomeForms, check_first, outcome_of
+from pool.jobs.typed.shapes import ANY
 from pool.names import check_handler, check_new_key, lane_of
 
+WHY_NOT: Final = OutcomeForms("why the one before it was not done, str", frozenset({"text"}))
+COUNTS: Final = OutcomeForms("the counts of a batch, dict", frozenset({"object"}))
 FOLLOWERS_MAX: Final = 256  # of one dispatch, and of one run, those of its followers included
 CHAIN_MAX: Final = 32  # followers of followers
 
@@ -67,7 +71,8 @@ class Follower:
                 `then` for its replay.
             takes_result: Its first argument is what its predecessor returned, or, where it follows
                 otherwise, why that one was not done: text, such as "parked: failed: ValueError: 3".
-                `bytes` can only be its only argument, and what a codec other than JSON made none.
+                `bytes` can only be its only argument, and what a codec other than JSON made none:
+                what can never fit, by what both handlers say, is refused when it is dispatched.
             delay_s: Start it no earlier than so many seconds after that, at most 365 days.
 
         Raises:
@@ -125,15 +130,19 @@ class Packer:
         job_id: str,
         who: str = "",
         had: bytes = b"",
+        after: OutcomeForms | None = None,
     ) -> bytes:
         """Return the followers of a job, behind those that it had; `who` has added them.
+
+        `after` is what the job may end with, as far as that is known.
 
         Raises:
             InvalidKey, InvalidOption, ConfigError: One cannot be dispatched.
             PayloadEncodingError, WrongArguments: Nor with these arguments.
             PayloadTooLarge: One is too large, or all are together.
         """
-        packed = had + self._of(then, otherwise, key, job_id, f"{who} {len(had)}", CHAIN_MAX)
+        who = f"{who} {len(had)}"
+        packed = had + self._of(then, otherwise, key, job_id, who, CHAIN_MAX, after)
         check_size("followers", packed, self.payload_bytes_max)
         return packed
 
@@ -145,6 +154,7 @@ class Packer:
         job_id: str,
         who: str,
         depth_left: int,
+        after: OutcomeForms | None,
     ) -> bytes:
         texts = []
         some: tuple[tuple[When, Sequence[Follower]], ...]
@@ -152,10 +162,18 @@ class Packer:
         for when, followers in some:
             for number, follower in enumerate(followers):
                 own_id = follower_id(key, job_id, f"{who} {when} {number}")
-                texts.append(self._one(when, follower, own_id, depth_left))
+                outcome = WHY_NOT if when == "otherwise" else after
+                texts.append(self._one(when, follower, own_id, depth_left, outcome))
         return b"".join(texts)
 
-    def _one(self, when: When, follower: Follower, job_id: str, depth_left: int) -> bytes:
+    def _one(
+        self,
+        when: When,
+        follower: Follower,
+        job_id: str,
+        depth_left: int,
+        outcome: OutcomeForms | None,
+    ) -> bytes:
         self.left -= 1
         if self.left < 0:
             raise _too_many(when)
@@ -170,14 +188,14 @@ class Packer:
             check_handler(handler)
             name = handler
             known = self.handlers.get(name) if self.handlers is not None else None
-        if follower._takes_result:  # whether that fits shows when it is there
-            version = known._arguments.encoding.version if known else 1
-            call = encode_call((None, *follower.args), follower.kwargs)
-            call = head(version=version) + call
+        if follower._takes_result:
+            call = self._behind(name, known, follower, outcome)
         elif known is None:
             call = encode_call(follower.args, follower.kwargs)
         else:
             call = known._arguments.encode(name, follower.args, follower.kwargs)
+            if not self.has_kinds:
+                known._arguments.check_canonical(call, name, follower.args, follower.kwargs)
         check_size("payload", call, self.payload_bytes_max)
         return Follows(
             when=when,
@@ -189,8 +207,34 @@ class Packer:
             delay_ms=round(follower._delay_s * 1000),
             place=call.index(b"null") if follower._takes_result else NO_PLACE,
             call=call,
-            followers=self._of(*then, key, job_id, "", depth_left - 1),
+            followers=self._of(*then, key, job_id, "", depth_left - 1, outcome_by(known)),
         ).pack()
+
+    def _behind(
+        self,
+        name: str,
+        known: Handler[..., Any] | None,
+        follower: Follower,
+        outcome: OutcomeForms | None,
+    ) -> bytes:
+        """Return a call that lacks its first argument.  What never fits is refused now: later it
+        would park a job whose predecessor has done its work.
+        """
+        args, kwargs = follower.args, follower.kwargs
+        is_alone = not args and not kwargs
+        first = ANY if known is None else known._arguments.first
+        if outcome is not None:
+            check_first(name, outcome, first, is_alone=is_alone)
+        if known is None:
+            return encode_call((None, *args), kwargs)
+        return known._arguments.encode_behind(name, args, kwargs)
+
+
+def outcome_by(handler: Handler[..., Any] | None) -> OutcomeForms | None:
+    """Return what the jobs of a handler may end with, as far as it is known."""
+    if handler is None:
+        return None
+    return outcome_of(handler.name, handler.fn, handler._arguments.encoding.name)
 
 
 def _too_many(option: str) -> InvalidOption:

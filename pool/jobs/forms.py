@@ -8,7 +8,8 @@ Which form it is is decided once, where it is registered: a plain function is ca
 
 A generator is closed where it stands: at its `yield` when its handler was told to end meanwhile
 (GeneratorExit), or where it awaits (cancellation).  An object is stopped once for each start that
-returned, whatever came behind that.  Both are shielded for the stop budget.  What is plain in
+returned, whatever came behind that, and what it assigned to `job.state` by then is there at the
+next start.  Both are shielded for the stop budget.  What is plain in
 an object is called in a thread, by the rules of plain handlers.
 """
 
@@ -338,6 +339,7 @@ def _living(make: Callable[[Job, dict[str, Any]], Any]) -> Function:
         async def end(_: BaseException | None) -> None:
             if is_started:
                 await call(stop, job)
+                await job._keep_assigned()
 
         await closed(job, live, end)
 

@@ -39,7 +39,15 @@ import attrs
 from pool import checks
 from pool.core.codec import VERSION_MAX, Codec
 from pool.core.lapse import begin_limits
-from pool.core.options import LIMITS, LINE_MAX, IfExists, Limit, Options, policy_of
+from pool.core.options import (
+    ATTACHES,
+    LIMITS,
+    LINE_MAX,
+    IfExists,
+    Limit,
+    Options,
+    policy_of,
+)
 from pool.core.plans import handler_of, plan_and_version
 from pool.core.retry import PLAN_BACKOFF_MAX_S, PLAN_BACKOFF_S
 from pool.core.times import Cron, When, check_when
@@ -50,6 +58,7 @@ from pool.jobs.forms import FormSaid, Result, Runner, function_of, object_functi
 from pool.jobs.job import Job
 from pool.jobs.producing import EVERY_MAX_S, EVERY_MIN_S, F, Producer, check_plan
 from pool.jobs.typed.contract import (
+    NOT_COMPARED,
     Arguments,
     CodecName,
     Encoding,
@@ -57,6 +66,7 @@ from pool.jobs.typed.contract import (
     ValueCodec,
     arguments_of,
     encoding_of,
+    is_canonical,
     result_of,
     state_of,
 )
@@ -748,6 +758,8 @@ class Handlers:
         if name in self._by_name or whole in root._by_name:
             raise DuplicateHandler(handler=whole)
         check_handler(whole)
+        if options.policy == ATTACHES and not is_canonical(encoding.codec):
+            raise checks.setting("codec", encoding.name, NOT_COMPARED)
         plan = plan_of(name, fn, self._lifespan, self._overrides)
         handler: Handler[..., Any] = Handler(
             name,

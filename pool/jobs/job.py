@@ -19,7 +19,7 @@ from pool.core.headroom import check_headroom
 from pool.core.record import Kind, Progress
 from pool.core.schedules import time_of
 from pool.core.timing import Timing
-from pool.errors import InvalidOption, PayloadEncodingError
+from pool.errors import InvalidOption, PayloadEncodingError, PoolError
 from pool.jobs.blocking import Blocking
 from pool.jobs.keeper import Keeper, Step
 from pool.redis.commands.talk import NO_MESSAGE, InboxPage, Message, MessageId, number_in
@@ -306,6 +306,18 @@ class Job:
             WrongLoop: It was called from a thread.
         """
         self._save(self._encoded(state))
+
+    async def _keep_assigned(self) -> None:
+        """Store what was assigned if the end of this run does not: nobody has told it to end.
+
+        The message in hand is not part of it, and comes again.  Dying before leaves what was saved
+        last, as without this.  What the store refuses is lost: the failure itself is told.
+        """
+        if self._is_stated and not getattr(self._run, "why", ""):
+            keeper = self._keeper()
+            if self._state is not None and not keeper.has_saved(self._state):
+                with suppress(PoolError):
+                    await keeper.wait_stored(keeper.save(self._state, 0))
 
     def _save(self, encoded: bytes) -> int:
         number = self._keeper().save(encoded, self._in_hand)

@@ -99,6 +99,10 @@ class Keeper:
         """Whether this is the newest state, and is not stored, or not known to be."""
         return self._stored < self._number and state is self._state
 
+    def has_saved(self, state: bytes) -> bool:
+        """Whether this is the newest state, and is stored."""
+        return self._stored == self._number and state is self._state
+
     def handled(self, message: MessageId) -> bool:
         """Note a message that was handled; False: it may be removed at once.
 

@@ -55,7 +55,7 @@ from pool.jobs.client.shelves import PAGE, JobFilter
 from pool.jobs.client.stopping import StopMany, StopReport
 from pool.jobs.client.ticker import Ticker, make_ticker
 from pool.jobs.context import Context
-from pool.jobs.followers import Follower, Packer, count_of, several
+from pool.jobs.followers import Follower, Packer, count_of, outcome_by, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers
 from pool.jobs.job import RUNNING, Job
 from pool.jobs.meter import meter_of, told_of_jobs
@@ -1019,7 +1019,9 @@ class Node(Dispatching, Operating):
             packer = self._open_client().packer()
         packer.left -= count_of(job.followers)
         then = several("then", followers)
-        return packer.pack(then, key=job.key, job_id=job.id, who="run", had=had)
+        known = packer.handlers.get(job.handler) if packer.handlers is not None else None
+        after = outcome_by(known)
+        return packer.pack(then, key=job.key, job_id=job.id, who="run", had=had, after=after)
 
 
 @attrs.frozen(eq=False)

@@ -31,6 +31,7 @@ from pool.errors import (
 from pool.jobs.client.batch import NOTED, Batch
 from pool.jobs.client.batch_ref import ask
 from pool.jobs.client.dispatcher import Dispatcher, Pending
+from pool.jobs.client.waiters import Waiters
 from pool.middleware import Outgoing
 from pool.names import Names, lane_of
 from pool.redis.commands.batches import BATCH_OPEN
@@ -560,9 +561,14 @@ async def test_one_that_another_has_opened_meanwhile_is_missing(
 
 
 async def test_a_member_that_waits_for_its_own_batch_is_told(
-    fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
+    fleet: Fleet,
+    handlers: Handlers,
+    diary: Diary,
+    lanes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or for one around that; for another one, or without waiting, it may."""
+    """Or for one around that, at once; for another one, or without waiting, it may."""
+    monkeypatch.setattr(Waiters, "tell_members", lambda *_: None)
 
     @handlers.job("wait", attempts_max=1)
     async def wait(job: Job) -> None:
@@ -922,3 +928,17 @@ async def test_a_job_of_a_batch_says_so_to_nobody_else(fleet: Fleet, handlers: H
     ref = await node.dispatch("report", "k", 1)
     assert await ref.result(PATIENCE_S) == 2
     assert int(fleet.client.hget(fleet.names.lane, "outgoing") or 0) == 0
+
+
+async def test_a_call_with_an_id_of_its_own_is_no_member(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    """V8: a member is known by its batch: by that id it would run once more."""
+    node = await fleet.node(handlers, lanes=lanes)
+    async with node.batch("b") as batch:
+        for given in ({"idempotency_key": "i"}, {"job_id": "j"}):
+            calls = [Call("k", 0), Call("l", 1).identified(**given)]
+            with pytest.raises(InvalidOption):
+                await batch.add("report", calls)
+        assert batch.added == 0
+    assert (await batch.ref.result(PATIENCE_S)).expected == 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -194,7 +195,7 @@ def test_so_many_types_are_remembered_and_no_more() -> None:
 
     handler = registered(mixed)
     for at in range(100):
-        encoded(handler, *[1] * at)
+        encoded(handler, *[1.0] * at)
     assert len(handler._arguments.fine) == 64
     assert len(handler._arguments.flat) < 65
     untyped = registered(builtins.print)
@@ -591,3 +592,100 @@ def test_a_version_has_an_upcaster_and_bounds() -> None:
     for version in (0, 1_000_000, "2", True):
         with pytest.raises(InvalidOption):
             registered(bare, version=version, upcast=renamed)
+
+
+# --- names that are taken -------------------------------------------------------------------------
+
+
+def named(job: Job, **more: int) -> None: ...
+
+
+def apart(job: Job, /, **more: int) -> None: ...
+
+
+NAMED: Any = named
+
+
+def depends(task: Job, *, of: int = Depends(int), **more: int) -> None: ...
+
+
+class Runs:
+    def __init__(self, of: int = Depends(int)) -> None: ...
+
+    def run(self, job: Job, **more: int) -> None: ...
+
+
+class Lives:
+    def start(self, job: Job, **more: int) -> None: ...
+
+    def stop(self, job: Job) -> None: ...
+
+
+def wrapping(fn: Any) -> Any:
+    @functools.wraps(fn)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        *((named, "job"), (depends, "task"), (depends, "of"), (wrapping(named), "job")),
+        *((Runs, "self"), (Runs, "job"), (Runs, "of"), (Runs().run, "self"), (Runs().run, "job")),
+        *((Lives, "self"), (Lives, "job"), (functools.partial(named), "job")),
+    ],
+)
+@pytest.mark.parametrize("codec", ["json", Backwards()])
+def test_a_name_that_its_function_has_itself_is_no_argument(fn: Any, name: str, codec: Any) -> None:
+    """V5: it would be given twice, and burn all attempts."""
+    kind = Handlers().service if fn is Lives else Handlers().job
+    handler = kind("takes", codec=codec)(fn)
+    with pytest.raises(WrongArguments, match=name):
+        encoded(handler, **{name: 1})
+    with pytest.raises(WrongArguments, match=name):
+        decoded(handler, encode_call((), {name: 1}))
+    assert decoded(handler, encoded(handler, other=1)) == ((), {"other": 1})
+
+
+def test_a_name_that_only_a_position_has_is_free() -> None:
+    handler = registered(apart)
+    assert decoded(handler, encoded(handler, job=1)) == ((), {"job": 1})
+
+
+# --- codecs that make other bytes each time -------------------------------------------------------
+
+
+class Nonce(Backwards):
+    """It says nothing of its nonce; a second look shows it."""
+
+    def encode(self, value: Any) -> bytes:
+        return next(NUMBERS) + super().encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        return super().decode(data[8:])
+
+
+class Declared(Backwards):
+    is_canonical = False
+
+
+NUMBERS = (number.to_bytes(8, "big") for number in itertools.count())
+
+
+@pytest.mark.parametrize("codec", [Nonce(), Declared()])
+def test_what_would_be_compared_is_refused_of_a_codec_that_cannot_be(codec: Any) -> None:
+    handler = Handlers().job("takes", codec=codec)(NAMED)
+    arguments = handler._arguments
+    data = arguments.encode("takes", (), {"a": 1})
+    with pytest.raises(InvalidOption, match="equal bytes"):
+        arguments.check_canonical(data, "takes", (), {"a": 1})
+    one_way = Handlers().job("takes", codec=Backwards())(NAMED)._arguments
+    one_way.check_canonical(one_way.encode("takes", (), {"a": 1}), "takes", (), {"a": 1})
+
+
+def test_a_handler_that_attaches_has_no_codec_that_cannot_be_compared() -> None:
+    with pytest.raises(ConfigError, match="equal bytes"):
+        Handlers().job("takes", codec=Declared(), if_exists="attach")(NAMED)
+    Handlers().job("takes", codec=Backwards(), if_exists="attach")(NAMED)

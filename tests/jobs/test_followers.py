@@ -598,3 +598,126 @@ async def test_whoever_is_not_told_in_time_is_told_so(
         await (await node.job(told.key, told.job_id)).status()
     door.append("open")
     assert await (await node.job(told.key, told.job_id)).result(PATIENCE_S) is None
+
+
+# --- what can be known before ---------------------------------------------------------------------
+
+
+class Fixed:
+    """A codec of the user's own."""
+
+    name = "fixed"
+
+    def encode(self, value: Any) -> bytes:
+        return repr(value).encode()
+
+    def decode(self, data: bytes) -> Any:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def typed_handlers(handlers: Handlers, diary: Diary) -> Handlers:
+    def returns(name: str, hint: Any, codec: Any = "json") -> None:
+        async def fn(job: Job) -> Any:
+            diary.note("worked", name)
+
+        fn.__annotations__ = {"job": Job, "return": hint}
+        handlers.job(name, codec=codec)(fn)
+
+    returns("by-msgspec", int, "msgspec")
+    returns("by-own", int, Fixed())
+    returns("by-bytes", bytes, "bytes")
+    returns("bytes", bytes)
+    returns("none", None)
+    returns("int", int)
+    returns("any", Any)
+    returns("maybe", bytes | None)
+
+    @handlers.job("takes-bytes")
+    async def takes_bytes(job: Job, data: bytes) -> None: ...
+
+    @handlers.job("only-bytes", codec="bytes")
+    async def only_bytes(job: Job, data: bytes) -> None: ...
+
+    @handlers.job("takes-int")
+    async def takes_int(job: Job, number: int, day: date | None = None) -> None: ...
+
+    @handlers.job("takes-msgspec", codec="msgspec")
+    async def takes_msgspec(job: Job, number: int, day: date | None = None) -> None: ...
+
+    @handlers.job("takes-nothing")
+    async def takes_nothing(job: Job) -> None: ...
+
+    return handlers
+
+
+NEVER: list[tuple[str, str, tuple[Any, ...]]] = [
+    *(("by-msgspec", name, ()) for name in ("takes-int", "note", "unknown", "takes-msgspec")),
+    *(("by-own", name, ()) for name in ("takes-int", "note", "unknown")),
+    *(("bytes", "note", (1,)), ("by-bytes", "takes-int", ()), ("bytes", "unknown", (1,))),
+    *(("none", "takes-bytes", ()), ("none", "takes-int", ()), ("none", "only-bytes", ())),
+    *(("int", "takes-bytes", ()), ("int", "only-bytes", ()), ("int", "refund", ())),
+    *(("any", "takes-nothing", ()), ("any", "takes-int", ("no day",)), ("any", "ship", (1,))),
+    *(("any", "takes-msgspec", ("no day",)), ("any", "only-bytes", (1,))),
+]
+MAY: list[tuple[str, str, tuple[Any, ...]]] = [
+    *(("by-bytes", "takes-bytes", ()), ("by-bytes", "only-bytes", ()), ("bytes", "note", ())),
+    *(("bytes", "takes-msgspec", ()), ("bytes", "unknown", ()), ("by-bytes", "note", (1,))),
+    *(("none", "note", (1,)), ("any", "takes-bytes", ()), ("maybe", "note", (1,))),
+    *(("int", "takes-int", (date(2026, 1, 2),)), ("int", "takes-msgspec", ("2026-01-02",))),
+    *(("any", "unknown", (1,)), ("any", "only-bytes", ())),
+]
+
+
+@pytest.mark.parametrize(("first", "then", "args"), NEVER)
+async def test_a_result_that_can_never_fit_is_refused_when_it_is_dispatched(
+    fleet: Fleet, typed_handlers: Handlers, diary: Diary, first: str, then: str, args: Any
+) -> None:
+    """V4: both handlers are known; later it would be parked, when the first has done its work."""
+    node = await fleet.node(typed_handlers)
+    follower = Follower(then, "f", *args).options(takes_result=True)
+    with pytest.raises(WrongArguments):
+        await node.options(then=follower, allow_unknown=True).dispatch(first, "k")
+    # So is one of a follower.
+    behind = Follower(first, "g").options(then=follower)
+    with pytest.raises(WrongArguments):
+        await node.options(then=behind).dispatch("note", "k")
+    assert not diary.entries
+
+
+@pytest.mark.parametrize(("first", "then", "args"), MAY)
+async def test_a_result_that_may_fit_is_accepted(
+    fleet: Fleet, typed_handlers: Handlers, first: str, then: str, args: Any
+) -> None:
+    node = await fleet.node(typed_handlers)
+    follower = Follower(then, "f", *args).options(takes_result=True)
+    ref = await node.options(then=follower, allow_unknown=True).dispatch(first, "k")
+    await ref.stop()
+
+
+async def test_why_a_job_was_not_done_is_text_and_counts_are_an_object(
+    fleet: Fleet, typed_handlers: Handlers
+) -> None:
+    node = await fleet.node(typed_handlers)
+    number = Follower("takes-int", "f").options(takes_result=True)
+    with pytest.raises(WrongArguments):
+        await node.options(otherwise=number).dispatch("int", "k")
+    some: list[dict[str, Any]] = [{"then": number}, {"otherwise": number}]
+    for given in some:
+        with pytest.raises(WrongArguments):
+            await node.batch("b", **given).__aenter__()
+
+
+async def test_other_arguments_beside_a_result_go_by_their_annotations(
+    fleet: Fleet, typed_handlers: Handlers, diary: Diary
+) -> None:
+    """They are checked and converted as those of any other dispatch."""
+
+    @typed_handlers.job("dated")
+    async def dated(job: Job, paid: dict[str, int], day: date, *, tags: set[str]) -> None:
+        diary.note("dated", paid["paid"], day, *sorted(tags))
+
+    node = await fleet.node(typed_handlers)
+    then = Follower(dated, "f", date(2026, 1, 2), tags={"b", "a"}).options(takes_result=True)
+    await node.options(then=then).dispatch("charge", "k", 5)
+    await diary.has("dated", 5, date(2026, 1, 2), "a", "b")

@@ -10,10 +10,11 @@ import anyio
 import pytest
 import structlog
 
-from pool import Handlers, Job
+from pool import Call, Follower, Handlers, Job
 from pool.core.record import Record
 from pool.errors import DeadlockRisk, JobParked
 from pool.jobs.client.waiters import Waiters
+from pool.sync import Client
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet
@@ -163,15 +164,9 @@ async def test_a_circle_further_on_keeps_nobody_busy(
 ) -> None:
     """What was passed on of late is not passed on again: else it would go round for ever."""
     passed: list[Any] = []
-    tell_wait = Waiters._tell_wait
-
-    def counted(self: Waiters, *args: Any) -> None:
-        passed.append(args)
-        tell_wait(self, *args)
 
     def never(self: Waiters, waiting: Any, record: Record) -> None: ...
 
-    monkeypatch.setattr(Waiters, "_tell_wait", counted)
     suspect = Waiters._suspect
     monkeypatch.setattr(Waiters, "_suspect", never)  # nobody finds the circle of the two
     gates = {key: anyio.Event() for key in ("k-0", "k-1", "apart")}
@@ -182,6 +177,13 @@ async def test_a_circle_further_on_keeps_nobody_busy(
         gates[f"k-{at}"].set()
     await diary.has("waits", "k-1")
     waiters = fleet.wiring(node).waiters
+    tell_wait = waiters.tell_wait
+
+    def counted(*args: Any) -> None:
+        passed.append(args)
+        tell_wait(*args)
+
+    waiters.tell_wait = counted
     await fleet.until(lambda: sum(map(bool, waiters._origins.values())) == 2)
     await fleet.until(lambda: all(w.record for some in waiters._origins.values() for w in some))
     monkeypatch.setattr(Waiters, "_suspect", suspect)
@@ -190,7 +192,7 @@ async def test_a_circle_further_on_keeps_nobody_busy(
     await fleet.until(lambda: len(passed) >= 3)
     for _ in range(20):
         await anyio.lowlevel.checkpoint()
-    apart = [args for args in passed if args[0].origin.endswith("apart")]
+    apart = [wait for _, _, wait in passed if wait.origin.endswith("apart")]
     assert len(apart) <= 4
     waiters.look_again()  # as it does now and then; now the circle is found
     await fleet.until(lambda: any(entry[0] == "told" for entry in diary.entries))
@@ -229,3 +231,181 @@ async def test_log_lines_of_a_handler_say_whose_they_are(fleet: Fleet) -> None:
         assert line["attempt"] == 1
         assert line["epoch"] > 0
     assert structlog.contextvars.get_contextvars() == {}
+
+
+# --- circles over batches -------------------------------------------------------------------------
+
+
+def batch_circle(diary: Diary, gates: dict[str, anyio.Event], url: str = "") -> Handlers:
+    """Some wait for batches, some for jobs; who is told that this is in vain gives way."""
+    handlers = Handlers()
+
+    @handlers.job("gathers", attempts_max=1)
+    async def gathers(job: Job, batch_id: str, *members: list[str], reads: bool = False) -> str:
+        """Make a batch of jobs that wait for others, and wait for it."""
+        async with job.node.batch(batch_id) as batch:
+            await batch.add("asks", [Call(key, then) for key, then in members])
+        diary.note("began", job.key)
+        await gates[job.key].wait()
+        try:
+            if reads:
+                assert [each.end async for each in batch.ref.members()] == ["succeeded"]
+            else:
+                await batch.ref.result()
+        except DeadlockRisk as error:
+            diary.note("told", job.key, error.key, error.batch)
+            return "gave way"
+        return "went on"
+
+    @handlers.job("asks", attempts_max=1)
+    async def asks(job: Job, then: str) -> str:
+        """Wait for the live job of a key; of "batch:ID" for that."""
+        diary.note("began", job.key)
+        await gates[job.key].wait()
+        _, _, batch_id = then.partition("batch:")
+        try:
+            if batch_id:
+                await job.node.batches.get(batch_id).result()
+            else:
+                await (await job.node.job(then)).result()
+        except DeadlockRisk as error:
+            diary.note("told", job.key, error.key, error.batch)
+            return "gave way"
+        return "went on"
+
+    @handlers.job("blocks", attempts_max=1)
+    def blocks(job: Job, batch_id: str, member: str, then: str) -> str:
+        """Do what `gathers` does, without async."""
+        with Client(job.node.pool, url) as client:
+            with client.batch(batch_id) as batch:
+                batch.add("asks", [Call(member, then)])
+            anyio.from_thread.run_sync(diary.note, "began", job.key)
+            anyio.from_thread.run(gates[job.key].wait)
+            try:
+                batch.ref.result()
+            except DeadlockRisk as error:
+                anyio.from_thread.run_sync(diary.note, "told", job.key, error.key, error.batch)
+                return "gave way"
+            return "went on"
+
+    @handlers.job("blocks-on", attempts_max=1)
+    def blocks_on_a_job(job: Job, then: str) -> str:
+        with Client(job.node.pool, url) as client:
+            anyio.from_thread.run_sync(diary.note, "began", job.key)
+            anyio.from_thread.run(gates[job.key].wait)
+            try:
+                client.job(then).result()
+            except DeadlockRisk as error:
+                anyio.from_thread.run_sync(diary.note, "told", job.key, error.key, error.batch)
+                return "gave way"
+            return "went on"
+
+    return handlers
+
+
+def gates_of(*keys: str) -> dict[str, anyio.Event]:
+    return {key: anyio.Event() for key in keys}
+
+
+async def open_gates(diary: Diary, gates: dict[str, anyio.Event]) -> None:
+    """Let all wait for each other, once all are there."""
+    for key in gates:
+        await diary.has("began", key)
+    for gate in gates.values():
+        gate.set()
+
+
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_who_waits_for_a_batch_whose_member_waits_for_it_is_told(
+    fleet: Fleet, diary: Diary, nodes: int, reads: bool
+) -> None:
+    """V9: by a result as by members that are read one after another; the member goes on."""
+    gates = gates_of("a", "m")
+    node, *_ = [await fleet.node(batch_circle(diary, gates)) for _ in range(nodes)]
+    ref = await node.dispatch("gathers", "a", "b", ["m", "a"], reads=reads)
+    await open_gates(diary, gates)
+    with anyio.fail_after(30):
+        assert await ref.result() == "gave way"
+        assert (await node.batches.get("b").result()).succeeded == 1
+    assert [each for each in diary.entries if each[0] == "told"] == [("told", "a", "a", "b")]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_a_longer_circle_over_a_batch_is_told(fleet: Fleet, diary: Diary, nodes: int) -> None:
+    """V9: a --> batch --> m --> k-1 --> k-2 --> a; whoever waits beside it is left alone."""
+    gates = gates_of("a", "m", "k-1", "k-2", "apart")
+    node, *_ = [await fleet.node(batch_circle(diary, gates)) for _ in range(nodes)]
+    refs = [await node.dispatch("gathers", "a", "b", ["m", "k-1"])]
+    for key, then in (("k-1", "k-2"), ("k-2", "a"), ("apart", "batch:b")):
+        refs.append(await node.dispatch("asks", key, then))
+    await open_gates(diary, gates)
+    with anyio.fail_after(30):
+        results = [await ref.result() for ref in refs]
+        await node.batches.get("b").result()
+    assert "gave way" in results[:3]
+    assert results[3] == "went on"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_a_circle_over_several_batches_is_told(
+    fleet: Fleet, diary: Diary, nodes: int
+) -> None:
+    """V9: a --> b --> m --> c --> n --> a, and two batches that wait for each other."""
+    gates = gates_of("a", "m", "other", "n", "p", "q", "r", "s")
+    node, *_ = [await fleet.node(batch_circle(diary, gates)) for _ in range(nodes)]
+    refs = [
+        await node.dispatch("gathers", "a", "b", ["m", "batch:c"]),
+        await node.dispatch("gathers", "other", "c", ["n", "a"]),
+        await node.dispatch("gathers", "p", "d", ["q", "batch:e"]),
+        await node.dispatch("gathers", "r", "e", ["s", "batch:d"]),
+    ]
+    await open_gates(diary, gates)
+    with anyio.fail_after(60):
+        for ref in refs:
+            await ref.result()
+        for batch_id in "bcde":
+            await node.batches.get(batch_id).result()
+    told = {key for word, key, *_ in diary.entries if word == "told"}
+    assert told & {"a", "m", "n"}
+    assert told & {"q", "s"}
+    assert not told & {"p", "r", "other"}
+
+
+async def test_handlers_without_async_that_wait_for_each_other_are_told(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """V9: their clients are nodes of their own, in the process that runs them."""
+    gates = gates_of("a", "m", "c", "d")
+    node = await fleet.node(batch_circle(diary, gates, fleet.url))
+    refs = [
+        await node.dispatch("blocks", "a", "b", "m", "a"),
+        await node.dispatch("blocks-on", "c", "d"),
+        await node.dispatch("blocks-on", "d", "c"),
+    ]
+    await open_gates(diary, gates)
+    with anyio.fail_after(30):
+        results = [await ref.result() for ref in refs]
+    assert results[0] == "gave way"
+    assert "gave way" in results[1:]
+
+
+async def test_a_follower_in_a_circle_over_a_batch_is_told(fleet: Fleet, diary: Diary) -> None:
+    """V9: what was released waits as any other job does."""
+    gates = gates_of("a", "m", "f")
+    handlers = batch_circle(diary, gates)
+
+    @handlers.job("first")
+    async def first(job: Job) -> None: ...
+
+    node = await fleet.node(handlers)
+    then = Follower("asks", "f", "batch:b")
+    await (await node.options(then=then).dispatch(first, "first")).result(timeout_s=30)
+    ref = await node.dispatch("gathers", "a", "b", ["m", "f"])
+    await open_gates(diary, gates)
+    with anyio.fail_after(30):
+        assert await ref.result() == "went on"
+        assert (await node.batches.get("b").result()).succeeded == 1
+    told = {key for word, key, *_ in diary.entries if word == "told"}
+    assert told & {"m", "f"}
+    assert "a" not in told

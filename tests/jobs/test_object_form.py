@@ -480,3 +480,40 @@ async def test_an_object_may_take_arguments_and_all_options(fleet: Fleet, diary:
     await diary.has("start", "k", "weather")
     assert (await node.dispatch(room, "k", "weather")).job_id == ref.job_id
     await ref.stop(timeout_s=20)
+
+
+# --- what is assigned in stop ---------------------------------------------------------------------
+
+
+async def test_what_stop_assigns_is_there_at_the_next_start(fleet: Fleet, diary: Diary) -> None:
+    """V7: as after a hand-over; the message in hand is not part of it, and comes again."""
+
+    class Room:
+        def __init__(self) -> None:
+            self.lines = list[str]()
+
+        async def start(self, job: Job) -> None:
+            self.lines = job.state or []
+            diary.note("start", *self.lines)
+
+        async def notify(self, job: Job, line: str) -> None:
+            if line == "bad" and job.attempt == 1:
+                raise ValueError(line)
+            self.lines.append(line)
+            diary.note("line", line)
+
+        async def stop(self, job: Job) -> None:
+            job.state = self.lines
+
+    handlers = Handlers()
+    handlers.service("room", backoff_s=0.001, backoff_max_s=0.002)(Room)
+    node = await fleet.node(handlers)
+    ref = await node.dispatch("room", "k")
+    await diary.has("start")
+    await node.notify("k", "one")
+    await diary.has("line", "one")
+    await node.notify("k", "bad")
+    await diary.has("start", "one")
+    await diary.has("line", "bad")
+    await ref.stop(timeout_s=30)
+    assert len(fleet.all_seen(AttemptFailed)) == 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -14,14 +18,16 @@ import msgspec
 import pydantic
 import pytest
 
-from pool import Call, Depends, Handlers, Job, JobRef
+from pool import Call, Depends, Follower, Handlers, Job, JobRef
 from pool.core.record import left_by
 from pool.errors import (
     ArgumentsDiffer,
     CodecMissing,
     ConfigError,
+    InvalidOption,
     JobParked,
     PayloadEncodingError,
+    PlanRefused,
     WrongArguments,
 )
 from pool.events import AttemptFailed
@@ -463,3 +469,70 @@ async def test_a_letter_keeps_its_version_when_it_is_edited_elsewhere(fleet: Fle
     await (await caller.parked.replay("1", refs[0].job_id)).result(timeout_s=30)
     assert await (await caller.parked.replay("2", refs[1].job_id)).result(timeout_s=30) == 2
     assert seen == [(2, 1, ["a"]), (2, 1, ["17.png"])]
+
+
+# --- equal calls are equal bytes ------------------------------------------------------------------
+
+
+class Sealed:
+    """As a codec that encrypts: other bytes each time, and it says so."""
+
+    name = "sealed"
+    is_canonical = False
+
+    def encode(self, value: Any) -> bytes:
+        return os.urandom(12) + repr(value).encode()
+
+    def decode(self, data: bytes) -> Any:
+        return ast.literal_eval(data[12:].decode())
+
+
+async def test_all_that_compares_calls_refuses_a_codec_that_cannot_be_compared(
+    fleet: Fleet,
+) -> None:
+    """V1: instead of taking each call for another one; what compares nothing goes on."""
+    handlers = Handlers()
+
+    @handlers.job("seal", codec=Sealed())
+    async def seal(job: Job, x: int) -> int:
+        return x
+
+    @handlers.job("plain")
+    async def plain(job: Job) -> None: ...
+
+    @handlers.plan("sealed", seal, every_s=60)
+    async def planned(job: Job) -> list[Call]:
+        return [Call("p", 1)]
+
+    node = await fleet.node(handlers)
+    assert await (await node.dispatch(seal, "k", 7)).result(timeout_s=30) == 7
+    some: list[dict[str, Any]] = [{"idempotency_key": "i"}, {"job_id": "j"}]
+    for options in (*some, {"if_exists": "attach"}):
+        with pytest.raises(InvalidOption, match="equal bytes"):
+            await node.options(**options).dispatch(seal, "k", 7)
+    told = await node.dispatch_many(seal, [Call("k", 7).identified(job_id="j"), Call("l", 8)])
+    assert [type(each) for each in told] == [InvalidOption, JobRef]
+    then = Follower(seal, "f", 7)
+    with pytest.raises(InvalidOption, match="equal bytes"):
+        await node.options(job_id="j", then=then).dispatch(plain, "k")
+    await node.options(then=Follower(seal, "f", 7)).dispatch(plain, "n")
+    async with node.batch("b") as batch:
+        with pytest.raises(InvalidOption, match="equal bytes"):
+            await batch.add(seal, [Call("m", 7)])
+        assert batch.added == 0
+    with pytest.raises(PlanRefused, match="equal bytes"):
+        await node.plan("sealed").diff(30)
+
+
+async def test_equal_calls_of_processes_with_other_hashes_are_the_same_call(fleet: Fleet) -> None:
+    """V1: the same key again, the same batch again, a plan's job that is there, and attach."""
+    program = Path(__file__).with_name("hashed_member.py")
+    said = list[str]()
+    for seed in ("1", "2", "3"):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        ran = await anyio.run_process(
+            [sys.executable, str(program), fleet.pool, fleet.url], env=env, stderr=None
+        )
+        said.append(ran.stdout.decode())
+    assert said[0].count("\n") == 8
+    assert said == said[:1] * 3

@@ -47,6 +47,7 @@ from tests.verify.primary_mutants import PRIMARY_MUTANTS
 from tests.verify.remote_mutants import REMOTE_MUTANTS
 from tests.verify.schedule_mutants import SCHEDULE_MUTANTS
 from tests.verify.sync_mutants import SYNC_MUTANTS
+from tests.verify.value_mutants import VALUE_MUTANTS
 from tests.verify.web_mutants import WEB_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -104,6 +105,7 @@ MUTANTS: Final = (
             *LOSS_MUTANTS,
             *EDGE_MUTANTS,
             *OPERATOR_MUTANTS,
+            *VALUE_MUTANTS,
         )
     ),
     Mutant(
@@ -3176,8 +3178,8 @@ MUTANTS: Final = (
         name="waits not passed on",
         breaks="circles of more than two handlers that wait for each other are never found",
         path="pool/jobs/client/waiters.py",
-        old="self._tell_wait(further, waiting, owner)",
-        new="pass",
+        old="                self._pass_on(attrs.evolve(wait, job=waiting.job), lane, owner)",
+        new="                pass",
         by=("tests/jobs/test_in_a_handler.py",),
     ),
     Mutant(
@@ -3264,8 +3266,8 @@ MUTANTS: Final = (
         name="secrets arrive masked",
         breaks="what a pydantic model loses on its way is not compared",
         path="pool/jobs/typed/foreign.py",
-        old="        check(value, from_wire(wire))\n",
-        new="        from_wire(wire)\n",
+        old="            back = from_wire(wire)\n            check(value, back)\n",
+        new="            back = from_wire(wire)\n",
         by=("tests/jobs/test_proof.py",),
     ),
     Mutant(
@@ -3288,7 +3290,7 @@ MUTANTS: Final = (
         name="MessagePack drops fields",
         breaks="arguments by the codec msgspec arrive as their base class",
         path="pool/jobs/typed/msgpack.py",
-        old="            if name in self.compared:",
+        old="            if name in self.compared or _is_astray(given, name in self.sets):",
         new="            if not name:",
         by=("tests/jobs/test_proof.py",),
     ),
@@ -3296,7 +3298,7 @@ MUTANTS: Final = (
         name="MessagePack drops fields of results",
         breaks="results by the codec msgspec arrive as their base class",
         path="pool/jobs/typed/msgpack.py",
-        old="        if self.is_compared:",
+        old="        if self.is_compared or _is_astray(value, self.typed.has_sets):",
         new="        if not data:",
         by=("tests/jobs/test_proof.py",),
     ),
@@ -3719,8 +3721,8 @@ MUTANTS: Final = (
     Mutant(
         name="sets in whatever order",
         breaks="equal arguments are other bytes in another process: a repeat is a conflict",
-        path="pool/jobs/typed/containers.py",
-        old="    return sorted(wires, key=lambda wire: json.dumps(wire, default=str))",
+        path="pool/jobs/typed/canonical.py",
+        old="    return sorted(wires, key=_rank)",
         new="    return wires",
         by=("tests/jobs/test_shapes.py::test_equal_sets_are_equal_bytes",),
     ),

@@ -67,7 +67,7 @@ from pool.jobs.client.dispatcher import Accepted, Pending
 from pool.jobs.client.job_client import Admitting, JobClient
 from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.ref import JobRef
-from pool.jobs.followers import Follower, several
+from pool.jobs.followers import COUNTS, Follower, several
 from pool.jobs.handlers import Handler
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.batches import (
@@ -210,7 +210,7 @@ class Batch:
         packed = b""
         if options.then or options.otherwise:
             packed = client.packer().pack(
-                options.then, options.otherwise, key=self.id, job_id=nonce
+                options.then, options.otherwise, key=self.id, job_id=nonce, after=COUNTS
             )
         state = self._lane
         call = state.lane.batch_open(
@@ -250,7 +250,7 @@ class Batch:
 
         Args:
             handler: As for `Node.dispatch()`.
-            calls: `Call(key, *args, **kwargs)` each, or just a key.  Their own ids are not used.
+            calls: `Call(key, *args, **kwargs)` each, or just a key.
 
         Raises:
             BatchSealed: It has been sealed, or cancelled.
@@ -259,7 +259,8 @@ class Batch:
             BatchTooLarge: It would have over 1,000,000 members.
             NoSuchBatch: It is gone.
             InvalidKey, InvalidOption, ConfigError: Of these, nothing was added, nor of some before
-                them.
+                them.  A call that was `identified()` is refused: a member's id is made of the batch
+                and its place.
             PayloadEncodingError, PayloadTooLarge, WrongArguments: Likewise.
             StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `Node.dispatch()`.
         """
@@ -269,7 +270,7 @@ class Batch:
             self._check_open()
             admitting = self._client.admitting(handler, _OPTIONS)
             while some := list(islice(given, NOTED)):
-                checked = [Call(each) if isinstance(each, str) else _checked(each) for each in some]
+                checked = [Call(each) if isinstance(each, str) else _unnamed(each) for each in some]
                 refused += await self._add(admitting, checked)
         return refused
 
@@ -396,7 +397,7 @@ class Batch:
         return missing
 
     def _item(self, admitting: Admitting, index: int, call: Call) -> Admission:
-        item = admitting.admission(call.key, call.args, call.kwargs)
+        item = admitting.admission(call.key, call.args, call.kwargs, is_compared=True)
         item.id = member_id(self._nonce, index)
         mine = MORE["batch"] + member_of(self.id, self._nonce, self._lane.number, index)
         item.more = f"{item.more},{mine}" if item.more else mine
@@ -484,6 +485,15 @@ class Batch:
         self._check(said)
         if isinstance(said, Stirred):
             tell_stirred(self._client, state, said)
+
+
+def _unnamed(given: object) -> Call:
+    """Take a call that has no id of its own: as a member it would be another job than by that."""
+    call = _checked(given)
+    if call._known:
+        must = "a call without an id: a member is known by its batch and its place there"
+        raise checks.option("calls", call, must)
+    return call
 
 
 def batch_options(

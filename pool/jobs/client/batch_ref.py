@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
@@ -41,10 +42,10 @@ from pool.errors import (
 from pool.jobs.client.gaps import Gaps, gaps_of
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.ref import JobRef
-from pool.jobs.client.waiters import ASK_AGAIN_S
+from pool.jobs.client.waiters import ASK_AGAIN_S, MEMBERS_TOLD, BatchWaiting
 from pool.jobs.handlers import Handler
 from pool.jobs.job import RUNNING
-from pool.names import check_batch, lane_of, split_pair
+from pool.names import check_batch, lane_of, pair, split_pair
 from pool.redis.commands.batches import BatchGone, BatchLooked, Ended, Stirred
 from pool.redis.commands.talk import Missing, More
 from pool.redis.scripts import ScriptCall
@@ -207,16 +208,17 @@ class Members(AsyncIterator[Member[R]]):
     async def page(self) -> list[Member[R]]:
         """Return the next ones that have ended, once some have; none: it has settled."""
         ref = self._ref
-        while True:
-            with ref._client.waiters.bell(ref.id) as bell:
-                with suppress(StoreUnavailable):  # it is asked again
-                    found = await ref._look(is_waiting=True, since=self._at)
-                    if found.ended or found.head.is_settled:
-                        page = await ref._read(found, self._handler)
-                        self._at += len(page)
-                        return page
-                with anyio.move_on_after(ASK_AGAIN_S):
-                    await bell.wait()
+        waiters = ref._client.waiters
+        with waiters.for_batch(RUNNING.get()) as waiting:
+            while True:
+                with waiters.bell(ref.id) as bell:
+                    with suppress(StoreUnavailable):  # it is asked again
+                        found = await ref._look(is_waiting=True, since=self._at)
+                        if found.ended or found.head.is_settled:
+                            page = await ref._read(found, self._handler)
+                            self._at += len(page)
+                            return page
+                    await ref._hear(waiting, bell, self._at)
 
 
 @attrs.define(eq=False)
@@ -241,7 +243,7 @@ class BatchRef:
         while looked < LOOKED_MAX:
             page = await self._look(what="open", since=since)
             looked += len(page.open)
-            running += await self._running(page)
+            running += len(await self._running(page))
             if page.follows is None:
                 break
             since = page.follows
@@ -265,16 +267,16 @@ class BatchRef:
             InvalidOption: `timeout_s` is no number from 0 to 365 days.
             TimeoutError: It has not settled within `timeout_s`.
             DeadlockRisk: A member's handler waits for the batch that it is in, or one that this one
-                is within.  With a `timeout_s` of 0 nobody waits.
+                is within; or a member waits for the job whose handler asks, also over others and on
+                other nodes.  With a `timeout_s` of 0 nobody waits.
             NoSuchBatch, StoreLost, NotRunning: As for `status()`.
         """
         timeout_s = checks.seconds("timeout_s", timeout_s, or_none=True)
         if on_progress is not None:
             checks.plain_function("on_progress", on_progress)
-        if timeout_s != 0 and (origin := RUNNING.get()):
-            await self._check_waits(*split_pair(origin))
         last: BatchStatus | None = None
-        with anyio.move_on_after(timeout_s or None):
+        origin, waiters = "" if timeout_s == 0 else RUNNING.get(), self._client.waiters
+        with waiters.for_batch(origin) as waiting, anyio.move_on_after(timeout_s or None):
             while True:
                 with self._client.waiters.bell(self.id) as bell:
                     before = last
@@ -286,8 +288,7 @@ class BatchRef:
                         return last
                     if timeout_s == 0:
                         break
-                    with anyio.move_on_after(ASK_AGAIN_S):
-                        await bell.wait()
+                    await self._hear(waiting, bell, 0 if last is None else last.ended)
         how = "its store has not answered"
         if last is not None:
             how = f"it is {last.state}, and {last.ended} of {last.expected} have ended"
@@ -340,6 +341,7 @@ class BatchRef:
 
         Raises:
             InvalidOption: An argument is none.
+            DeadlockRisk: As for `wait()`, in the loop.
             NoSuchBatch, StoreLost, NotRunning: As for `status()`, in the loop.
         """
         if handler is not None:
@@ -373,6 +375,39 @@ class BatchRef:
         self._nonce = found.head.nonce
         return found
 
+    async def _hear(self, waiting: BatchWaiting, bell: anyio.Event, ended: int) -> None:
+        """Wait until it rings, or it is time to ask again; so many members have ended.
+
+        Raises:
+            DeadlockRisk: It is a handler that waits, and a member waits for that.
+        """
+        key, job_id = split_pair(waiting.origin) if waiting.origin else ("", "")
+        if waiting.origin and not waiting.nonce:
+            await self._check_waits(key, job_id)
+        clock = self._client.context.io.clock
+        if ended != waiting.ended:
+            waiting.ended, waiting.tells_s = ended, clock() + ASK_AGAIN_S
+        waiting.nonce, waiting.bell = self._nonce, bell
+        with anyio.move_on_after(ASK_AGAIN_S):
+            await bell.wait()
+        if waiting.is_circle:
+            raise DeadlockRisk(key=key, job_id=job_id, batch=self.id)
+        if waiting.origin and clock() >= waiting.tells_s:
+            waiting.tells_s = clock() + ASK_AGAIN_S
+            with suppress(StoreUnavailable, NoSuchBatch):
+                waiting.running = await self._running_members(MEMBERS_TOLD)
+            self._client.waiters.tell_members(waiting)
+
+    async def _running_members(self, most: int) -> dict[str, tuple[int, str]]:
+        """Return of members that run, and those of batches within, where and by whom."""
+        running, left = dict[str, tuple[int, str]](), [self]
+        while left and len(running) < most:
+            page = await left.pop()._look(what="open")
+            running |= await self._running(page)
+            kids = [key.removeprefix(IS_BATCH) for _, key in page.open if key[:1] == IS_BATCH]
+            left += [BatchRef(kid, self._client) for kid in kids[: most - len(left)]]
+        return dict(islice(running.items(), most))
+
     async def _check_waits(self, key: str, job_id: str) -> None:
         """Refuse that a member's handler waits for its batch, or for one around that."""
         if not is_member(job_id):
@@ -388,21 +423,22 @@ class BatchRef:
         if outer:
             raise DeadlockRisk(key=key, job_id=job_id, batch=outer)
 
-    async def _running(self, page: BatchLooked) -> int:
-        """Count those of a page that run."""
+    async def _running(self, page: BatchLooked) -> dict[str, tuple[int, str]]:
+        """Return those of a page that run, each with its lane and owner."""
         context = self._client.context
         shares = defaultdict[int, list[tuple[str, str]]](list)
         for index, key in page.open:
             if key[:1] != IS_BATCH:
                 number = lane_of(key, len(context.lanes))
                 shares[number].append((key, member_id(page.head.nonce, index)))
-        running = 0
+        running = dict[str, tuple[int, str]]()
         for number, share in shares.items():
             jobs = context.lanes[number].lane.names.jobs
             texts = await context.pipeline.execute("HMGET", jobs, *(key for key, _ in share))
-            for (_, job_id), text in zip(share, texts, strict=True):
+            for (key, job_id), text in zip(share, texts, strict=True):
                 record = Record.parse(text) if text is not None else None
-                running += record is not None and (record.id, record.state) == (job_id, "running")
+                if record is not None and (record.id, record.state) == (job_id, "running"):
+                    running[pair(key, job_id)] = number, record.owner
         return running
 
     async def _read(self, found: BatchLooked, handler: Handler[..., R] | None) -> list[Member[R]]:

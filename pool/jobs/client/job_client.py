@@ -15,7 +15,7 @@ import attrs
 from pool import checks
 from pool.core.codec import check_size, decode_call, encode_call, head, head_of
 from pool.core.ids import is_derived
-from pool.core.options import Options
+from pool.core.options import ATTACHES, Options
 from pool.core.record import MORE, Attempt, Kind, Outcome, Record, attempts
 from pool.errors import (
     CodecMissing,
@@ -38,7 +38,7 @@ from pool.jobs.client.options import DispatchOptions, more_of
 from pool.jobs.client.requests import Requests
 from pool.jobs.client.waiters import Waiters, Waiting
 from pool.jobs.context import Context, Seen
-from pool.jobs.followers import Packer
+from pool.jobs.followers import Packer, outcome_by
 from pool.jobs.handlers import Handler, Handlers
 from pool.jobs.roster import WorkerInfo
 from pool.jobs.typed.contract import ValueCodec, ours
@@ -317,8 +317,9 @@ class Admitting:
     _kind: Kind | None
     _policy: str
     _is_special: bool
+    _has_own_codec: bool
     __slots__ = (
-        *("_is_special", "_kind", "_policy", "_usual"),
+        *("_has_own_codec", "_is_special", "_kind", "_policy", "_usual"),
         *("around", "client", "handler", "name", "options"),
     )
 
@@ -333,7 +334,9 @@ class Admitting:
         self._policy, self._is_special = options.policy, options.is_special
         if handler is None:
             self.around, self._usual, self._kind = (), None, None
+            self._has_own_codec = False
             return
+        self._has_own_codec = handler._arguments.encoding.codec is not None
         self.around, usual = handler._around_dispatch, handler._options
         self._usual, self._kind = usual, usual.kind
         if options.is_open:
@@ -350,10 +353,12 @@ class Admitting:
         *,
         job_id: str = "",
         is_plans: bool = False,
+        is_compared: bool = False,
     ) -> Admission:
         """Check one dispatch and make it ready to be sent; raises what `dispatch()` documents.
 
-        `is_plans`: it is that of a job which keeps a plan, or compares one.
+        `is_plans`: it is that of a job which keeps a plan, or compares one.  `is_compared`: its
+        bytes are, whatever the options say.
         """
         context, handler, options = self.client.context, self.handler, self.options
         check_key(key)
@@ -363,6 +368,10 @@ class Admitting:
             payload = encode_call(args, kwargs)
         else:
             payload = handler._arguments.encode(self.name, args, kwargs)
+            if self._has_own_codec and (
+                is_compared or known or options.known or self._policy == ATTACHES
+            ):
+                handler._arguments.check_canonical(payload, self.name, args, kwargs)
         check_size("payload", payload, context.settings.payload_bytes_max)
         allow_unknown = handler is not None or options.allow_unknown
         of = (self._kind, payload, options.delay_s, self._policy, allow_unknown)
@@ -394,7 +403,8 @@ class Admitting:
     def _followers(self, item: Admission, *, has_kinds: bool = True) -> bytes:
         packer = self.client.packer(has_kinds=has_kinds)
         then, otherwise = self.options.then, self.options.otherwise
-        return packer.pack(then, otherwise, key=item.key, job_id=item.id)
+        after = outcome_by(self.handler)
+        return packer.pack(then, otherwise, key=item.key, job_id=item.id, after=after)
 
 
 def no_handler(given: object) -> UsageError:

@@ -198,6 +198,9 @@ class Comparing:
                 key = each
             case Call():
                 key, args, kwargs = each.key, each.args, each.kwargs
+                if each._known:
+                    problem = "it has an id of its own: a plan's jobs are known by their arguments"
+                    raise self.refused(shown(key), problem)
             case Planned():
                 handler, key, args, kwargs = each.handler, each.key, each.args, each.kwargs
             case _:

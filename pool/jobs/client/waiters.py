@@ -17,6 +17,18 @@ it is mostly the wait that closes the circle which fails.  A node passes the sam
 ASK_AGAIN_S, so that circles further on do not keep it busy.  Not seen: a way that leads over a job
 that is queued behind another key's, and slots that all wait for jobs which need one.
 
+A batch ends when all its members have, so who waits for one waits for each of them:
+
+    a member waits for us      told by its own message, whose origin bears the batch's nonce
+    over others, or batches    nothing has ended for ASK_AGAIN_S: we look which members run, and
+                               tell each, as of a job; a message that comes to us goes on to these
+
+So a batch whose members end costs nothing more, and one that stands still one look in ASK_AGAIN_S.
+Of so many members `MEMBERS_TOLD` are told; those in a circle stay, and come to be among them.
+
+A handler may wait with another node of its process, as a blocking client is one: what is for it is
+handed on to that, by way of its loop.
+
 Only `wait` adds and removes those who wait, in its caller's task; only this actor answers them.
 After a crash everything that somebody waits for is asked anew; when the actor ends for good, all
 are told that the node is closed.
@@ -25,7 +37,7 @@ are told that the node is closed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -53,6 +65,7 @@ from pool.runtime.actor import Actor
 BATCH_MAX: Final = 256  # jobs looked at in one call
 ASK_AGAIN_S: Final = 5.0
 LAST_LOOK_S: Final = 0.1  # before the time of one who waits for a start is up
+MEMBERS_TOLD: Final = 256  # that run, of a batch which a handler waits for
 WAITS_MAX: Final = 10_000  # of other handlers, passed on in ASK_AGAIN_S
 
 
@@ -86,6 +99,30 @@ class Waiting:
         """Have him look at what has changed of it."""
         if self.waiter is not None:
             self.waiter.take(None)
+
+
+@attrs.define(eq=False)
+class BatchWaiting:
+    """A handler that waits for a batch."""
+
+    origin: str  # the job (key and id) whose handler waits; empty: it is none
+    nonce: str = ""  # of the batch, once that is known
+    running: Mapping[str, tuple[int, str]] = attrs.field(factory=dict)  # member -> lane, owner
+    ended: int = -1  # of its members, when it was looked at last
+    tells_s: float = 0.0  # when they are told who waits, unless more have ended by then
+    is_circle: bool = False  # one of its members waits for this job
+    bell: anyio.Event | None = None
+
+    def end(self) -> None:
+        """Have it told so."""
+        self.is_circle = True
+        if self.bell is not None:
+            self.bell.set()
+
+    def has(self, job: str) -> bool:
+        """Whether a job (key and id) is a member, as far as it is known here."""
+        job_id = split_pair(job)[1]
+        return job in self.running or bool(self.nonce and job_id.startswith(f"{self.nonce}."))
 
 
 # --- messages -----------------------------------------------------------------------------------
@@ -136,6 +173,7 @@ class Waiters(Actor[Message]):
     # Of who waits for what ends of a batch; each looks for itself, and asks again if none rings.
     _bells: dict[str, set[anyio.Event]] = attrs.field(init=False, factory=dict)
     _origins: dict[str, list[Waiting]] = attrs.field(init=False, factory=dict)  # of handlers
+    _for_batches: dict[str, list[BatchWaiting]] = attrs.field(init=False, factory=dict)  # likewise
     _passed_on: dict[WaitsFor, None] = attrs.field(init=False, factory=dict)  # of late
     # By number, made as they are asked for.
     _lanes: dict[int, _Lane] = attrs.field(init=False, factory=partial(defaultdict, _Lane))
@@ -201,6 +239,25 @@ class Waiters(Actor[Message]):
             if not mine:
                 del self._bells[batch_id]
 
+    @contextmanager
+    def for_batch(self, origin: str) -> Iterator[BatchWaiting]:
+        """Note that a handler waits for a batch; it is told if that is in vain."""
+        waiting = BatchWaiting(origin)
+        present = self._for_batches.setdefault(origin, []) if origin else []
+        present.append(waiting)
+        self._ask_again_later()
+        try:
+            yield waiting
+        finally:
+            present.remove(waiting)
+            if origin and not present:
+                del self._for_batches[origin]
+
+    def tell_members(self, waiting: BatchWaiting) -> None:
+        """Have the members of a batch that run hear who waits for them."""
+        for member, (lane, owner) in waiting.running.items():
+            self.tell_wait(lane, owner, WaitsFor(waiting.origin, member, member))
+
     def _ring_bells(self, *batch_ids: str) -> None:
         for batch_id in batch_ids:
             for bell in self._bells.get(batch_id, ()):
@@ -255,6 +312,7 @@ class Waiters(Actor[Message]):
     # --- the actor ----------------------------------------------------------------------------
 
     def begin(self) -> None:
+        _HERE[id(self)] = self
         for lane in self._lanes.values():
             lane.is_looking = False
         self.look_again()
@@ -276,6 +334,7 @@ class Waiters(Actor[Message]):
     def ended(self, crash: BaseException | None) -> None:
         if crash is not None:
             return  # it will be run again
+        _HERE.pop(id(self), None)
         for lane in self._lanes.values():
             lane.looks.clear()
         for job in list(self._waiting):
@@ -370,30 +429,49 @@ class Waiters(Actor[Message]):
         if record.state == "queued" and split_pair(waiting.origin)[0] == waiting.key:
             waiting.end(DeadlockRisk(key=waiting.key, job_id=waiting.job_id))  # behind its own job
         elif record.state == "running" and waiting.for_end:
-            self._tell_wait(
-                WaitsFor(waiting.origin, waiting.job, waiting.job), waiting, record.owner
-            )
-
-    def _tell_wait(self, wait: WaitsFor, waiting: Waiting, owner: str) -> None:
-        self.tell_wait(self.context.lane_of(waiting.key).number, owner, wait)
+            wait = WaitsFor(waiting.origin, waiting.job, waiting.job)
+            self.tell_wait(self.context.lane_of(waiting.key).number, record.owner, wait)
 
     def _on_wait(self, wait: WaitsFor) -> None:
         """Somebody waits for a job of ours: end that if it is itself, else pass it on."""
+        if not self._knows(wait.job):
+            for other in list(_HERE.values()):
+                if other.context.pool == self.context.pool and other._knows(wait.job):
+                    other.context.loop.post(other.put, wait)
+            return
         if wait.job == wait.origin:
             for waiting in self._origins.get(wait.origin, ()):
                 if waiting.job == wait.via and waiting.for_end:
                     waiting.end(DeadlockRisk(key=waiting.key, job_id=waiting.job_id))
+            for of_batch in self._for_batches.get(wait.origin, ()):
+                if of_batch.has(wait.via):
+                    of_batch.end()
             return
         for waiting in self._origins.get(wait.job, ()):
-            further = attrs.evolve(wait, job=waiting.job)
             owner = waiting.record.owner if waiting.record is not None else ""
-            if not (waiting.for_end and owner) or further in self._passed_on:
+            if waiting.for_end and owner:
+                lane = self.context.lane_of(waiting.key).number
+                self._pass_on(attrs.evolve(wait, job=waiting.job), lane, owner)
+        for of_batch in self._for_batches.get(wait.job, ()):
+            if of_batch.has(wait.origin):
+                of_batch.end()
                 continue
-            if len(self._passed_on) < WAITS_MAX:
-                self._passed_on[further] = None
-                self._tell_wait(further, waiting, owner)
+            for member, (lane, owner) in of_batch.running.items():
+                self._pass_on(attrs.evolve(wait, job=member), lane, owner)
+
+    def _knows(self, job: str) -> bool:
+        """Whether the handler of a job waits here."""
+        return job in self._origins or job in self._for_batches
+
+    def _pass_on(self, wait: WaitsFor, lane: int, owner: str) -> None:
+        if wait not in self._passed_on and len(self._passed_on) < WAITS_MAX:
+            self._passed_on[wait] = None
+            self.tell_wait(lane, owner, wait)
 
     def _ask_again_later(self) -> None:
-        if not self._is_asking and self._waiting:
+        if not self._is_asking and (self._waiting or self._for_batches):
             self._is_asking = True
             self.context.loop.later(ASK_AGAIN_S, lambda: self.put(_AskAgain()))
+
+
+_HERE: Final[dict[int, Waiters]] = {}  # those of this process that run, in whichever thread

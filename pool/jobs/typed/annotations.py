@@ -151,7 +151,10 @@ class _Look:
     def _of_fields(self, hint: Any, kind: type) -> Shape:
         own: Any = kind
         if hasattr(kind, "__pydantic_validator__"):
-            return of_pydantic(hint, self._later(hint, name_of(kind), frozenset({"object"})))
+            forms: frozenset[Form] = frozenset({"object"})
+            if getattr(kind, "__pydantic_root_model__", False):  # it goes as what is in it
+                forms = self.of(own.__pydantic_fields__["root"].annotation).forms
+            return of_pydantic(hint, self._later(hint, name_of(kind), forms))
         if hasattr(kind, "__struct_config__"):
             return of_msgspec(hint, self._later(hint, name_of(kind), forms_of_struct(kind)))
         is_dict = typing.is_typeddict(kind)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections import Counter
 from collections.abc import (
     Callable,
     Iterable,
@@ -15,6 +15,7 @@ from typing import Any, Final
 import attrs
 
 from pool.errors import name_of, shown
+from pool.jobs.typed.canonical import sorted_wires
 from pool.jobs.typed.shapes import (
     ANY,
     FORMS,
@@ -48,22 +49,23 @@ def array_of(name: str, item: Shape, takes: tuple[type, ...], makes: Convert | N
         if not issubclass(type(value), takes):
             raise wrong(value, name)
         if is_any:
-            return value if issubclass(type(value), (list, tuple)) else _sorted(list(value))
+            return value if issubclass(type(value), (list, tuple)) else sorted_wires(list(value))
         is_list = issubclass(type(value), (list, tuple))
         if is_list and exact_items.issuperset(map(type, value)):
             return value
         made = _each(item.to_wire, value)
-        if is_list:
-            return value if item.is_plain else made
-        return _sorted(made)
+        return made if is_list else sorted_wires(made)
 
     def from_wire(value: Any) -> Any:
         if type(value) is not list:
             raise wrong(value, f"a list, for {name}")
         is_fine = is_any or exact_items.issuperset(map(type, value))
         made = value if is_fine else _each(item.from_wire, value)
+        if makes is None:
+            return made
         try:
-            return made if makes is None else makes(made)
+            _check_spread(made)
+            return makes(made)
         except TypeError as error:  # of a set: it is unhashable
             raise Wrong(f"cannot be a {name}") from error
 
@@ -72,9 +74,20 @@ def array_of(name: str, item: Shape, takes: tuple[type, ...], makes: Convert | N
     return Shape(name, frozenset({"array"}), to_wire, from_wire, is_plain, exact)
 
 
-def _sorted(wires: list[Any]) -> list[Any]:
-    """A set has no order, and the same arguments must be the same bytes."""
-    return sorted(wires, key=lambda wire: json.dumps(wire, default=str))
+SAME_HASH_MAX: Final = 64
+
+
+def _check_spread(items: Sequence[Any]) -> None:
+    """Refuse what a set or a dict would take a quadratic time for.
+
+    Numbers, and what is hashed as they are (UUIDs, decimals), can be chosen so that all have one
+    hash: 13,000 whole numbers, which are a payload of 256 KiB, would hold the event loop up for
+    seconds.  Text cannot: its hashes are drawn by each process.
+    """
+    if len(items) > SAME_HASH_MAX:
+        [(_, most)] = Counter(map(hash, items)).most_common(1)
+        if most > SAME_HASH_MAX:
+            raise Wrong(f"has {most} items with the same hash, at most {SAME_HASH_MAX}")
 
 
 def tuple_of(name: str, items: Sequence[Shape], makes: Convert, kind: type | None = None) -> Shape:
@@ -143,14 +156,15 @@ def mapping_of(name: str, key: Shape, value: Shape) -> Shape:
             raise wrong(given, name)
         if is_any or is_fine(given):
             return given
-        made = convert(given, key.to_wire, value.to_wire)
-        return given if is_plain else made
+        return convert(given, key.to_wire, value.to_wire)
 
     def from_wire(given: Any) -> Any:
         if type(given) is not dict:
             raise wrong(given, f"a dict, for {name}")
         if is_any or is_fine(given):
             return given
+        if not key.is_plain:
+            _check_spread(_each(key.from_wire, given))
         return convert(given, key.from_wire, value.from_wire)
 
     def is_fine(given: dict[Any, Any]) -> bool:
@@ -231,7 +245,7 @@ def typed_dict_of(kind: Any, shapes: Mapping[str, Shape], required: frozenset[st
                 raise error.within(f"[{each!r}]") from error.__cause__
         if missing := sorted(required - made.keys()):
             raise Wrong(f"lacks {', '.join(missing)}: {name}")
-        return given if is_plain else made
+        return made
 
     is_plain = all(shape.is_plain for shape in shapes.values())
     return Shape(
@@ -261,11 +275,13 @@ def union_of(shapes: Sequence[Shape]) -> Shape:
     by_kind = {shape.kind: shape for shape in shapes if shape.kind is not None}
     takes_bytes = any(shape.takes_bytes for shape in shapes)
 
+    tried = sorted(shapes, key=lambda shape: shape is JSON[float])  # an int is one, if it may be
+
     def fitting(value: Any) -> tuple[Shape, Any]:
         shape = by_kind.get(type(value))
         if shape is not None:
             return shape, shape.to_wire(value)
-        for shape in shapes:
+        for shape in tried:
             try:
                 return shape, shape.to_wire(value)
             except Wrong:
@@ -277,9 +293,7 @@ def union_of(shapes: Sequence[Shape]) -> Shape:
         forms = frozenset[Form]().union(*(shape.forms for shape in shapes))
 
         def check(value: Any) -> Any:
-            if type(value) not in exact:
-                fitting(value)
-            return value
+            return value if type(value) in exact else fitting(value)[1]
 
         return plain_of(name, forms, check, exact)
     if sum(len(shape.forms) for shape in shapes) == len({f for s in shapes for f in s.forms}):

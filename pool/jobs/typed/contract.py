@@ -22,6 +22,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias, Union, get_args
 
 import attrs
@@ -48,10 +49,10 @@ from pool.errors import (
     name_of,
     shown,
 )
-from pool.jobs.depends import hint_of, needs_of, signature_of
+from pool.jobs.depends import hint_of, names_of, needs_of, signature_of
 from pool.jobs.typed.annotations import awaited, shape_of, ungiven, unread
 from pool.jobs.typed.msgpack import MSGSPEC, MsgspecCall, MsgspecValue
-from pool.jobs.typed.shapes import ANY, Shape, Unfit, Wrong, wrong
+from pool.jobs.typed.shapes import ANY, ANYTHING, Form, Shape, Unfit, Wrong, wrong
 from pool.runtime.exceptions import told
 
 CodecName: TypeAlias = Literal["json", "msgspec", "bytes"]
@@ -59,12 +60,26 @@ Upcast: TypeAlias = Callable[
     [int, tuple[Any, ...], dict[str, Any]], tuple[Sequence[Any], dict[str, Any]]
 ]
 OURS: Final[tuple[str, ...]] = get_args(CodecName)
+NOT_COMPARED: Final = (
+    "one that makes equal bytes of equal calls, and these would be compared: for an id, attach, a "
+    "batch or a plan"
+)
 _KINDS_MAX: Final = 64  # combinations of types that are remembered
 _BY_POSITION: Final = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
 _GIVEN: Final = (*_BY_POSITION, inspect.Parameter.KEYWORD_ONLY)
+
+
+@attrs.frozen
+class OutcomeForms:
+    """What a job may end with, as far as that is known before: a result, or why there is none."""
+
+    told: str  # as errors call it
+    forms: frozenset[Form] = ANYTHING  # in JSON
+    may_be_bytes: bool = False
+    codec: str = ""  # which has made it, if it is no JSON
 
 
 @attrs.frozen
@@ -106,6 +121,11 @@ def encoding_of(codec: object, version: object, upcast: object) -> Encoding:
     return Encoding(name, codec, known, upcast)  # type: ignore[arg-type]
 
 
+def is_canonical(codec: Codec | None) -> bool:
+    """Whether a codec promises equal bytes for equal values; ours do."""
+    return codec is None or _asked(codec, "is_canonical") is not False
+
+
 def _asked(codec: object, name: str) -> object:
     try:
         return getattr(codec, name, None)
@@ -124,6 +144,9 @@ class Arguments:
     encoding: Encoding
     by_name: Mapping[str, Shape]
     codec: Codec | None  # None: JSON, or bytes as they are
+    # Names that **kwargs would take, if the function had no parameter of that name: of its Job, of
+    # what it depends on, of what a decorator gives it.
+    taken: frozenset[str] = frozenset()
     positional: tuple[Shape, ...] = attrs.field(init=False)
     rest: Shape = attrs.field(init=False, default=ANY)  # of *args
     others: Shape = attrs.field(init=False, default=ANY)  # of **kwargs
@@ -189,6 +212,44 @@ class Arguments:
         name, _, rest = head_of(data)
         return head(name, self.encoding.version) + rest
 
+    def check_canonical(
+        self, data: bytes, handler: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Refuse what is to be compared and was made by a codec that makes other bytes each time.
+
+        Of one that does not say so a second try shows it: a nonce, say.
+
+        Raises:
+            InvalidOption: Equal calls of this handler are not equal bytes.
+        """
+        codec = self.encoding.codec
+        if codec is None:
+            return
+        if not is_canonical(codec) or self.encode(handler, args, kwargs) != data:
+            raise checks.option("codec", codec.name, NOT_COMPARED)
+
+    def encode_behind(self, handler: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Return a call whose first argument is another job's result, as JSON: `null` is its place.
+
+        Raises:
+            WrongArguments: No call of this handler can begin with another argument and go on so.
+            PayloadEncodingError: Something in it cannot be encoded.
+        """
+        self._bind(handler, (None, *args), kwargs)
+        if self.encoding.name == "json":
+            made, kwargs = self._converted(handler, (None, *args), kwargs, "to_wire", passed=1)
+            args = tuple(made[1:])
+        elif isinstance(self.codec, MsgspecCall):
+            self._coded(handler, self.codec.check_behind, args, kwargs)
+        return head(version=self.encoding.version) + encode_call((None, *args), kwargs)
+
+    @property
+    def first(self) -> Shape:
+        """What may be given as the first argument, by position."""
+        if self.encoding.name == "bytes":
+            return _ONLY_BYTES
+        return self.positional[0] if self.positional else self.rest
+
     def decode(self, handler: str, data: bytes) -> tuple[Sequence[Any], dict[str, Any]]:
         """Return the arguments of a call, as the handler takes them.
 
@@ -230,6 +291,9 @@ class Arguments:
     def _bind(self, handler: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         if not kwargs and len(args) in self.counts:
             return
+        if mine := sorted(self.taken.intersection(kwargs)):
+            problem = f"{mine[0]!r} is a parameter of its own, and no argument"
+            raise WrongArguments(handler=handler, problem=problem)
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -241,12 +305,15 @@ class Arguments:
         args: Sequence[Any],
         kwargs: dict[str, Any],
         way: Literal["to_wire", "from_wire"],
+        *,
+        passed: int = 0,  # arguments by position that are not there yet
     ) -> tuple[list[Any], dict[str, Any]]:
         self._bind(handler, args, kwargs)
         is_bytes = not kwargs and len(args) == 1 and type(args[0]) is bytes
         if self.encoding.name == "bytes" and not is_bytes:
             raise WrongArguments(handler=handler, problem="it takes one bytes value and no other")
         shapes = [*self.positional, *[self.rest] * (len(args) - len(self.positional))]
+        shapes[:passed] = [ANY] * passed
         if is_bytes and shapes[0].takes_bytes:
             return list(args), kwargs
         made, named, name = list[Any](), dict[str, Any](), ""
@@ -331,13 +398,17 @@ def arguments_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> Argum
         ]
     signature = inspect.Signature(sorted(found, key=lambda each: each.kind))
     hints = {each.name: hint_of(each.annotation, fn) for each in found}
+    own = frozenset[str]()
+    if any(each.kind is each.VAR_KEYWORD for each in found):
+        needs = (each for each, _ in needs_of(name, fn) if each.kind is not each.POSITIONAL_ONLY)
+        own = names_of(fn).union(each.name for each in needs) - hints.keys()
     if encoding.codec is not None:
         by_name, codec = dict.fromkeys(hints, ANY), encoding.codec
     elif encoding.name == "msgspec":
         by_name, codec = dict.fromkeys(hints, ANY), MsgspecCall.of(name, signature, hints)
     else:
         by_name, codec = {each.name: _shape(name, each, hints) for each in found}, None
-    return Arguments(signature, encoding, by_name, codec)
+    return Arguments(signature, encoding, by_name, codec, own)
 
 
 def _has_signature(fn: Callable[..., Any]) -> bool:
@@ -411,6 +482,43 @@ def _bytes_or_none(value: Any) -> Any:
 
 
 _BYTES: Final = attrs.evolve(ANY, name="bytes", to_wire=_bytes_or_none, from_wire=_bytes_or_none)
+
+
+# As an argument; in JSON there is none.
+_ONLY_BYTES: Final = attrs.evolve(_BYTES, forms=frozenset())
+
+
+def check_first(handler: str, outcome: OutcomeForms, first: Shape = ANY, *, is_alone: bool) -> None:
+    """Refuse a call whose first argument is what another job ends with, if that can never fit.
+
+    Raises:
+        WrongArguments: It cannot.
+    """
+    has_bytes = outcome.may_be_bytes and first.takes_bytes
+    if not outcome.codec and (outcome.forms & first.forms or (has_bytes and is_alone)):
+        return
+    problem = f"its first one is {outcome.told}, expected {first.name}"
+    if outcome.codec:
+        problem = f"its first one is {outcome.told}, of the codec {outcome.codec!r}: that cannot go"
+    elif has_bytes:
+        problem = f"its first one is {outcome.told}: bytes are the only argument, or none"
+    raise WrongArguments(handler=handler, problem=problem)
+
+
+@lru_cache(256)
+def outcome_of(name: str, fn: Callable[..., Any], codec: str) -> OutcomeForms:
+    """Return what the result of a handler may be, by what it says itself."""
+    told = f"the result of {name!r}"
+    if codec == "bytes":
+        return OutcomeForms(told, frozenset({"null"}), may_be_bytes=True)
+    if codec != "json":
+        return OutcomeForms(told, codec=codec)
+    try:
+        shape = shape_of(awaited(hint_of(signature_of(fn).return_annotation, fn)))
+    except (TypeError, ValueError, Unfit):
+        shape = ANY
+    forms = frozenset[Form]() if shape.kind is bytes else shape.forms
+    return OutcomeForms(f"{told}, {shape.name}", forms, may_be_bytes=shape.takes_bytes)
 
 
 def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> ValueCodec | None:

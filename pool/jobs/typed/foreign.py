@@ -8,6 +8,7 @@ from collections.abc import (
 )
 from typing import Any
 
+from pool.jobs.typed.canonical import ordered
 from pool.jobs.typed.proof import check
 from pool.jobs.typed.shapes import (
     Form,
@@ -36,13 +37,18 @@ def of_pydantic(hint: Any, inner: Shape) -> Shape:
         try:
             if kind is None:
                 adapter.validate_python(value, strict=True)
-            wire = adapter.dump_python(
-                value, mode="json", by_alias=False, round_trip=True, warnings="error"
-            )
+            wire = dumped(value)
+            back = from_wire(wire)
+            check(value, back)
+            # What is read is what goes: each field in its place, whatever was assigned when.
+            return ordered(back, dumped(back))
         except ValueError as error:  # ValidationError and PydanticSerializationError are such
             raise _said_by("pydantic", error) from error
-        check(value, from_wire(wire))
-        return wire
+
+    def dumped(value: Any) -> Any:
+        return adapter.dump_python(
+            value, mode="json", by_alias=False, round_trip=True, warnings="error"
+        )
 
     def from_wire(value: Any) -> Any:
         try:
@@ -71,8 +77,10 @@ def of_msgspec(hint: Any, inner: Shape) -> Shape:
             wire = msgspec.to_builtins(value, str_keys=True)
         except (TypeError, ValueError) as error:
             raise _said_by("msgspec", error) from error
-        check(value, from_wire(wire))  # it does not look itself at what it takes apart
-        return wire
+        back = from_wire(wire)
+        check(value, back)  # it does not look itself at what it takes apart
+        # What is read is what goes: where a field is a float, a whole number has become one.
+        return ordered(back, msgspec.to_builtins(back, str_keys=True))
 
     return Shape(name, inner.forms, to_wire, from_wire, kind=kind)
 

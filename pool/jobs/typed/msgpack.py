@@ -5,8 +5,9 @@
 
 What a handler's annotations say, msgspec carries out in C while it decodes.  It does not look at
 types when it encodes, so whoever dispatches decodes once, and hears of what would not arrive; where
-an annotation holds classes, or says nothing, what came back is compared too: see `proof.py`.
-pydantic's models travel as they do in JSON.
+an annotation holds classes, or says nothing, what came back is compared too: see `proof.py`.  What
+came back is what is sent: equal values are equal bytes, whatever types they had, and a set has its
+one order (`canonical.py`).  pydantic's models travel as they do in JSON.
 
 Who knows no annotations reads the same bytes in terms of JSON: text for a datetime, base 64 for
 bytes.
@@ -15,14 +16,16 @@ bytes.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final, Self, Union
+from typing import Any, Final, Self, Union, get_args, get_origin
 
 import attrs
 
 from pool.errors import CodecMissing, ConfigError, name_of
 from pool.jobs.typed.annotations import NOTHING, shape_of
+from pool.jobs.typed.canonical import ordered
 from pool.jobs.typed.proof import check
 from pool.jobs.typed.shapes import Shape, Wrong
 
@@ -65,9 +68,11 @@ class _Typed:
     kind: Any
     encoder: Any
     decoder: Any
+    has_sets: bool
+    is_loose: bool  # some may be given where it speaks of a list
 
     @classmethod
-    def of(cls, problem: str, kind: Any) -> Self:
+    def of(cls, problem: str, kind: Any, hints: Iterable[Any], *, has_sets: bool) -> Self:
         """Make it.
 
         Raises:
@@ -79,14 +84,24 @@ class _Typed:
             raise ConfigError(setting="codec", problem=must)
         try:
             encoder = msgspec.msgpack.Encoder(enc_hook=_to_wire)
-            return cls(kind, encoder, msgspec.msgpack.Decoder(kind, dec_hook=_from_wire))
+            decoder = msgspec.msgpack.Decoder(kind, dec_hook=_from_wire)
+            return cls(kind, encoder, decoder, has_sets, any(map(_is_loose, hints)))
         except TypeError as error:
             raise ConfigError(setting="handler", problem=f"{problem}: {error}") from None
 
     def pack(self, value: Any) -> tuple[bytes, Any]:
         """Return a value as bytes, and what these are read as."""
-        data: bytes = self.encoder.encode(value)
-        return data, self.unpack(data)  # it does not look itself at what it takes apart
+        # It does not look itself at what it takes apart.
+        given = self._with_sets_ordered(value) if self.is_loose else value
+        back = self.unpack(self.encoder.encode(given))
+        data: bytes = self.encoder.encode(self._with_sets_ordered(back))
+        return data, back
+
+    def _with_sets_ordered(self, value: Any) -> Any:
+        if not self.has_sets:
+            return value
+        made = _package().to_builtins(value, builtin_types=_ITS_OWN, enc_hook=_to_wire)
+        return ordered(value, made)
 
     def unpack(self, data: bytes) -> Any:
         try:
@@ -103,6 +118,9 @@ class _Typed:
             raise Wrong(f"is refused by msgspec: {error}") from error
 
 
+_ITS_OWN: Final = (bytes, bytearray, memoryview, datetime)  # what MessagePack has beside JSON
+_SETS: Final = frozenset({"SetType", "FrozenSetType"})
+_ARRAYS: Final = frozenset({"ListType", "VarTupleType", "TupleType"})
 # What msgspec takes as such or not at all: nothing of it is lost on the way.
 _PLAIN: Final = frozenset(
     f"{name}Type"
@@ -136,18 +154,30 @@ def _parts(hint: Any) -> Iterator[Any]:
             left += [part for part in found if isinstance(part, (inspected.Type, inspected.Field))]
 
 
-def _look(hint: Any) -> tuple[str, bool]:
-    """Return what in an annotation nobody can send, and whether what comes back is compared."""
+def _look(hint: Any) -> tuple[str, bool, bool]:
+    """Return what in an annotation nobody can send, and whether what comes back is compared, and
+    there may be sets in it.
+    """
     if _package() is None:
-        return "", False
+        return "", False, False
     try:
         parts = list(_parts(hint))
     except Exception:  # noqa: BLE001 - of what cannot be looked at, such as a name within a class
-        return "", True
+        return "", True, True
     unfit = (each.cls for each in parts if type(each).__name__ == "CustomType")
     names = [name_of(each) for each in unfit if not hasattr(each, "__pydantic_validator__")]
-    kinds = {type(each).__name__ for each in parts} - {"Metadata"}
-    return names[0] if names else "", not kinds <= _PLAIN
+    kinds = [type(each).__name__ for each in parts]
+    has_sets = not _SETS.isdisjoint(kinds) or _is_loose(hint)
+    # It writes a set where a list must be, and reads that as one: of the outermost a look tells.
+    is_nested = not _ARRAYS.isdisjoint(kinds[1:])
+    is_compared = (is_nested and not has_sets) or not {*kinds} - {"Metadata"} <= _PLAIN
+    return names[0] if names else "", is_compared, has_sets
+
+
+def _is_loose(hint: Any) -> bool:
+    """Whether a set may be given where msgspec itself speaks of a list."""
+    origin = get_origin(hint) or hint
+    return origin is Collection or origin is Iterable or any(map(_is_loose, get_args(hint)))
 
 
 def _to_wire(value: Any) -> Any:
@@ -161,6 +191,11 @@ def _from_wire(kind: Any, value: Any) -> Any:
     if not hasattr(kind, "__pydantic_validator__"):
         raise NotImplementedError(f"{kind} cannot be decoded")
     return _model(kind).from_wire(value)
+
+
+def _is_astray(value: Any, takes_sets: bool) -> bool:
+    """Whether it is a set where a list must be."""
+    return not takes_sets and issubclass(type(value), (set, frozenset))
 
 
 @lru_cache(256)
@@ -180,15 +215,15 @@ class MsgspecValue:
     def of(cls, problem: str, hint: Any) -> Self:
         """Make it; raises as `_Typed.of()`."""
         hint = _read(hint)
-        unfit, is_compared = _look(hint)
+        unfit, is_compared, has_sets = _look(hint)
         if unfit:
             raise ConfigError(setting="handler", problem=f"{problem}: {unfit}")
-        return cls(_Typed.of(problem, hint), is_compared)
+        return cls(_Typed.of(problem, hint, [hint], has_sets=has_sets), is_compared)
 
     def encode(self, value: Any) -> bytes:
         """Return a value as bytes."""
         data, back = self.typed.pack(value)
-        if self.is_compared:
+        if self.is_compared or _is_astray(value, self.typed.has_sets):
             check(value, back)
         return data
 
@@ -209,6 +244,8 @@ class MsgspecCall:
     typed: _Typed
     unset: Any
     compared: frozenset[str]  # arguments, of what they are read as
+    sets: frozenset[str]  # arguments in which there may be any
+    hints: Mapping[str, Any]
     name: str = NAME
 
     @classmethod
@@ -217,10 +254,12 @@ class MsgspecCall:
         msgspec = _package()
         unset = msgspec.UNSET if msgspec is not None else None
         fields: list[Any] = []
-        compared = set[str]()
+        compared, sets = set[str](), set[str]()
         for each in signature.parameters.values():
             hint = _read(hints[each.name])
-            unfit, is_compared = _look(hint)
+            unfit, is_compared, has_sets = _look(hint)
+            if has_sets:
+                sets.add(each.name)
             if is_compared:
                 compared.add(each.name)
             if unfit and each.default is each.empty:
@@ -237,14 +276,15 @@ class MsgspecCall:
         if msgspec is not None:
             named = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
             kind = msgspec.defstruct("Call", [("args", tuple[()]), ("kwargs", named)])
-        return cls(signature, _Typed.of(handler, kind), unset, frozenset(compared))
+        typed = _Typed.of(handler, kind, hints.values(), has_sets=bool(sets))
+        return cls(signature, typed, unset, frozenset(compared), frozenset(sets), hints)
 
     def encode(self, value: Any) -> bytes:
         """Return a call as bytes."""
         call = self._by_name(value["args"], value["kwargs"])
         data, back = self.typed.pack(call)
         for name, given in call["kwargs"].items():
-            if name in self.compared:
+            if name in self.compared or _is_astray(given, name in self.sets):
                 try:
                     check(given, getattr(back.kwargs, name))
                 except Wrong as error:
@@ -258,6 +298,17 @@ class MsgspecCall:
     def convert(self, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Return the call of what another codec has made."""
         return self._call(self.typed.converted(self._by_name(args, kwargs)))
+
+    def check_behind(self, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Refuse a call that lacks its first argument, in terms of JSON, for what else is in it."""
+        call = self._by_name((None, *args), kwargs)["kwargs"]
+        first = next(iter(call))
+        fields = [
+            (first, Any),
+            *((each, hint) for each, hint in self.hints.items() if each in call),
+        ]
+        kind = _package().defstruct("Behind", dict(reversed(fields)).items())
+        attrs.evolve(self.typed, kind=kind).converted(call)
 
     def _by_name(self, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         named = dict(self.signature.bind(*args, **kwargs).arguments)

@@ -4,7 +4,8 @@
     value --to_wire--> JSON            where it is sent; refuses what is not of the type
     JSON --from_wire--> value          where it arrives; likewise, whoever has sent it
 
-A shape is plain if both return what they are given: it only looks whether that is what it must be.
+A shape is plain if JSON has its values itself: it only looks whether that is what it must be, and
+of a number makes one of the type that is said, if that is equal (a float of 1, an int of True).
 Values are taken by their exact type, so that nothing which a subclass adds is lost on the way; but
 for text, numbers and containers, which JSON flattens anyway.
 

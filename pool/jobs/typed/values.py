@@ -17,8 +17,6 @@ from operator import or_
 from typing import Any, Final, get_args
 from uuid import UUID
 
-import attrs
-
 from pool.errors import shown
 from pool.jobs.typed.shapes import (
     FORMS,
@@ -46,14 +44,32 @@ def _scalar(name: str, form: Form, *kinds: type) -> Shape:
     return plain_of(name, [form], check, kinds)
 
 
+def _int(value: Any) -> Any:
+    if not issubclass(type(value), int):
+        raise wrong(value, "int")
+    return int(value) if type(value) is bool else value
+
+
+def _float(value: Any) -> Any:
+    """Take a whole number, too: as a float, unless that would be another number."""
+    kind = type(value)
+    if issubclass(kind, float):
+        return value
+    if not issubclass(kind, int):
+        raise wrong(value, "float")
+    try:
+        made = float(value)
+    except OverflowError:
+        return value
+    return made if made == value else value
+
+
 JSON: Final[Mapping[Any, Shape]] = {
     None: _scalar("None", "null", type(None)),
     type(None): _scalar("None", "null", type(None)),
     bool: _scalar("bool", "boolean", bool),
-    int: attrs.evolve(_scalar("int", "number", int), forms=frozenset({"number", "boolean"})),
-    float: attrs.evolve(
-        _scalar("float", "number", float, int), forms=frozenset({"number", "boolean"})
-    ),
+    int: plain_of("int", ["number", "boolean"], _int, [int]),
+    float: plain_of("float", ["number", "boolean"], _float, [float]),
     str: _scalar("str", "text", str),
 }
 

@@ -1,0 +1,122 @@
+"""Bugs planted in what is compared, what is checked at the dispatch, and who waits for batches."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_CONTRACT: Final = "pool/jobs/typed/contract.py"
+_WAITERS: Final = "pool/jobs/client/waiters.py"
+_CANONICAL: Final = (
+    "tests/verify/test_canonical.py::test_equal_values_are_equal_bytes_under_every_hash_seed",
+)
+_STEPS: Final = (
+    "tests/fuzz/test_steps.py::test_what_is_read_takes_steps_in_proportion_to_its_size",
+)
+_TESTS: Final = "tests/jobs/test_"
+_CONTRACTS: Final = "tests/jobs/test_contract.py::test_"
+
+VALUE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
+    {
+        "name": "sets in the order of their hashes",
+        "breaks": "a set in a model or a struct is written as its process happens to iterate it",
+        "path": "pool/jobs/typed/canonical.py",
+        "old": "        made = sorted_wires(list(made))",
+        "new": "        made = list(made)",
+        "by": _CANONICAL,
+    },
+    {
+        "name": "fields in the order of their assignment",
+        "breaks": "equal models are other bytes if a field of one was assigned later",
+        "path": "pool/jobs/typed/foreign.py",
+        "old": "            return ordered(back, dumped(back))",
+        "new": "            return ordered(value, wire)",
+        "by": _CANONICAL,
+    },
+    {
+        "name": "whole numbers for floats",
+        "breaks": "2 and 2.0 are other arguments where a float is said",
+        "path": "pool/jobs/typed/values.py",
+        "old": "    return made if made == value else value",
+        "new": "    return value",
+        "by": _CANONICAL,
+    },
+    {
+        "name": "a codec with a nonce is compared",
+        "breaks": "what a codec says of itself counts for nothing: repeated calls are conflicts",
+        "path": _CONTRACT,
+        "old": "        if not is_canonical(codec) or self.encode(handler, args, kwargs) != data:",
+        "new": "        if self.encode(handler, args, kwargs) != data:",
+        "by": (_CONTRACTS + "what_would_be_compared_is_refused_of_a_codec_that_cannot_be",),
+    },
+    {
+        "name": "a follower shows when it is there",
+        "breaks": "a result that can never be an argument parks its follower once the work is done",
+        "path": "pool/jobs/followers.py",
+        "old": "        if outcome is not None:\n            check_first(",
+        "new": "        if outcome is None:\n            check_first(",
+        "by": (
+            _TESTS
+            + "followers.py::test_a_result_that_can_never_fit_is_refused_when_it_is_dispatched",
+        ),
+    },
+    {
+        "name": "an argument of its own name",
+        "breaks": "**kwargs takes the name of the Job's parameter, and each attempt fails",
+        "path": _CONTRACT,
+        "old": "        if mine := sorted(self.taken.intersection(kwargs)):",
+        "new": "        if mine := sorted(self.taken.intersection(())):",
+        "by": (_CONTRACTS + "a_name_that_its_function_has_itself_is_no_argument",),
+    },
+    {
+        "name": "a state that stop assigned",
+        "breaks": "what stop assigns after a failed notify is not there at the next start",
+        "path": "pool/jobs/forms.py",
+        "old": "                await job._keep_assigned()",
+        "new": "                pass",
+        "by": (_TESTS + "object_form.py::test_what_stop_assigns_is_there_at_the_next_start",),
+    },
+    {
+        "name": "ids of members",
+        "breaks": "a batch drops the id that a call was given, and it runs twice",
+        "path": "pool/jobs/client/batch.py",
+        "old": "    if call._known:",
+        "new": "    if False:",
+        "by": (_TESTS + "batches.py::test_a_call_with_an_id_of_its_own_is_no_member",),
+    },
+    {
+        "name": "members are not told who waits",
+        "breaks": "batches whose members wait for each other's wait for ever",
+        "path": _WAITERS,
+        "old": "        for member, (lane, owner) in waiting.running.items():",
+        "new": "        for member, (lane, owner) in ():",
+        "by": (_TESTS + "in_a_handler.py::test_a_circle_over_several_batches_is_told",),
+    },
+    {
+        "name": "waits of another node of the process",
+        "breaks": "who waits by a client that blocks is not found in a circle",
+        "path": _WAITERS,
+        "old": "            for other in list(_HERE.values()):",
+        "new": "            for other in ():",
+        "by": (
+            _TESTS
+            + "in_a_handler.py::test_handlers_without_async_that_wait_for_each_other_are_told",
+        ),
+    },
+    {
+        "name": "a name twice is looked for by counting",
+        "breaks": "an object of 30,000 names, one of them twice, holds the loop up for a minute",
+        "path": "pool/core/codec.py",
+        "old": "        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]",
+        "new": "        names = [name for name, _ in pairs]\n"
+        "        twice = next(name for name in names if names.count(name) > 1)",
+        "by": _STEPS,
+    },
+    {
+        "name": "numbers of one hash",
+        "breaks": "a set of chosen numbers takes the square of their count to build",
+        "path": "pool/jobs/typed/containers.py",
+        "old": "        if most > SAME_HASH_MAX:",
+        "new": "        if most < 0:",
+        "by": _STEPS,
+    },
+)
