@@ -11,7 +11,7 @@ from pool.redis.commands.plain import typed
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script
 
-PROTOCOL: Final = 7  # of what stands in Redis; raised when older nodes could not work beside it
+PROTOCOL: Final = 8  # of what stands in Redis; raised when older nodes could not work beside it
 
 
 @attrs.frozen(kw_only=True)
