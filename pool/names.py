@@ -124,7 +124,7 @@ class Names:
     checkpoints: str = _fixed("blobs")
     journal: str = _fixed("journal")
     trials: str = _fixed("trials")  # the suspected job that each worker began last
-    thawed: str = _fixed("thawed")  # who was fenced, and lives
+    deaths: str = _fixed("deaths")  # processes that died, and when
     attempts: str = _fixed("attempts")  # of live jobs, those that failed
     schedules: str = _fixed("schedules")  # by name
     scheduled: str = _fixed("scheduled")  # when which of them is due, by the server's own clock

@@ -123,11 +123,16 @@ class Settings:
         high=3600.0,
     )
     crash_window_s: float = seconds(
-        600.0, "A job that ran this long in one go loses its crash marks.", low=1.0, high=86_400.0
+        600.0,
+        "Each time a job runs this long in one go, the evidence that it kills its workers halves.  "
+        "Deaths of workers are remembered as long.",
+        low=1.0,
+        high=86_400.0,
     )
     crashes_max: int = count(
         3,
-        "A job that is suspected of more worker crashes than this is parked as poison.",
+        "A job is parked as poison after more worker crashes than this, if it is proved that they "
+        "are its doing.",
         unit="crashes",
         low=1,
         high=1000,

@@ -360,7 +360,7 @@ KINDS: Final = {
         "what does not happen to an ordinary job; the latest 10,000, of 1,200 bytes at most",
     ),
     "trials": ("hash", "worker -> the suspected job that it began last"),
-    "thawed": ("zset", "who was fenced, and lives -> until when that is known"),
+    "deaths": ("zset", "PROCESS.MS, a process that died -> MS, the pool time of its last renewal"),
     "attempts": ("hash", "key -> how its job's latest attempts failed"),
     "schedules": ("hash", "name -> schedule, and how it stands"),
     "scheduled": ("zset", "name -> when it is due, by the server's own clock; not of paused ones"),

@@ -1,81 +1,100 @@
-"""Crash marks: the deaths that a job is suspected of, as they stand in its record."""
+"""Crash marks: how much speaks for a job being what kills its workers, as its record keeps it.
+
+    deaths.low.high.seen.ends.grown, process.at.m.bits.kind, place.m.kind
+
+The first part is evidence from deaths that are settled, the second the last death with the job
+aboard, the third where the job was dealt after that.  The last death stays apart until the next
+one is judged: only then is it known which processes died together, and which one came back.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from typing import Final
 
 import attrs
 
 from pool.core.digits import DIGITS_MAX
-from pool.core.ids import process_of
 
-MARKS_MAX: Final = 8  # crash marks of a record that name who died; older ones become a number
-MARKS_CHARS_MAX: Final = 400  # of all of them; eight identities and the number are half of that
+MARKS_CHARS_MAX: Final = 400  # twice of what the longest marks need
+
+
+@attrs.frozen
+class Aboard:
+    """The last death at which the job was aboard."""
+
+    process: str
+    at_ms: int  # pool time
+    dealt: int  # over how many processes the job had been dealt by dice; 1: not by dice
+    bits: int = 0  # tenths: how unlikely it was that the death fell into this job's trial
+    is_tried: bool = False  # the job began alone in that process, as a suspect
 
 
 @attrs.frozen
 class Marks:
-    """The deaths that a job is suspected of: who died, as `id.n`, whole or half.
+    """What a record says about the deaths that its job is suspected of."""
 
-        6,w8z4k0qv1xt3.1,w8z4k0qv1xt4.2-        in a record; `-` stands for half, and the number
-                                                in front counts halves of which no name is kept
-
-    Who comes back from a freeze was not killed: the scripts that hand a record out to be judged
-    leave the marks out that name one who said so (`lua/lib/marks.lua`).
-    """
-
-    named: tuple[str, ...] = ()
-    before: int = 0
+    deaths: int = 0  # with the job aboard, the last one included
+    low: int = 0  # evidence in tenths of a bit, before the last death; see `evidence.py`
+    high: int = 0
+    seen_ms: int = 0  # deaths up to this pool time are counted
+    ends: int = 0  # how often the job's own process was told to end while the job was at work
+    grown: int = 0  # how often the job outlived its trial in a process that died
+    last: Aboard | None = None
+    place: str = ""  # the process that the dice chose
+    dealt: int = 1  # over how many
+    is_tried: bool = False  # the next run begins alone
 
     @classmethod
     def parse(cls, text: str) -> Marks:
-        """Return what stands in a record; it has been matched against the record's pattern."""
-        if not text:
+        """Return the marks of a record; a text that is none counts as no marks."""
+        match = _MARKS.fullmatch(text) if text else None
+        if match is None:
             return NO_MARKS
-        first, *rest = text.split(",")
-        if first.isdigit():
-            return cls(tuple(filter(None, rest)), int(first[:DIGITS_MAX]))
-        return cls(tuple(filter(None, (first, *rest))))
+        deaths, low, high, seen, ends, grown, *rest = match.groups()
+        process, at, of, bits, was, place, dealt, tried = rest
+        last = Aboard(process, int(at), int(of), int(bits), was == "t") if process else None
+        return cls(
+            deaths=int(deaths),
+            low=int(low),
+            high=int(high),
+            seen_ms=int(seen),
+            ends=int(ends),
+            grown=int(grown),
+            last=last,
+            place=place,
+            dealt=max(1, int(dealt)),
+            is_tried=tried == "t",
+        )
 
     def pack(self) -> str:
-        """Return what stands in a record."""
-        return ",".join((str(self.before),) * (self.before > 0) + self.named)
+        """Return the text of a record's field."""
+        if not self.deaths and not self.ends:
+            return ""
+        last = self.last
+        sums = f"{self.deaths}.{self.low}.{self.high}.{self.seen_ms}.{self.ends}.{self.grown}"
+        aboard = last and f"{last.process}.{last.at_ms}.{last.dealt}.{last.bits}.{_t(last)}"
+        return f"{sums},{aboard or '.0.1.0.'},{self.place}.{self.dealt}.{_t(self)}"
 
-    @property
-    def halves(self) -> int:
-        """What they weigh, in halves: floats would do, but a bound must not depend on them."""
-        return self.before + sum(1 if name.endswith("-") else 2 for name in self.named)
 
-    @property
-    def deaths(self) -> int:
-        """How many they are; of what has no name any more each half counts as one."""
-        return self.before + len(self.named)
-
-    def deaths_but(self, known: Collection[str]) -> int:
-        """How many they are without those of some processes."""
-        return self.deaths - sum(process_of(name) in known for name in self.named)
-
-    def add(self, died: str, *, is_whole: bool) -> Marks:
-        """Return them with one more; nobody dies twice, so the heavier of two stands."""
-        had = [name for name in self.named if name.removesuffix("-") == died]
-        rest = [name for name in self.named if name not in had]
-        is_whole = is_whole or died in had
-        named = (*rest, died if is_whole else died + "-")
-        older, named = named[:-MARKS_MAX], named[-MARKS_MAX:]
-        return Marks(named, self.before + Marks(older).halves)
+def _t(tried: Aboard | Marks) -> str:
+    return "t" if tried.is_tried else ""
 
 
 NO_MARKS: Final = Marks()
 MARKS_TEXT: Final = rf"[0-9A-Za-z.,-]{{0,{MARKS_CHARS_MAX}}}"
+_N: Final = rf"(\d{{1,{DIGITS_MAX}}})"
+_MARKS: Final = re.compile(
+    rf"{_N}\.{_N}\.{_N}\.{_N}\.{_N}\.{_N},([0-9A-Za-z]*)\.{_N}\.{_N}\.{_N}\.(t?),([0-9A-Za-z]*)\.{_N}\.(t?)",
+    re.ASCII,
+)
 
 
 def marks_text(text: str) -> str:
-    """Return it if it can be marks.
+    """Return a text that may stand in the field of marks.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: It may not.
     """
     if not re.fullmatch(MARKS_TEXT, text, re.ASCII):
         raise ValueError(text[:DIGITS_MAX])

@@ -309,7 +309,7 @@ class Outcome:
     body: bytes  # of a done job its encoded result, of a parked one its last error and its attempts
     accepted_ms: int = 0  # 0: not told
     started_ms: int = 0  # when its last run began; 0: not told, or it never did
-    halves: int = 0  # what its crash marks weighed
+    crashes: int = 0  # how many deaths it was suspected of
     more: str = ""
     progress: Progress | None = None  # what it said last
 
@@ -350,7 +350,7 @@ class Outcome:
                     before = [number(text) if text else -1 for text in history[:3]]
                 except ValueError:
                     return None
-                accepted, started, halves = [*before, -1, -1, -1][:3]
+                accepted, started, crashes = [*before, -1, -1, -1][:3]
                 if newline:
                     return cls(
                         word=word,
@@ -362,7 +362,7 @@ class Outcome:
                         body=body,
                         accepted_ms=max(0, numbers[2] - accepted) if accepted >= 0 else 0,
                         started_ms=max(0, numbers[2] - started) if started >= 0 else 0,
-                        halves=max(0, halves),
+                        crashes=max(0, crashes),
                         more=more,
                         progress=Progress.parse(history[3]) if len(history) > 3 else None,
                     )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
 from typing import Final, TypeAlias
 
 import attrs
 
-from pool.core.digits import number_or
+from pool.core.evidence import NO_DEATHS, Deaths, after_death, is_proved, outlived, settled
+from pool.core.ids import process_of
 from pool.core.lapse import NOT_IN_TIME, lapsed
 from pool.core.lifecycle import OWNED
-from pool.core.marks import NO_MARKS, Marks
+from pool.core.marks import Marks
 from pool.core.options import Limit, Options
 from pool.core.record import ERROR_CHARS_MAX, Record, one_line
 from pool.core.retry import Dice, full_jitter, requeue_delay
@@ -91,32 +91,40 @@ def after_timeout(
 
 @attrs.frozen(kw_only=True)
 class Death:
-    """What is known of the end of an identity.
+    """The end of an identity, as its claim tells it.
 
-    It was alive at `alive_ms`, when its lease was last renewed, or just before: what it had sent
-    may have come late.  `culprit` is the epoch of the job that it had begun last of those that
-    were suspected already, unless it said that this one lives (see `fence.lua`): such a one is
-    acknowledged before it begins.
+    The identity was alive at `alive_ms`, when its lease was last renewed, or just before: what it
+    had sent may have come late.  `culprit` is the epoch of the suspect that it had begun last and
+    that may have killed it (see `fence.lua`); `bits` is how unlikely that is by chance, in tenths.
     """
 
     identity: str
     alive_ms: int
     culprit: int = 0  # 0: none
+    bits: int = 0
 
 
 @attrs.frozen(kw_only=True)
 class Judgement:
-    """What the node that judges has in its settings."""
+    """What the node that judges has in its settings, and what it knows of the fleet."""
 
     crash_window_s: float
     crashes_max: int
-    hold_s: float  # for so long a last mark waits for one that was only frozen
-    silent_s: float = math.inf  # whoever has not renewed for so long was not at work any more
+    hold_s: float  # how long a job is held before it is parked: its process may only be frozen
+    deaths: Deaths = NO_DEATHS
+    jobs: int = 0  # running in the pool
+    silent_s: float = math.inf  # a worker that has not renewed for so long was not at work any more
 
-    @property
-    def deaths_late(self) -> int:
-        """How many deaths give up a job that nobody saw kill: one more than of one that was."""
-        return self.crashes_max + 2
+
+@attrs.frozen
+class Deal:
+    """Where the dice put a job: into which process, of how many."""
+
+    place: str = ""
+    of: int = 1
+
+
+NO_DEAL: Final = Deal()
 
 
 def recover(
@@ -126,36 +134,24 @@ def recover(
     *,
     judgement: Judgement,
     death: Death | None = None,
-    is_most: bool = False,
+    deal: Deal = NO_DEAL,
     now_ms: int = 0,
 ) -> Decision:
     """Decide what becomes of a job whose owner is gone, or whose time has come (G-05).
 
-    From its record and the death of its owner; `death` is None when nobody died.  `is_most` says
-    that it was aboard at more deaths than any other job of that owner (see `Lineup`); `now_ms` is
-    pool time, where somebody has come because it may be too late (see `lapse`).
+    From its record and the death of its owner; `death` is None when nobody died.  `now_ms` is pool
+    time, where the job may be too late (see `lapse`).
 
         the job was                          its marks
-        running, longer than the window      are cleared
-        running, the culprit                 + 1 if it had any, else + 1/2: nobody saw it alone
-        running, any other                   + 1/2
+        running longer than the window       are halved for each window, then as below
+        running, or pending                  one death more, and what that proves (`evidence.py`)
         pending, to be acknowledged first    stay: it never began
-        pending, granted to one long silent  stay: its worker was dead by then
-        pending otherwise                    + 1/2
+         pending, granted to one long silent  stay: its worker was dead by then
+        whatever, of a process that drained  stay: such a death is no event
 
-    Who may have killed at once is begun alone the next time (flag `a`; see
-    `jobs/worker/executor.py`).
-
-    Held for a while is the culprit with more than `crashes_max`; or, where there is none since it
-    kills long after its start, who was aboard at the most deaths, if that is one job, and they are
-    two more than `crashes_max`.  Nobody else is.  Then it is parked, unless one whose death it is
-    suspected of comes back from a freeze.
-
-    So a job that kills at once ends `crashes_max` + 1 processes (1/2 + 1 + 1 + 1 for 3), one that
-    kills late one more, and their neighbours, which are marked with them, are not parked with them.
-    The late one must have been told from these: they are dealt out to the T nodes that are left
-    (`jobs/fleet/scatter.py`), so of N beside it at the first death N / T**d are at the d-th after
-    that.
+    A job that may have killed at once is begun alone the next time (flag `a`; see `trials.py`).  A
+    job that is proved to kill is held for one TTL, then judged again with all that is known by
+    then, and parked.
     """
     if record.intent.startswith("s"):
         return CancelJob(record.intent[1:])
@@ -171,9 +167,14 @@ def recover(
     if death is None or record.state not in OWNED:
         return _come_due(record, judgement)
     marks, letters = _marked(record, death, judgement)
+    is_guilty = letters and is_proved(
+        marks, judgement.deaths, jobs=judgement.jobs, crashes_max=judgement.crashes_max
+    )
+    if marks.deaths:
+        is_tried = record.state == "pending" or "a" in letters
+        marks = attrs.evolve(marks, place=deal.place, dealt=deal.of, is_tried=is_tried)
     text = f"{letters}={marks.pack()}"
-    is_culprit = record.epoch == death.culprit and marks.halves > 2 * judgement.crashes_max
-    if letters and (is_culprit or is_most):
+    if is_guilty:
         return Wait(judgement.hold_s, record.attempt, record.error, "h" + text)
     if record.state == "running":
         return Grant(text)
@@ -185,86 +186,36 @@ def recover(
     return Grant("r" + text)
 
 
-@attrs.define
-class Lineup:
-    """Who of an identity's jobs was aboard at the most deaths, as they are read one after another.
-
-        none --enough deaths--> aside --more deaths--> another is aside
-                                  |  as many: nobody can tell, and none of these is held
-                                  +--all others have moved--> asked for --> held, or released
-
-    The one put aside is moved last.  A process dies with all its workers in all lanes, so it is
-    asked whether one of theirs was aboard at as many, or a culprit is known there (`matches`).
-    Nor does a death count, whoever was aboard, of which another one was the culprit (`known`).
-
-    Whoever takes a claim over does not know whom its predecessor has moved, and holds nobody for
-    this: `fence.lua` names a culprit then that is no job's.
-    """
-
-    judgement: Judgement
-    death: Death
-    aside: str = ""
-    is_over: bool = False  # nothing else is left, here and elsewhere
-    deaths: int = 0  # the most so far, where they are enough
-    known: Collection[str] | None = None  # processes of whose death the culprit is known
-
-    def asks(self, record: Record) -> bool:
-        """Say whether it must be known first whose deaths have a culprit: hardly ever."""
-        is_open = self.known is None and not self.death.culprit
-        return is_open and record.marks.deaths + 1 >= self.judgement.deaths_late
-
-    def keeps(self, key: str, record: Record) -> bool:
-        """Say whether a job is put aside for now."""
-        if self.death.culprit:
-            return False
-        marks, letters = _marked(record, self.death, self.judgement)
-        deaths = marks.deaths_but(self.known or ())
-        if not letters or deaths < max(self.deaths, self.judgement.deaths_late):
-            return False
-        if key == self.aside:
-            return not self.is_over
-        # Of unread starts the first are read again and again: they cannot wait.
-        is_alone = deaths > self.deaths and record.state == "running"
-        self.deaths, self.aside = deaths, key if is_alone else ""
-        return is_alone
-
-    def matches(self, told: Iterable[bytes]) -> bool:
-        """Say whether another one may be guilty, by what stands in `trials` of others that died.
-
-        `=N` is one that was aboard at N deaths, all else speaks of a culprit.
-        """
-        return any(
-            text[:1] != b"=" or number_or(self.deaths, text[1:]) >= self.deaths for text in told
-        )
-
-    def is_most(self, key: str) -> bool:
-        """Say whether this job was aboard at more deaths than all others."""
-        return self.is_over and key == self.aside
-
-
 def _come_due(record: Record, judgement: Judgement) -> Decision:
     """Decide about a job that nobody owns."""
-    is_held = "h" in record.flags
-    if is_held and (
-        record.marks.halves > 2 * judgement.crashes_max
-        or record.marks.deaths >= judgement.deaths_late
+    is_held, marks = "h" in record.flags, record.marks
+    if is_held and is_proved(
+        marks, judgement.deaths, jobs=judgement.jobs, crashes_max=judgement.crashes_max
     ):
-        return ParkJob("poison", f"suspected of {record.marks.deaths} worker crashes")
+        return ParkJob("poison", f"suspected of {marks.deaths} worker crashes")
     # What the sweeper delayed is still the same requeue: it counts when it is granted.
     letter = "r" if "a" in record.flags and not is_held else ""
-    return Grant(f"{letter}={record.marks.pack()}")
+    # Its place follows from the time of day now, and not from the dice.
+    marks = attrs.evolve(marks, place="", dealt=1)
+    return Grant(f"{letter}={marks.pack()}")
 
 
 def _marked(record: Record, death: Death, judgement: Judgement) -> tuple[Marks, str]:
     """Return a job's marks after a death of its owner; m: it left one, a: it may have killed."""
+    deaths, process = judgement.deaths, process_of(death.identity.rpartition(".")[0])
+    if process not in deaths.last_ms:
+        return record.marks, ""
     if record.state == "pending":
         granted_s = record.epoch / 1e6 - death.alive_ms / 1000
         if "a" in record.flags or (death.alive_ms and granted_s > judgement.silent_s):
             return record.marks, ""
-        return record.marks.add(death.identity, is_whole=False), "ma"
-    outlived_ms = death.alive_ms - record.since_ms
-    if outlived_ms >= judgement.crash_window_s * 1000:
-        return NO_MARKS, ""
     is_culprit = record.epoch == death.culprit
-    marks = record.marks.add(death.identity, is_whole=is_culprit and record.marks.halves > 0)
-    return marks, "ma" if is_culprit or outlived_ms < AT_ONCE_MS else "m"
+    outlived_ms, marks = AT_ONCE_MS, record.marks
+    if record.state == "running":
+        outlived_ms = death.alive_ms - record.since_ms
+        windows = int(outlived_ms // (judgement.crash_window_s * 1000))
+        if windows > 0:
+            return outlived(settled(marks, deaths), windows), ""
+    marks = after_death(marks, deaths, process, death.bits if is_culprit else None)
+    is_at_once = is_culprit or record.state == "pending" or outlived_ms < AT_ONCE_MS
+    return marks, "ma" if is_at_once else "m"

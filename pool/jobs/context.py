@@ -21,7 +21,7 @@ from pool.core.timing import Timing
 from pool.errors import PoolError
 from pool.jobs.meter import Meter
 from pool.jobs.roster import Roster
-from pool.jobs.trials import Trials
+from pool.jobs.trials import SPAN_S, SPAN_TTLS, Trials
 from pool.names import key_hash, lane_of
 from pool.redis.commands.calls import Target
 from pool.redis.commands.change import Pulled
@@ -158,7 +158,7 @@ class Context(Session):
     roster: Roster = attrs.field(factory=Roster)
     # key -> run: a key never starts here while an earlier handler of it still runs in this process
     busy: dict[str, Any] = attrs.field(factory=dict)
-    trials: Trials = attrs.field(factory=Trials)
+    trials: Trials = attrs.field(init=False)
     meter: Meter | None = None  # counts what goes by
     outages: Outages = attrs.field(init=False)
     # lane -> how many keys are unassigned, where some are, as of the last answer that told
@@ -169,6 +169,11 @@ class Context(Session):
     on_data_lost: Callable[[int], object] = attrs.field(default=lambda _: None)
     on_interrupt: Callable[[KeyboardInterrupt], object] = attrs.field(default=lambda _: None)
     on_due: Callable[[int, float], object] = attrs.field(default=lambda *_: None)
+
+    @trials.default
+    def _first_trials(self) -> Trials:
+        io = self.io
+        return Trials(io.dice, io.clock(), lambda: min(SPAN_S, SPAN_TTLS * self.timing.ttl_s))
 
     @outages.default
     def _first_outages(self) -> Outages:

@@ -52,6 +52,8 @@ class Run(Life):
     has_old_limit = False  # ... is that of a run before, under the same epoch
     target = ""  # of a service that moves: to whom
     is_marked = False  # it may have told its own process to end
+    # How unlikely it is that its worker dies in its trial; None: it has none.
+    bits = None  # type: int | None
     has_cancelled = False  # its own slot's task
     then_epoch = 0  # of the last start that waits for its key
     refusals = 0  # in a row, of what it has to fetch before it begins
@@ -112,7 +114,7 @@ class Run(Life):
     def is_suspect(self) -> bool:
         """Whether it may be what killed its last worker, and begins alone for that."""
         start = self.start
-        return "a" in start.flags and start.marks.halves > 0 and not self.is_acknowledged
+        return "a" in start.flags and start.marks.deaths > 0 and not self.is_acknowledged
 
     key: str = attrs.field(init=False)  # not a property: it is asked for 16 times a job
 

@@ -7,6 +7,8 @@ from typing import Final, Protocol, TypeAlias
 
 import attrs
 
+from pool.core.digits import number_or
+from pool.core.evidence import NO_DEATHS, Deaths
 from pool.core.lapse import Lapse, lapsed
 from pool.core.options import Options
 from pool.core.record import (
@@ -20,8 +22,10 @@ from pool.core.record import (
 )
 from pool.core.retry import full_jitter
 from pool.core.settlement import (
+    NO_DEAL,
     TOO_LONG,
     CancelJob,
+    Deal,
     Death,
     Decision,
     Grant,
@@ -30,7 +34,7 @@ from pool.core.settlement import (
     Wait,
     recover,
 )
-from pool.core.timing import Timing
+from pool.errors import PoolError
 from pool.events import AttemptFailed, JobEnd, JobSettled, MessagesDropped
 from pool.jobs.context import Context, LaneState, Ranks
 from pool.names import key_of, pair
@@ -41,6 +45,7 @@ from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, Wai
 from pool.runtime.observers import JobListeners
 from pool.settings import Settings
 
+UNKNOWN_JOBS: Final = 1_000_000  # of a shard that nobody can ask: more evidence is needed
 # Lane, who waits, what it hears, of which job (key and id), and the outcome if that is known.
 _OVER: Final[dict[type, JobEnd]] = {CancelEdge: "cancelled", ParkEdge: "parked"}
 TellWaiters: TypeAlias = Callable[[int, Sequence[str], str, str, bytes], object]
@@ -63,14 +68,45 @@ def outcome_ttl_ms(settings: Settings, options: Options | None = None) -> int:
     return round(max(settings.known_s, kept_s) * 1000)
 
 
-def judgement_of(settings: Settings, timing: Timing) -> Judgement:
-    """Return how jobs are judged whose owners died."""
+async def judgement_of(
+    context: Context, state: LaneState, records: Sequence[Record | None]
+) -> Judgement:
+    """Return how jobs are judged whose owners died, by what the servers say now.
+
+    The running jobs of all shards are counted only if one of these may be given up.
+
+    Raises:
+        PoolError: The server did not say.
+    """
+    settings, names, jobs, deaths = context.settings, state.lane.names, 0, NO_DEATHS
+    # What waits for its time has no worker that died, and hardly ever marks.
+    if any(each and (each.owner or each.marks.deaths) for each in records):
+        found = await context.pipeline.execute("ZRANGE", names.deaths, 0, -1, "WITHSCORES")
+        pairs = zip(found[::2], found[1::2], strict=True)
+        deaths = Deaths.parse(pairs, context.timing.renew_s)
+    if any(each and each.marks.deaths >= settings.crashes_max for each in records):
+        jobs = sum([await _running(context, each) for each in context.lanes])
     return Judgement(
         crash_window_s=settings.crash_window_s,
         crashes_max=settings.crashes_max,
-        hold_s=timing.ttl_s,
-        silent_s=2 * timing.renew_s,
+        hold_s=context.timing.ttl_s,
+        deaths=deaths,
+        jobs=jobs,
+        silent_s=2 * context.timing.renew_s,
     )
+
+
+async def _running(context: Context, state: LaneState) -> int:
+    """Count the jobs of a shard that have a worker, or more; many, if the shard does not answer."""
+    names = state.lane.names
+    if not state.lease.is_good(context.io.clock()):
+        return UNKNOWN_JOBS
+    try:
+        records = await context.pipeline.execute("HLEN", names.jobs)
+        others = await context.pipeline.execute("HMGET", names.lane, "unassigned", "waiting")
+    except PoolError:  # shards are islands: this one must not hold the others up
+        return UNKNOWN_JOBS
+    return max(0, int(records) - sum(number_or(0, each or b"") for each in others))
 
 
 class Named(Protocol):
@@ -205,7 +241,7 @@ class Recovery:
         targets: Callable[[str, Record, Grant], tuple[Target, ...]],
         *,
         death: Death | None = None,
-        is_most: bool = False,
+        deal: Deal = NO_DEAL,
         now_ms: int = 0,
     ) -> None:
         """Decide about a job; `targets` says who may have it, if it is granted at once."""
@@ -216,7 +252,7 @@ class Recovery:
             dice,
             judgement=judgement,
             death=death,
-            is_most=is_most,
+            deal=deal,
             now_ms=now_ms,
         )
         edge = edge_of(key, record, decision, self.context.settings, options=options)

@@ -278,7 +278,7 @@ async def _requeue(client: JobClient, key: str, record: Record) -> None:
     def targets(of: str, record: Record, _: Grant) -> tuple[Target, ...]:
         return context.targets(of, record.handler, lane=state.number)
 
-    recovery = Recovery(context, state, judgement_of(context.settings, context.timing))
+    recovery = Recovery(context, state, await judgement_of(context, state, [record]))
     recovery.add(key, record, options, targets)
     await recovery.carry_out("free", "", client.requests.tell_waiters)
 

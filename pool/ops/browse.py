@@ -198,7 +198,7 @@ def row(key: str, record: Record, now_ms: int) -> JobRow:
         owner=record.owner,
         epoch=record.epoch,
         attempt=record.attempt,
-        crashes=record.marks.halves / 2,
+        crashes=float(record.marks.deaths),
         age_s=round(max(0.0, now_ms / 1000 - record.accepted / 1e6), 3),
         since_s=round(max(0.0, since_s), 3) if since_s is not None and is_running else None,
         wait_s=round(-since_s, 3) if since_s is not None and is_waiting else None,

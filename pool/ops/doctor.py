@@ -935,9 +935,9 @@ RULES: Final = (
         "suspects",
         "warning",
         "crash marks",
-        "two deaths or more: whoever was there at one has a mark for a while",
-        "A worker died while it ran these: look at how, in its log and the system's (out of "
-        "memory?). Who is suspected too often is parked as poison.",
+        "two deaths or more with the job aboard; most of them are by chance",
+        "Workers died while they ran these: look at how, in their logs and the system's (out of "
+        "memory?). A job is parked as poison when chance is ruled out.",
         _suspects,
     ),
     Rule(

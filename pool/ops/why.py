@@ -18,7 +18,10 @@ from typing import Any, Final
 
 import attrs
 
+from pool.core.digits import number_or
+from pool.core.evidence import Deaths
 from pool.core.followers import Followed, released
+from pool.core.ids import process_of
 from pool.core.journal import JournalEntry
 from pool.core.lapse import NOT_IN_TIME, begin_by_ms
 from pool.core.options import Options
@@ -70,7 +73,7 @@ class Why:
     `wait_s` for how long it still waits, None where nobody can tell; both in seconds of pool time.
     `begin_within_s`, `run_within_s`, `progress_within_s` are what is left of its limits, None where
     it has none.  `position` in its queue counts from 1; 0 where it stands in none.  `marks` are
-    the deaths that it is suspected of, of which `crashes` counts half ones by half.
+    the process that died last with it aboard, `crashes` the deaths that it is suspected of.
     `would_go_to` names workers, the best first, as the fleet is today.
     """
 
@@ -193,8 +196,8 @@ def _of_live(facts: KeyFacts, record: Record, common: dict[str, Any]) -> Why:
         attempt=record.attempt,
         attempts_max=facts.options.attempts_max if facts.options else 0,
         error=record.error,
-        crashes=record.marks.halves / 2,
-        marks=record.marks.named,
+        crashes=float(record.marks.deaths),
+        marks=(record.marks.last.process,) if record.marks.last is not None else (),
         messages=facts.messages if record.state != "queued" else 0,
         position=facts.position,
         of=facts.queue_length,
@@ -220,7 +223,7 @@ def _of_ended(facts: KeyFacts, common: dict[str, Any]) -> Why:
         epoch=ended.epoch,
         attempt=ended.attempt,
         error=ended.error if ended.word == "parked" else "",
-        crashes=ended.halves / 2,
+        crashes=float(ended.crashes),
         followers=tuple(f"{job_id} of {key!r}" for key, job_id in released(ended.more)),
         batch=_batch(ended.more),
         line_length=facts.line_length,
@@ -316,6 +319,7 @@ def _if_owner_died(facts: KeyFacts, record: Record) -> str:
         return ""
     usual, ttl_s = Settings(), facts.ttl_ms / 1000
     epoch, _, key = facts.trial.partition("|")
+    epoch, _, bits = epoch.partition(".")
     is_culprit = key == facts.key and epoch == str(record.epoch)
     alive_ms = facts.now_ms if owner.lease_s is None else facts.now_ms + owner.lease_s * 1000
     decision = recover(
@@ -323,12 +327,16 @@ def _if_owner_died(facts: KeyFacts, record: Record) -> str:
         facts.options or Options(),
         Random(0),
         judgement=Judgement(
-            crash_window_s=usual.crash_window_s, crashes_max=usual.crashes_max, hold_s=ttl_s
+            crash_window_s=usual.crash_window_s,
+            crashes_max=usual.crashes_max,
+            hold_s=ttl_s,
+            deaths=Deaths({process_of(owner.name.rpartition(".")[0]): facts.now_ms}),
         ),
         death=Death(
             identity=owner.name,
             alive_ms=round(min(alive_ms - facts.ttl_ms, facts.now_ms)),
             culprit=record.epoch if is_culprit else 0,
+            bits=number_or(0, bits),
         ),
         now_ms=facts.now_ms,
     )

@@ -12,20 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.core import lifecycle
-from pool.core.marks import MARKS_CHARS_MAX, MARKS_MAX, NO_MARKS, Marks
+from pool.core.evidence import SUM_MAX, Deaths, trial_tenths
+from pool.core.marks import MARKS_CHARS_MAX, NO_MARKS, Aboard, Marks
 from pool.core.options import Options
 from pool.core.record import STATES, Outcome, Record, Start, one_line
 from pool.core.settlement import (
+    NO_DEAL,
     CancelJob,
+    Deal,
     Death,
     Grant,
     Judgement,
-    Lineup,
     ParkJob,
     Wait,
     after_failure,
     recover,
 )
+from pool.jobs.trials import SENDING_S, SPAN_S, TRIAL_S
 
 FIELDS = [
     *(
@@ -57,33 +60,47 @@ def record(**changes: Any) -> Record:
     return attrs.evolve(parsed, **changes)
 
 
+DEALT = Deal("processtwo", 3)
+
+
 def decide(
     given_record: Record,
     options: Options | None = None,
     *,
     alive_ms: int = 1500,
     culprit: int = 0,
-    died: str = "w.1",
+    bits: int = 0,
+    died: str = "wprocessone1.1",
     crashes_max: int = 3,
-    is_most: bool = False,
+    deaths: dict[str, int] | None = None,
+    jobs: int = 1,
+    deal: Deal = DEALT,
 ) -> object:
     """Decide about a job that was acknowledged at 1000, and whose owner died after `alive_ms`."""
-    judgement = Judgement(
-        crash_window_s=600.0, crashes_max=crashes_max, hold_s=10.0, silent_s=SILENT_S
-    )
+    happened = {"process000": 500, "processone": 1_500} if deaths is None else deaths
     return recover(
         given_record,
         options or Options(),
         random.Random(1),
-        judgement=judgement,
-        death=Death(identity=died, alive_ms=alive_ms, culprit=culprit),
-        is_most=is_most,
+        judgement=Judgement(
+            crash_window_s=600.0,
+            crashes_max=crashes_max,
+            hold_s=10.0,
+            deaths=Deaths(happened, 100),
+            jobs=jobs,
+            silent_s=SILENT_S,
+        ),
+        death=Death(identity=died, alive_ms=alive_ms, culprit=culprit, bits=bits),
+        deal=deal,
     )
 
 
-def due(given_record: Record) -> object:
+def due(given_record: Record, jobs: int = 1) -> object:
     """Decide about a job that nobody owns, and whose time has come."""
-    judgement = Judgement(crash_window_s=600.0, crashes_max=3, hold_s=10.0)
+    happened = Deaths({"process000": 500, "processone": 1_500}, 100)
+    judgement = Judgement(
+        crash_window_s=600.0, crashes_max=3, hold_s=10.0, deaths=happened, jobs=jobs
+    )
     return recover(given_record, Options(), random.Random(1), judgement=judgement)
 
 
@@ -147,23 +164,34 @@ def test_attempts_are_counted_to_the_end_and_no_further(
         assert 0 <= decision.delay_s <= min(8.0, 0.5 * 2 ** min(attempt - 1, 20))
 
 
+PROCESS = "processone"
+OWNER = f"w{PROCESS}1.1"
+DIED_MS = 1_500
+SUSPECT = Marks(1, seen_ms=500, last=Aboard("process000", 500, 1), place=PROCESS, dealt=4)
+
+
 def test_what_had_to_be_acknowledged_first_never_began_and_gets_no_mark() -> None:
     """It is granted again at once, and keeps the marks that it had."""
     assert decide(record(state="pending", flags="a")) == Grant("r=")
-    assert decide(record(state="pending", flags="a", marks=Marks(("w.9",)))) == Grant("r=w.9")
+    kept = decide(record(state="pending", flags="a", marks=SUSPECT))
+    assert isinstance(kept, Grant)
+    assert kept.marks == attrs.evolve(SUSPECT, place="processtwo", dealt=3, is_tried=True)
 
 
-def test_what_may_have_begun_unseen_gets_half_a_mark_and_is_begun_alone_next() -> None:
+def test_what_may_have_begun_unseen_is_begun_alone_next() -> None:
     """A process that dies at the first instruction of a job never acknowledges it."""
-    assert decide(record(state="pending")) == Grant("rma=w.1-")
+    decision = decide(record(state="pending"))
+    assert isinstance(decision, Grant)
+    assert decision.mark.startswith("rma=1.0.0.")
+    assert decision.marks.is_tried
 
 
 def test_neighbours_of_poison_are_requeued_without_delay_and_others_back_off() -> None:
     """Once for each death that `crashes_max` allows; a key that kills its reader does not spin."""
-    assert decide(record(state="pending", requeues=5)) == Grant("rma=w.1-")
+    assert isinstance(decide(record(state="pending", requeues=5)), Grant)
     delayed = decide(record(state="pending", requeues=6))
     assert isinstance(delayed, Wait)
-    assert delayed.mark == "ma=w.1-"
+    assert delayed.mark.startswith("ma=1.")
 
 
 def test_what_was_delayed_still_counts_as_requeued() -> None:
@@ -172,148 +200,137 @@ def test_what_was_delayed_still_counts_as_requeued() -> None:
     assert due(record(state="waiting")) == Grant("=")
 
 
-def test_a_running_job_gets_half_a_mark_and_is_begun_alone_if_it_had_just_begun() -> None:
+def test_a_running_job_is_begun_alone_if_it_had_just_begun() -> None:
     """Who outlived the start for a second, as its renewal proved, does not kill at once."""
-    assert decide(record(), alive_ms=1999) == Grant("ma=w.1-")
-    assert decide(record(), alive_ms=2000) == Grant("m=w.1-")
+    for alive_ms, letters in ((1999, "ma"), (2000, "m")):
+        decision = decide(record(), alive_ms=alive_ms)
+        assert isinstance(decision, Grant)
+        assert decision.mark.partition("=")[0] == letters
+        assert decision.marks == Marks(
+            1,
+            seen_ms=DIED_MS,
+            last=Aboard(PROCESS, DIED_MS, 1),
+            place="processtwo",
+            dealt=3,
+            is_tried=letters == "ma",
+        )
 
 
-def test_only_a_culprit_that_was_suspected_before_gets_a_whole_mark() -> None:
-    """The first death is nobody's alone: what began together may all have done it."""
-    had = Marks(("w.9-",))
-    assert decide(record(), culprit=7) == Grant("ma=w.1-")
-    assert decide(record(marks=had), culprit=7) == Grant("ma=w.9-,w.1")
-    assert decide(record(marks=had), culprit=7, alive_ms=9000) == Grant("ma=w.9-,w.1")
-    assert decide(record(marks=had), culprit=8) == Grant("ma=w.9-,w.1-")
+def test_the_end_of_a_process_that_drained_or_has_come_back_is_no_death() -> None:
+    """`fence.lua` did not note it, or it was taken out again: the job keeps what it had."""
+    for had in (NO_MARKS, SUSPECT):
+        decision = decide(record(marks=had), deaths={"process000": 500})
+        assert isinstance(decision, Grant)
+        assert (decision.marks.deaths, decision.marks.last) == (had.deaths, had.last)
 
 
-def test_the_last_mark_has_a_job_held_and_not_parked_at_once() -> None:
-    """For one TTL: whoever is named may only have been frozen, and come back meanwhile."""
-    had = Marks(("w.7-", "w.8", "w.9"))
-    held = decide(record(marks=had), culprit=7)
-    assert held == Wait(10.0, 1, "boom", "hma=w.7-,w.8,w.9,w.1")
+def test_what_is_proved_is_held_for_a_ttl_and_then_parked() -> None:
+    """Its last process may only have been frozen; by then it has said so."""
+    guilty = attrs.evolve(SUSPECT, deaths=4, low=150, high=215)
+    held = decide(record(marks=guilty), alive_ms=2000)
+    assert isinstance(held, Wait)
+    assert (held.delay_s, held.mark[:3]) == (10.0, "hm=")
+    waits = record(state="waiting", flags="h", owner="", marks=Marks.parse(held.mark[3:]))
+    assert due(waits) == ParkJob("poison", "suspected of 5 worker crashes")
+    assert isinstance(due(waits, jobs=100), Grant)  # of as many jobs one is suspected by chance
+    assert isinstance(due(attrs.evolve(waits, flags="")), Grant)
+    few = decide(record(marks=attrs.evolve(guilty, deaths=3)))
+    assert isinstance(few, Grant)
 
 
-def test_beside_a_culprit_nobody_else_is_held() -> None:
-    """Innocents collect marks with the guilty one; they are not given up before it, nor with it."""
-    had = Marks(before=6)
-    assert isinstance(decide(record(marks=had), culprit=7), Wait)
-    for culprit in (0, 8):
-        assert decide(record(marks=had), culprit=culprit) == Grant("ma=6,w.1-")
-        assert decide(record(marks=had, state="pending"), culprit=culprit) == Grant("rma=6,w.1-")
+def test_a_death_in_a_trial_is_evidence_against_that_job_alone() -> None:
+    """Its neighbours were aboard, no more."""
+    had = attrs.evolve(SUSPECT, is_tried=True)
+    for culprit, bits in ((7, 66), (8, 0)):
+        decision = decide(record(marks=had), culprit=culprit, bits=66)
+        assert isinstance(decision, Grant)
+        assert decision.marks.last == Aboard(PROCESS, DIED_MS, 4, bits, True)
 
 
-def judged(jobs: dict[str, Record], *, culprit: int = 0) -> set[str]:
-    """Return which of these are held after a death of their owner, read two at a time."""
-    judgement = Judgement(crash_window_s=600.0, crashes_max=3, hold_s=10.0)
-    death = Death(identity="w.1", alive_ms=1000, culprit=culprit)
-    lineup, left, held = Lineup(judgement, death), dict(jobs), set[str]()
-    while left:
-        moved = 0
-        for key in [*left][:2]:
-            if lineup.keeps(key, left[key]):
-                left[key] = left.pop(key)  # whichever is read next
-                continue
-            is_most = lineup.is_most(key)
-            decision = decide(left.pop(key), culprit=culprit, is_most=is_most)
-            held |= {key} if isinstance(decision, Wait) and "h" in decision.mark else set()
-            moved += 1
-        lineup.is_over = not moved
-    return held
-
-
-def suspected(deaths: int, **facts: Any) -> Record:
-    """Return a running job that was aboard at so many deaths before."""
-    return record(marks=Marks(tuple(f"w.{n + 2}-" for n in range(deaths))), **facts)
-
-
-def test_who_alone_was_aboard_at_the_most_deaths_is_held() -> None:
-    """What kills late is no culprit; its neighbours were elsewhere at one of them, at least."""
-    others = {f"k{n}": suspected(n % 4) for n in range(8)}
-    assert judged({**others, "poison": suspected(4)}) == {"poison"}
-    assert judged({"poison": suspected(5), **others, "near": suspected(4)}) == {"poison"}
-    assert judged({"near": suspected(4), **others, "poison": suspected(5)}) == {"poison"}
-    assert judged({"poison": suspected(4)}) == {"poison"}
-
-
-def test_nobody_is_held_who_is_not_alone_or_beside_a_culprit() -> None:
-    """They are spread again, and the next death tells more; four deaths are too few."""
-    others = {f"k{n}": suspected(n % 4) for n in range(8)}
-    assert not judged(others)
-    assert not judged({"a": suspected(4), **others, "b": suspected(4)})
-    assert not judged({"a": suspected(4), "b": suspected(4), "c": suspected(4)})
-    # An unread start cannot be waited for.
-    assert not judged({"a": suspected(4), **others, "b": suspected(4, state="pending")})
-    assert not judged({**others, "a": suspected(4)}, culprit=8)
-
-
-def test_what_was_held_for_most_deaths_is_parked_while_there_are_as_many() -> None:
-    """One of those died was only frozen: then it was not one too many."""
-    held = attrs.evolve(suspected(5), state="waiting", flags="h", owner="")
-    assert due(held) == ParkJob("poison", "suspected of 5 worker crashes")
-    assert isinstance(due(attrs.evolve(held, marks=suspected(4).marks)), Grant)
-    assert isinstance(due(attrs.evolve(held, flags="")), Grant)
-
-
-def test_what_is_held_is_parked_unless_its_marks_have_become_too_few() -> None:
-    """The scripts hand it out without the marks of those who came back (`lua/lib/marks.lua`)."""
-    held = record(state="waiting", flags="ah", owner="")
-    parked = due(attrs.evolve(held, marks=Marks(("w.7-", "w.8", "w.9", "w.1"))))
-    assert isinstance(parked, ParkJob)
-    assert (parked.cause, parked.error) == ("poison", "suspected of 4 worker crashes")
-    assert due(attrs.evolve(held, marks=Marks(("w.8", "w.9", "w.1")))) == Grant("=w.8,w.9,w.1")
-    # Not held, it only waits for its next attempt: others were the culprits of its deaths.
-    assert due(record(state="waiting", marks=Marks(before=9))) == Grant("=9")
-
-
-def test_a_long_run_clears_the_marks() -> None:
+def test_a_long_run_halves_the_evidence_and_none_is_left_in_the_end() -> None:
     """Marks count crashes close together, not a service's whole life."""
-    had = record(marks=Marks(("w.7", "w.8", "w.9")))
-    for is_most in (False, True):
-        assert decide(had, alive_ms=1000 + 600_000, is_most=is_most) == Grant("=")
-    assert isinstance(decide(had, alive_ms=1000 + 599_999, is_most=True), Wait)
+    had = record(marks=Marks(5, 100, 200))
+    for windows, left in ((1, (50, 100)), (2, (25, 50))):
+        decision = decide(had, alive_ms=1000 + windows * 600_000)
+        assert isinstance(decision, Grant)
+        assert (decision.marks.low, decision.marks.high, decision.marks.deaths) == (*left, 5)
+    assert decide(had, alive_ms=1000 + 30 * 600_000) == Grant("=")
 
 
-@given(st.integers(1, 1000), st.booleans())
-def test_a_job_that_kills_at_once_ends_one_process_more_than_crashes_max(
-    crashes_max: int, is_seen: bool
+@pytest.mark.parametrize(
+    ("crashes_max", "age_s", "jobs", "deaths"),
+    [
+        (3, 600.0, 1000, 4),
+        (3, SPAN_S, 1, 5),
+        (3, SPAN_S, 100, 6),
+        (1, 600.0, 100, 4),
+        (9, 60, 9, 10),
+    ],
+)
+def test_how_many_processes_a_job_ends_that_kills_at_once(
+    crashes_max: int, age_s: float, jobs: int, deaths: int
 ) -> None:
-    """Whether its first start is acknowledged or not: 1/2 + 1 + 1 ... is over at the same death."""
-    job_of = record(state="running" if is_seen else "pending", owner="w.0")
-    for deaths in range(1, crashes_max + 3):
+    """G-06: one more than `crashes_max` where they are old, else as many as the evidence needs."""
+    job_of, happened = record(owner="w0000000000.1"), dict[str, int]()
+    bits = trial_tenths(age_s, TRIAL_S + SENDING_S)
+    for number in range(1, 30):
+        name = f"process{number:03}"
+        happened[name] = 1000 * number
         decision = decide(
-            job_of, culprit=7 if deaths > 1 else 0, died=f"w.{deaths}", crashes_max=crashes_max
+            job_of,
+            culprit=7 if number > 1 else 0,
+            bits=bits,
+            died=f"w{name}1.1",
+            crashes_max=crashes_max,
+            deaths=happened,
+            jobs=jobs,
+            deal=NO_DEAL,
         )
         if isinstance(decision, Wait):
             break
         assert isinstance(decision, Grant)
         letters, _, marks = decision.mark.partition("=")
         assert "a" in letters
-        # It is acknowledged first from now on, and then it kills.
-        job_of = record(owner="w.0", marks=Marks.parse(marks))
-    assert deaths == crashes_max + 1
+        job_of = record(owner="w0000000000.1", marks=Marks.parse(marks))
+    assert number == deaths
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=30))
-def test_marks_survive_a_record_and_old_ones_lose_only_their_names(
-    deaths: list[tuple[int, bool]],
-) -> None:
-    """A record is bounded whatever happens; what its marks weigh is not."""
-    marks, weights = NO_MARKS, dict[int, int]()
-    for number, is_whole in deaths:
-        marks = marks.add(f"w8z4k0qv1xt{number:x}.12345", is_whole=is_whole)
-        if number not in weights or len(weights) <= MARKS_MAX:
-            weights[number] = max(weights.get(number, 0), 2 if is_whole else 1)
-        text = "|".join([*FIELDS[:9], marks.pack(), *FIELDS[10:]])
-        parsed = Record.parse(text.encode())
-        assert parsed is not None
-        assert parsed.marks == marks
-        assert len(marks.named) <= MARKS_MAX
-        assert len(marks.pack()) <= MARKS_CHARS_MAX
-    if len({number for number, _ in deaths}) <= MARKS_MAX:
-        assert marks.halves == sum(weights.values())
-    else:
-        assert marks.halves >= len({number for number, _ in deaths})
+@given(
+    st.builds(
+        Marks,
+        deaths=st.integers(1, 10**6),
+        low=st.integers(0, SUM_MAX),
+        high=st.integers(0, SUM_MAX),
+        seen_ms=st.integers(0, 10**15),
+        ends=st.integers(0, 10**6),
+        grown=st.integers(0, 10**6),
+        last=st.none()
+        | st.builds(
+            Aboard,
+            st.from_regex(r"[0-9a-z]{10}", fullmatch=True),
+            st.integers(0, 10**15),
+            st.integers(1, 10**4),
+            st.integers(0, SUM_MAX),
+            st.booleans(),
+        ),
+        place=st.from_regex(r"|[0-9a-z]{10}", fullmatch=True),
+        dealt=st.integers(1, 10**4),
+        is_tried=st.booleans(),
+    )
+)
+def test_marks_survive_a_record(marks: Marks) -> None:
+    """A record is bounded whatever happens."""
+    text = "|".join([*FIELDS[:9], marks.pack(), *FIELDS[10:]])
+    parsed = Record.parse(text.encode())
+    assert parsed is not None
+    assert parsed.marks == marks
+    assert len(marks.pack()) <= MARKS_CHARS_MAX // 2
+
+
+@given(st.text("0123456789.,t-az", max_size=60))
+def test_marks_that_somebody_else_wrote_are_none_or_can_be_read(text: str) -> None:
+    """Another hand may write anywhere."""
+    assert Marks.parse(Marks.parse(text).pack()).pack() == Marks.parse(text).pack()
 
 
 def test_intents_outlive_their_owner() -> None:

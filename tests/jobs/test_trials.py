@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
 import attrs
 import pytest
 
+from pool.core.evidence import trial_tenths
 from pool.core.marks import Marks
 from pool.core.record import Start
 from pool.core.run import Event
 from pool.jobs.run import Run
-from pool.jobs.trials import LIVED_S, PREPARE_S, TRIAL_S, TRIALS_S, WAVE_S, Rank, Trials
+from pool.jobs.trials import (
+    LIVED_S,
+    OLD_S,
+    PREPARE_S,
+    SENDING_S,
+    SPAN_S,
+    SPAN_TRIALS,
+    TRIAL_S,
+    TRIALS_S,
+    WAVE_S,
+    Rank,
+    Trials,
+)
+
+if TYPE_CHECKING:
+    from pool.core.retry import Dice
 
 RANK = (0.0, 1)
 
 
-def suspect(key: str, *marks: str) -> Run:
+def trials_of(age_s: float = 1000.0, share: float = 0.0) -> Trials:
+    """Return the trials of a process of some age; its dice say how late a suspect begins."""
+    dice = SimpleNamespace(random=lambda: share)
+    return Trials(cast("Dice", dice), -age_s, lambda: SPAN_S)
+
+
+def suspect(key: str, grown: int = 0) -> Run:
     start = Start(
         key=key,
         id=key,
@@ -23,7 +48,7 @@ def suspect(key: str, *marks: str) -> Run:
         epoch=1,
         attempt=1,
         flags="a",
-        marks=Marks(marks or ("w9.1-",)),
+        marks=Marks(deaths=1 + grown, grown=grown, is_tried=True),
         accepted=1,
         payload=b"",
     )
@@ -34,10 +59,10 @@ def nothing() -> None:
     """Be called."""
 
 
-def come(trials: Trials, count: int, now_s: float, *marks: str) -> None:
+def come(trials: Trials, count: int, now_s: float, grown: int = 0) -> None:
     """Have suspects come that wait."""
     for n in range(count):
-        trials.come(suspect(f"k{n}", *marks), now_s)
+        trials.come(suspect(f"k{n}", grown), now_s)
 
 
 def tried(
@@ -60,7 +85,7 @@ def tried(
 
 def test_one_at_a_time_and_whoever_waits_is_called() -> None:
     """Of all workers of a node: a process dies with all of them."""
-    trials, called = Trials(), list[str]()
+    trials, called = trials_of(), list[str]()
     come(trials, 2, 0.0)
     run = suspect("k")
     for_s = tried(trials, run, 0.0)
@@ -75,8 +100,8 @@ def test_one_at_a_time_and_whoever_waits_is_called() -> None:
 
 def test_the_earliest_death_comes_first_and_the_most_suspected_last() -> None:
     """In whichever worker they wait, and whichever of these has asked first."""
-    trials, called = Trials(), list[str]()
-    once, often, run = suspect("a", "w1.1-"), suspect("b", "w1.1", "w2.1"), suspect("d")
+    trials, called = trials_of(), list[str]()
+    once, often, run = suspect("a"), suspect("b", 1), suspect("d")
     later, late_s = suspect("c"), 2 * WAVE_S
     asked = ((run, 0.0), (often, 0.1), (once, 0.2), (later, late_s))
     ranks = {each.key: trials.come(each, now_s) for each, now_s in asked}
@@ -90,7 +115,7 @@ def test_the_earliest_death_comes_first_and_the_most_suspected_last() -> None:
 
 def test_what_has_ended_or_is_released_keeps_the_turn_no_longer() -> None:
     """A short job that did its work has shown itself."""
-    trials = Trials()
+    trials = trials_of()
     changes: tuple[tuple[Event, ...], ...] = (("ended",), ("release",), ("lease", "cancelled"))
     for change in changes:
         run = suspect("k")
@@ -102,19 +127,19 @@ def test_what_has_ended_or_is_released_keeps_the_turn_no_longer() -> None:
 
 def test_a_lane_that_is_silent_holds_nobody_up_for_long() -> None:
     """Lanes are islands: a suspect whose acknowledgement is not answered loses its turn."""
-    trials, run = Trials(), suspect("k")
+    trials, run = trials_of(), suspect("k")
     assert trials.take(run, RANK, (0, "w1.1"), nothing, 0.0) == PREPARE_S
     run.step("prepare")
     assert trials.is_taken(PREPARE_S - 0.01, nothing, RANK)
     assert not trials.is_taken(PREPARE_S, nothing, RANK)
 
 
-def test_who_has_more_marks_is_given_more_time_as_far_as_there_is_some() -> None:
+def test_who_outlived_trials_is_given_more_time_as_far_as_there_is_some() -> None:
     """What kills after a while is found so; and all have begun in time, however many they are."""
-    trials = Trials()
+    trials = trials_of()
     come(trials, 3, 0.0)
-    assert tried(trials, suspect("k", "w1.1-", "w9.1-"), 0.0) == 4 * TRIAL_S
-    assert tried(Trials(), suspect("k", *(f"w{n}.1" for n in range(8))), 0.0) == LIVED_S
+    assert tried(trials, suspect("k", 1), 0.0) == 4 * TRIAL_S
+    assert tried(trials_of(), suspect("k", 7), 0.0) == LIVED_S
     come(trials, 996, 0.0)
     assert tried(trials, suspect("k"), 1.0) == (TRIALS_S - 1.0) / 1000
     assert tried(trials, suspect("k"), TRIALS_S + 1.0) == 0.0
@@ -122,8 +147,8 @@ def test_who_has_more_marks_is_given_more_time_as_far_as_there_is_some() -> None
 
 def test_the_most_suspected_keep_more_where_time_is_short() -> None:
     """I36: it killed 0.3 s after its start, its trial was 0.13 s, and another one looked guilty."""
-    trials, most = Trials(), suspect("k", "w1.1-", "w2.1-", "w9.1-")
-    runs = [*(suspect(f"k{n}", "w1.1-", "w9.1-") for n in range(26)), most]
+    trials, most = trials_of(), suspect("k", 2)
+    runs = [*(suspect(f"k{n}", 1) for n in range(26)), most]
     ranks = [trials.come(run, 0.0) for run in runs]
     now_s, tried_s = 0.0, list[float]()
     for run, rank in zip(runs, ranks, strict=True):
@@ -138,7 +163,7 @@ def test_the_most_suspected_keep_more_where_time_is_short() -> None:
 
 def test_suspects_of_another_death_have_a_time_of_their_own() -> None:
     """Also if a worker has gone with some that waited, and never said so."""
-    trials = Trials()
+    trials = trials_of()
     come(trials, 5, 0.0)
     late_s = 3 * TRIALS_S
     rank = trials.come(suspect("k"), late_s)
@@ -147,8 +172,8 @@ def test_suspects_of_another_death_have_a_time_of_their_own() -> None:
 
 def test_a_second_death_has_a_time_of_its_own() -> None:
     """I36: its suspects had only what the first death's had left, and that was too little."""
-    trials, late_s = Trials(), TRIALS_S - 0.5
-    first, second = suspect("a", "w1.1-", "w8.1-"), suspect("b", "w1.1-", "w2.1-", "w9.1-")
+    trials, late_s = trials_of(), TRIALS_S - 0.5
+    first, second = suspect("a", 1), suspect("b", 2)
     ranks = [trials.come(run, now_s) for run, now_s in ((first, 0.0), (second, late_s))]
     # Neither takes from the other's: what comes before those of the first one leaves them theirs.
     assert tried(trials, suspect("c"), late_s, rank=ranks[1]) == TRIAL_S
@@ -160,9 +185,32 @@ def test_a_second_death_has_a_time_of_its_own() -> None:
     assert tried(trials, second, TRIALS_S + 0.01, rank=ranks[1]) == pytest.approx(16 * TRIAL_S)
 
 
+def test_a_young_process_begins_its_suspects_at_a_random_time() -> None:
+    """K9: what is killed at some age of its own would hit the same trial in each of its lives."""
+    trials, run = trials_of(age_s=1.0, share=0.5), suspect("k")
+    rank = trials.come(run, 0.0)
+    assert trials.wait_s(run, rank, 0.0) == SPAN_S / 2
+    assert trials.wait_s(run, rank, 2.0) == SPAN_S / 2 - 2.0
+    longest = suspect("other", 7)  # ten times its trial at least
+    assert trials.wait_s(longest, rank, 0.0) == SPAN_TRIALS * LIVED_S / 2
+    assert tried(trials, run, SPAN_S / 2, rank=rank) == TRIAL_S
+    old = trials_of(age_s=OLD_S, share=0.5)
+    assert old.wait_s(run, old.come(run, 0.0), 0.0) == 0.0
+
+
+def test_evidence_of_a_trial_is_how_short_it_is() -> None:
+    """Of the span in which it could have begun as well, or of the age of an old process."""
+    run = suspect("k")
+    assert trials_of(age_s=1.0).bits(run, 0.0) == trial_tenths(SPAN_S, TRIAL_S + SENDING_S)
+    assert trials_of(age_s=600.0).bits(run, 0.0) == trial_tenths(600.0, TRIAL_S + SENDING_S)
+    for age_s in (0.0, 59.0, 60.0, 600.0):
+        # Not less than 3 bits, whatever it is.
+        assert trials_of(age_s=age_s).bits(suspect("k", 7), 0.0) >= 30
+
+
 def test_who_lived_is_cleared_where_only_its_own_identity_is_known() -> None:
     """Each identity of a process is judged by itself: its last suspect must not look guilty."""
-    trials, lived = Trials(), list[str]()
+    trials, lived = trials_of(), list[str]()
     for key, lane, name in (("a", 0, "w1.1"), ("b", 0, "w1.1"), ("c", 0, "w2.1"), ("d", 1, "w2.1")):
         trials.take(suspect(key), RANK, (lane, name), lambda key=key: lived.append(key), 0.0)  # type: ignore[misc]
     assert lived == ["b", "c"]
@@ -170,7 +218,7 @@ def test_who_lived_is_cleared_where_only_its_own_identity_is_known() -> None:
 
 def test_who_was_said_to_live_is_not_said_to_again() -> None:
     """When the next one is of another identity: it was said after LIVED_S."""
-    trials, lived = Trials(), list[str]()
+    trials, lived = trials_of(), list[str]()
     a, b = suspect("a"), suspect("b")
     trials.take(a, RANK, (0, "w1.1"), lambda: lived.append("a"), 0.0)
     trials.lived(b)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pool.core.marks import Marks
+from pool.core.marks import Aboard, Marks
 from pool.core.record import Record
 from pool.jobs.roster import WorkerEntry
 from pool.ops.keyfacts import KeyOwner
@@ -13,7 +13,7 @@ NOW_MS = 1_700_000_000_000
 TTL_MS = 10_000
 # What is found of a machine that is too busy to run a test in peace, and of nothing planted.
 BUSY = frozenset({"loop-lag", "renewals-fail", "leases-lost"})
-MARKED = Marks(("wX.1", "wY.1-"))
+MARKED = Marks(2, last=Aboard("process1ss", 1, 3))
 
 
 def worker(name: str = "wA", **changes: Any) -> WorkerEntry:

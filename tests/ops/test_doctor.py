@@ -484,7 +484,7 @@ def test_of_a_sound_pool_nothing_is_found() -> None:
         facts(queues=queue("h", 50)),
         facts(record("running", since_ms=NOW_MS - 2_000), handlers={"h": LONG}),
         facts(record("queued", accepted=(NOW_MS - 599_000) * 1000)),
-        facts(record("running", marks=Marks(("wX.1",)))),
+        facts(record("running", marks=Marks(1))),
         facts(inboxes={"k": 99}),
         facts(servers=(server(MEMORY.replace(b"y:1000000", b"y:3200000")),)),
         facts(servers=(server(replication=REPLICATION.replace(b"lag=1", b"lag=5")),)),

@@ -70,7 +70,7 @@ ROWS = [
     ("superseded", facts(ended("cancelled", "superseded by j9")), "superseded by j9", ""),
     ("cancelled", facts(ended("cancelled", "the night is over")), "the night is over", ""),
     ("done", facts(ended("done")), "ended 60.0 s ago: done, by wA.1 in attempt 2", ""),
-    ("done", facts(ended("done", halves=1)), "ended 60.0 s ago: done, by wA.1 in attempt 2", ""),
+    ("done", facts(ended("done", crashes=1)), "ended 60.0 s ago: done, by wA.1 in attempt 2", ""),
     ("unknown", facts(looked=5, of=9), "looked at the newest 5 of 9", ""),
     ("ending", facts(record("queued", intent="ssuperseded by j9")), "out of the line", ""),
     (
@@ -230,8 +230,8 @@ def test_what_would_become_of_it_is_what_would_be_decided() -> None:
     assert "suspected of 1" in told()
     assert told(intent="sno") == "it would end as cancelled (no), and not run again"
     assert "attempt 2 would begin elsewhere after a delay" in told(intent="t")
-    many = Marks(tuple(f"w{i}.1" for i in range(3)))
-    assert "parked as poison" in told(marks=many, trial=f"{(NOW_MS - 5_000) * 1000}|my key")
+    many = Marks(3, 150, 150)
+    assert "parked as poison" in told(marks=many, trial=f"{(NOW_MS - 5_000) * 1000}.90|my key")
     assert "parked as poison" not in told(marks=many)
 
 

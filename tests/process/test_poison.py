@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Collection, Sequence
 from functools import partial
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pool.jobs.trials import SPAN_S, SPAN_TTLS
 from tests.process.conftest import BACK_S
 from tests.process.member import HOLD_S
+from tests.verify.view import Bounds
 
 if TYPE_CHECKING:
     from tests.process.conftest import Figures, Fleet, MakeFleet, Member
@@ -46,7 +49,7 @@ def outlive(
         [status] = fleet.ask(client, "status", jobs=[job])
         return bool(status["state"] == "parked")
 
-    fleet.until(is_parked, within_s=120.0, what="it is parked")
+    fleet.until(is_parked, within_s=300.0, what="it is parked")
     # Whoever it has ended is counted, and nobody dies of it any more.
     began_s = fleet.now_s()
     while fleet.now_s() < began_s + 2 * fleet.ttl_s:
@@ -69,23 +72,36 @@ def back_in_time(fleet: Fleet, guilty: str, innocent: Collection[str]) -> list[f
                 # Another worker may have died before it had its turn there.
                 since_s = max(at_s for at_s in killed_s.values() if at_s < after.began_s)
                 took.append(fleet.took_s(max(died_s, since_s), after.began_s))
-    assert max(took, default=0.0) < fleet.ttl_s + BACK_S, max(took)
+    young_s = min(SPAN_S, SPAN_TTLS * fleet.ttl_s)  # which processes spread their suspects over
+    assert max(took, default=0.0) < fleet.ttl_s + BACK_S + young_s, max(took)
     return took
+
+
+def at_once(fleet: Fleet, jobs: int, crashes_max: int) -> int:
+    """Return how many processes one of so many jobs ends at most, if it kills at once."""
+    return Bounds(ttl_s=fleet.ttl_s, crashes_max=crashes_max).deaths_at_once(jobs)
 
 
 @pytest.mark.parametrize(
     ("how", "after_s", "crashes_max"),
-    [("exit", 0.0, 1), ("kill", 0.0, 3), ("segv", 0.0, 1), ("exit", 0.3, 3)],
+    [
+        ("exit", 0.0, 3),
+        pytest.param("kill", 0.0, 1, marks=pytest.mark.long),
+        ("segv", 0.0, 1),
+        pytest.param("exit", 0.02, 3, marks=pytest.mark.long),
+    ],
 )
-def test_a_job_that_kills_its_process_ends_one_more_than_crashes_max(
-    fleet: Fleet, how: str, after_s: float, crashes_max: int
+def test_a_job_that_kills_its_process_at_once_is_parked_when_that_is_proved(
+    make_fleet: MakeFleet, figures: Figures, how: str, after_s: float, crashes_max: int
 ) -> None:
-    """However it kills, before its acknowledgement or after: then it is a dead letter."""
+    """However it kills, before its acknowledgement or after; in processes that are young."""
+    fleet = make_fleet(ttl_s=2.0)
     client = fleet.start("client", is_client=True, crashes_max=crashes_max)[0]
     workers = fleet.start("w1", "w2", is_mortal=True, crashes_max=crashes_max)
     jobs = fleet.dispatch(client, "deadly", ["poison"], how, after_s)
     deaths = outlive(fleet, client, jobs["poison"], workers, crashes_max=crashes_max)
-    assert deaths == crashes_max + 1
+    figures("deaths", [deaths])
+    assert crashes_max + 1 <= deaths <= at_once(fleet, 1, crashes_max)
     assert len(fleet.runs(jobs)) == deaths
     assert fleet.results(client, jobs) == {"poison": "!POOLPARKED"}
     fleet.is_sound()
@@ -101,8 +117,8 @@ def test_a_job_that_keeps_the_interpreter_is_parked_like_one_that_kills(
     beside = fleet.dispatch(client, "perilous", [f"key-{i}" for i in range(10)], "")
     fleet.are_running(beside)
     jobs = fleet.dispatch(client, "deadly", ["poison"], "hold")
-    assert fleet.results(client, jobs, within_s=60.0) == {"poison": "!POOLPARKED"}
-    assert len(fleet.runs(jobs)) == 2  # crashes_max + 1
+    assert fleet.results(client, jobs, within_s=200.0) == {"poison": "!POOLPARKED"}
+    assert 2 <= len(fleet.runs(jobs)) <= at_once(fleet, 11, 1)
     fleet.are_running(beside, within_s=fleet.ttl_s + HOLD_S + BACK_S)
     fleet.is_sound(frozen=workers)
 
@@ -126,7 +142,9 @@ def poison_among(
     poison = fleet.dispatch(client, "perilous", ["poison"], "exit", after_s)["poison"]
     services |= fleet.dispatch(client, "perilous", keys[count // 2 :], "")
     deaths = outlive(fleet, client, poison, workers, labels, crashes_max=crashes_max)
-    assert deaths <= crashes_max + 2
+    # Who kills late is told from the others by dice alone, among two at least: others may be late.
+    late = crashes_max + 2 + math.log2(count * 10**6)
+    assert deaths <= (late if after_s else at_once(fleet, count, crashes_max))
     figures("deaths", [deaths])
     fleet.are_running(keys, within_s=fleet.ttl_s + BACK_S)
     figures("innocent again", back_in_time(fleet, "poison", keys))
@@ -162,14 +180,14 @@ def test_poison_among_two_hundred_services_is_parked_alone(
         pytest.param(("a", "b", "c", "d"), id="labelled"),
     ],
 )
-def test_slow_poison_among_sixty_services_is_parked_alone(
+def test_slow_poison_among_twenty_services_is_parked_alone(
     make_fleet: MakeFleet, figures: Figures, labels: Sequence[str]
 ) -> None:
     """Nobody sees it kill: after each death its neighbours go to other nodes than it, but for few.
 
     Also where a process comes back under the label of the one that died.
     """
-    poison_among(make_fleet(ttl_s=2.0), 60, 3, figures, after_s=4.0, labels=labels)
+    poison_among(make_fleet(ttl_s=1.0), 20, 3, figures, after_s=1.5, labels=labels)
 
 
 @pytest.mark.long
@@ -177,8 +195,58 @@ def test_slow_poison_among_sixty_services_is_parked_alone(
 def test_slow_poison_among_two_hundred_services_is_parked_alone(
     make_fleet: MakeFleet, figures: Figures, labels: Sequence[str]
 ) -> None:
-    """Fifty stand beside it at first, then 13, 4 and none (G-06)."""
-    poison_among(make_fleet(ttl_s=2.0), 200, 3, figures, after_s=4.0, labels=labels)
+    """Each of its deaths tells it from two of three that stand beside it (G-06)."""
+    poison_among(make_fleet(ttl_s=1.0), 200, 3, figures, after_s=1.5, labels=labels)
+
+
+def test_healthy_services_outlive_any_number_of_kills_from_outside(
+    make_fleet: MakeFleet, figures: Figures
+) -> None:
+    """K1: three workers, each replaced before it is killed; 11 of 11 runs parked one of them."""
+    fleet = make_fleet(ttl_s=1.0)
+    client = fleet.start("client", is_client=True)[0]
+    workers = fleet.start("w1", "w2", "w3", is_mortal=True)
+    services = fleet.dispatch(client, "perilous", [f"key-{i}" for i in range(30)], "")
+    fleet.are_running(services)
+    most = 0.0
+    for number in range(12):
+        workers += fleet.start(f"r{number}", is_mortal=True)
+        killed(fleet, workers.pop(0))
+        fleet.are_running(services, within_s=fleet.ttl_s + 2 * BACK_S)
+        most = max(most, *crashes(fleet, client, services))
+    figures("crashes of one", [most])
+    assert most >= 5, "none was aboard often enough to be suspected"
+    fleet.is_sound()
+
+
+def test_services_of_a_process_that_is_killed_soon_after_its_start_are_innocent(
+    make_fleet: MakeFleet,
+) -> None:
+    """K9: a fleet of one, killed half a second after it runs something; 4 of 5 runs parked one."""
+    fleet = make_fleet(ttl_s=1.0)
+    client = fleet.start("client", is_client=True)[0]
+    [worker] = fleet.start("w", is_mortal=True)
+    services = fleet.dispatch(client, "perilous", [f"key-{i}" for i in range(5)], "")
+    for number in range(12):
+        began = partial(has_begun, fleet, worker)
+        fleet.until(began, within_s=fleet.ttl_s + 2 * BACK_S, what="something runs there")
+        fleet.passes(fleet.now_s(), 0.5)
+        killed(fleet, worker)
+        [worker] = fleet.start(f"w{number}", is_mortal=True)
+    fleet.are_running(services, within_s=fleet.ttl_s + 2 * BACK_S)
+    crashes(fleet, client, services)
+    fleet.is_sound()
+
+
+def killed(fleet: Fleet, worker: Member) -> None:
+    """Kill a process from outside, and wait for its end."""
+    worker.signal(signal.SIGKILL)
+    fleet.until(lambda: worker.died_s < math.inf, what="it has ended")
+
+
+def has_begun(fleet: Fleet, worker: Member) -> bool:
+    """Say whether anything has begun in a process."""
+    return any(run.node == worker.name for run in fleet.runs())
 
 
 def crashes(fleet: Fleet, client: Member, jobs: dict[str, str]) -> list[float]:
@@ -198,7 +266,7 @@ def test_who_comes_back_from_a_freeze_leaves_no_mark(make_fleet: MakeFleet) -> N
     its = [key for key, run in before.items() if run.node == victim.name]
     frozen_s = victim.signal(signal.SIGSTOP)
     fleet.took_over(its, frozen_s, victim, within_s=fleet.ttl_s + BACK_S)
-    assert sum(crashes(fleet, client, services)) == len(its) / 2
+    assert sum(crashes(fleet, client, services)) == len(its)
     victim.signal(signal.SIGCONT)
     fleet.until(lambda: fleet.events("worker.fenced", node=victim.name), what="it knows")
     fleet.until(lambda: not sum(crashes(fleet, client, services)), what="no mark is left")

@@ -57,7 +57,7 @@ def nothing_moved(fleet: Fleet, clocks: list[str], *, starts: int = 1) -> None:
     assert len({(run.key, run.node) for run in fleet.runs(clocks)}) == len(clocks)
     assert len(fleet.runs(clocks)) <= starts * len(clocks)
     records = [fleet.record(key) for key in clocks]
-    assert [record for record in records if record is None or record.marks.halves] == []
+    assert [record for record in records if record is None or record.marks.deaths] == []
     assert fleet.counter("crashed") == 0
     assert not fleet.events("worker.reaped")
     assert not fleet.events("worker.fenced")

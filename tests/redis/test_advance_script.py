@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pool.core.lifecycle import EDGE_NAMES, TABLE
-from pool.core.marks import Marks
+from pool.core.marks import Aboard, Marks
 from pool.core.record import STATES
 from pool.names import queued
 from pool.redis.commands.calls import Target
@@ -144,8 +144,9 @@ def test_a_grant_without_room_leaves_the_key_unassigned(bench: Bench, state: str
 def test_marks_of_a_grant(bench: Bench) -> None:
     """A crash mark is written as given; a requeue counts itself and asks for acknowledgement."""
     bench.put("k", "R")
-    bench.advance("own", W1.name, bench.edge("g", "k", y="m=w8.1,w9.1-"), targets=[W1])
-    marks = Marks(("w8.1", "w9.1-"))
+    last = Aboard("waaaaaaaaa", 1, 3)
+    marks = Marks(2, 10, 20, 5, last=last, place="wbbbbbbbbb", dealt=3, is_tried=True)
+    bench.advance("own", W1.name, bench.edge("g", "k", y=f"m={marks.pack()}"), targets=[W1])
     assert (bench.record("k").marks, bench.record("k").requeues) == (marks, 0)
     for requeues in (1, 2):
         bench.advance("own", W1.name, bench.edge("g", "k", y="r"), targets=[W1])

@@ -239,7 +239,7 @@ ACCEPTING: dict[str, Make] = {
 FREEING: dict[str, Make] = {
     "join": _join,
     "signal": lambda b: b.lane.signal("n1.1", ("t", "ended", "i", "j1")),
-    "thaw": lambda b: b.lane.thaw(["w7.1"], known_s=60.0),
+    "thaw": lambda b: b.lane.thaw(["w2.1"]),
     "look": lambda b: b.lane.look([("r1", ""), ("none", "j")], node="n7.1"),
     "settle": _settle,
     "lead": _lead,
@@ -416,7 +416,7 @@ def unused(bench: Bench, name: str) -> set[str]:
         case "settle" | "lead":
             return {n.inbox("r1"), n.open, n.trials, n.parked, n.letters, n.attempts}
         case "look":
-            return {n.thawed, n.letters}  # for records with marks, and who has no outcome
+            return {n.deaths, n.letters}  # for records with marks, and who has no outcome
         case "promote":
             return {*inboxes, n.open, n.trials}
         case "forget":  # whose indexes are of another type owns what the reaper has to see to

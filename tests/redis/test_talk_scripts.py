@@ -336,11 +336,13 @@ def test_records_survive_the_way_through_python(bench: Bench) -> None:
     bench.advance("own", "w1.1", bench.edge("w", "k", y=3, z="ошибка"))
     bench.advance("free", "", bench.edge("g", "k", y="r"), targets=[W1])
     bench.advance("own", "w1.1", bench.edge("a", "k"))
-    bench.advance("own", "w1.1", bench.edge("g", "k", y="=3,w9.1", z=b"=\x00"), targets=[W1])
+    bench.advance(
+        "own", "w1.1", bench.edge("g", "k", y="=5.0.0.0.0.0,.0.1.0.,.1.", z=b"=\x00"), targets=[W1]
+    )
     bench.look("k", node="n1.1")
     record = bench.record("k")
     assert isinstance(record, Record)
-    assert (record.attempt, record.marks.halves, record.requeues) == (3, 5, 0)
+    assert (record.attempt, record.marks.deaths, record.requeues) == (3, 5, 0)
     assert (record.error, record.waiters, set(record.flags)) == ("ошибка", ("n1.1",), set("rb"))
     assert 0 < record.accepted < record.epoch
     assert bench.audit() == []

@@ -23,7 +23,7 @@ TOGETHER: Final = 500  # keys read in one round trip
 # What a pool without nodes may have: histories and indexes of what is still to be done.
 LASTING: Final = {
     *("lane", "jobs", "handlers", "payloads", "checkpoints", "due", "parked", "letters", "journal"),
-    *("keepalive", "cleanup", "trials", "thawed", "kept", "result", "inbox", "unassigned"),
+    *("keepalive", "cleanup", "trials", "deaths", "kept", "result", "inbox", "unassigned"),
     *("attempts", "schedules", "scheduled", "batch", "batches"),
 }
 

@@ -24,6 +24,7 @@ from tests.verify.invariants import AT_ONCE_S, Finding, due_by, invariant
 from tests.verify.view import DISTURBS, LOOP_HANGS, Bounds, Commit, Run, View
 
 IN_FLIGHT_S: Final = 0.1  # an acknowledgement may be, when its worker's loop begins to hang
+LATE_MAX: Final = 30  # deaths by a job that kills late, in a fleet of two
 ALIVE_S: Final = 0.05  # who lives so long is not suspected of having killed at once
 RESULT_S: Final = 1.0  # from the commit to its waiter
 ASK_AGAIN_S: Final = 5.0  # a waiter whose signal was lost asks by itself
@@ -428,32 +429,6 @@ def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
                 found.say(f"{run.start.key!r} was back {said}", *shown)
 
 
-def _companions(view: View, job: str, starts: Sequence[Event]) -> set[str]:
-    """Return the jobs that were aboard at each of these deaths, too."""
-    found: set[str] | None = None
-    for start in starts:
-        died = view.died[start.p]
-        runs = (r for r in view.runs if r.start.p == start.p and r.start.t <= died <= r.ended)
-        here = {run.start.job for run in runs} - {job}
-        found = here if found is None else found & here
-    return found or set()
-
-
-def _looks_guilty(view: View, bounds: Bounds, start: Event) -> bool:
-    """Say whether a job that was suspected before had just begun where this one killed late."""
-    died = view.died[start.p]
-    since = died - AT_ONCE_S - bounds.slack_s
-    return any(
-        run.start.job != start.job
-        and any(
-            before.start.p in view.died and before.start.t < run.start.t
-            for before in view.by_job[run.start.job]
-        )
-        for run in view.runs
-        if run.start.p == start.p and since <= run.start.t <= died
-    )
-
-
 def _missed(view: View, bounds: Bounds, starts: Sequence[Event]) -> int:
     """Return after how many of these deaths its reaper did not find the job: keys were deleted, and
     the walk that found it later, its owner being gone, does not know of what that died.
@@ -490,17 +465,18 @@ def _seems_late(view: View, start: Event) -> bool:
     )
 
 
-@invariant("I36", "poison kills few")
+@invariant("I36", "poison kills few, and nobody else is given up")
 def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
-    """A job that ends its process does so at most `crashes_max` + 1 times, however it does (once
-    more when it does so late, and others were suspected first; and once more for each death after
-    which no index led to it); and who is given up for that ran where so many died: a process that
-    only stood still marks nobody.
+    """A job that ends its process at once does so as often as the evidence needs in young processes
+    (once more for each other process that died or left meanwhile, and for each death after which no
+    index led to it; late ones need dice, and many more deaths than a history has).  A job is given
+    up as poison only if it ended a process, whatever else ended those that it was in.
     """
     # Where two of them run together the history says whose deed it was.
     guilty = {
         (fault.event.extra["by"], fault.began) for fault in view.faults if "by" in fault.event.extra
     }
+    killers = {job for job, _ in guilty}
     for job, runs in view.by_job.items():
         killed = [run for run in runs if run.start.extra.get("poison") and run.end is None]
         deaths = [
@@ -510,38 +486,42 @@ def poison_kills_few(view: View, bounds: Bounds, found: Finding) -> None:
         ]
         if not deaths:
             continue
+        killers.add(job)
         found.judged += 1
         lane = view.lane_of(runs[0].start.key)
         losses = view.excuses({"loss"}, deaths[0].start.t, deaths[-1].start.t, lane=lane)
         # Its marks may be lost with the data, and then it begins anew.
         starts = [-math.inf, *(fault.ended for fault in losses), math.inf]
-        # Who kills late may be taken for innocent once, beside one that began after it.
-        is_late = any(
-            view.died[run.start.p] > run.start.t + ALIVE_S or _seems_late(view, run.start)
-            for run in deaths
-        )
         for began, ended in pairwise(starts):
             here = [run.start for run in deaths if began < run.start.t <= ended]
-            allowed = bounds.crashes_max + 1 + is_late + _missed(view, bounds, here)
-            # Who lives so long is seen by nobody: it must have been told from all that stood by.
-            if any(view.died[start.p] > start.t + AT_ONCE_S for start in here):
-                allowed += sum(_looks_guilty(view, bounds, start) for start in here)
-                while allowed < len(here) and _companions(view, job, here[:allowed]):
-                    allowed += 1
-            if len(here) > allowed:
+            if not here:
+                continue
+            own = {view.died[start.p] for start in here}
+            others = [at for at in view.died.values() if here[0].t <= at <= max(own)]
+            left = [f for f in view.faults if f.does == "leave" and f.began <= max(own)]
+            allowed = bounds.deaths_at_once(len(view.by_job)) + len(left)
+            allowed += max(0, len(others) - len(here)) + _missed(view, bounds, here)
+            is_late = any(
+                view.died[start.p] > start.t + ALIVE_S or _seems_late(view, start) for start in here
+            )
+            if len(here) > allowed + is_late * LATE_MAX:
                 found.say(f"{job} ended {len(here)} processes", here[0], here[-1])
     for commit in view.commits:
         if commit.word == "parked" and commit.cause == "poison":
             found.judged += 1
             died = [r.start for r in view.by_job.get(commit.job, ()) if r.start.p in view.died]
-            if len(died) < bounds.crashes_max:
+            if commit.job not in killers:
+                text = f"{commit.job} was given up as poison, and never ended a process"
+                found.say(text, commit.event, *died)
+            elif len(died) < bounds.crashes_max:
                 text = f"{commit.job} was given up as poison, and {len(died)} processes had died"
                 found.say(text, commit.event, *died)
-            elif guilty and not any(run.extra.get("poison") for run in died):
-                # What else ends processes may look like its deed.
-                others = {at for _, at in guilty}
-                if all(view.died[run.p] in others for run in died):
-                    found.say(f"{commit.job} was given up for what others did", commit.event, *died)
+
+
+def _process_of(view: View, name: str) -> str:
+    """Return the process whose identities begin so, in whichever lane."""
+    found = {process for identity, process in view.process.items() if identity.startswith(name)}
+    return min(found, default="")
 
 
 @invariant("I40", "who lives has killed nobody")
@@ -554,7 +534,7 @@ def the_living_leave_no_marks(view: View, bounds: Bounds, found: Finding) -> Non
     marks = view.final.extra.get("marks", {}) if view.final else {}
     for key, names in marks.items():
         for name in names:
-            process = view.process_of(name)
+            process = _process_of(view, name.partition("@")[0])
             found.judged += 1
             if process.partition("/")[0] in held:
                 continue

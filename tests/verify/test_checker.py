@@ -3393,7 +3393,7 @@ def beside(*, crashes: int) -> Tell:
 
 
 bad("I36")(beside(crashes=0))
-good("I36")(beside(crashes=1))
+bad("I36")(beside(crashes=1))
 
 
 def marked(*, dies: bool = False, loss: bool = False, holder: str = "") -> Tell:
@@ -3423,62 +3423,47 @@ good("I40")(marked(holder="a"))
 bad("I40")(marked(holder="b"))
 
 
-def looks_guilty(*, lived: float) -> Tell:
-    """Return the story of one that kills late, and of a suspect that once had just begun there."""
+def parked_for(deaths: int) -> Tell:
+    """Return the story of a job that ends so many processes and is parked as poison."""
 
     def tell(s: Story) -> None:
-        s.dispatch("j0", "other")
-        s.dispatch("j1")
-        for number in range(6):
-            node = f"n{number}"
-            s.start("j1", by=node, epoch=20 + number, poison=True)
-            s.at += 2.0
-            if number in (0, 1):
-                s.start("j0", "other", by=node, epoch=40 + number)
-                s.at += lived
-            s.crash(node)
-            s.at += 0.1
+        kills(deaths)(s)
+        s.commit("j1", by="n9", epoch=10 + deaths, extra={"word": "parked", "cause": "poison"})
 
     return tell
 
 
-good("I36")(looks_guilty(lived=0.5))
-bad("I36")(looks_guilty(lived=1.5))
+good("I36")(parked_for(4))
+bad("I36")(parked_for(2))
+for _deaths in (0, 2, 4):  # whatever else ended those that it was in
+    bad("I36")(given_up(_deaths))
+# In a fleet of young processes with a TTL of 2 s: a first death and eight trials of 3 bits.
+AT_ONCE = BOUNDS.deaths_at_once(1)
+good("I36")(kills(AT_ONCE))
+bad("I36")(kills(AT_ONCE + 1))
+good("I36")(kills(AT_ONCE + 3, loss=True))
+bad("I36")(kills(AT_ONCE + 4, loss=True))
+good("I36")(kills(AT_ONCE + 20, after_s=0.3))
+bad("I36")(kills(AT_ONCE + 40, after_s=0.3))
 
 
-def kills_late(times: int, *, beside: int = 0) -> Tell:
-    """Return the story of a job that kills so often, and of one beside it the first so many."""
+def kills_while_others_die(times: int) -> Tell:
+    """Return the story of a job that kills at once, while two other processes die."""
 
     def tell(s: Story) -> None:
-        s.dispatch("j0", "other")
         s.dispatch("j1")
         for number in range(times):
-            node = f"n{number}"
-            s.start("j1", by=node, epoch=20 + number, poison=True)
-            if number < beside:
-                s.start("j0", "other", by=node, epoch=40 + number)
-            s.at += 2.0
-            s.crash(node)
+            s.start("j1", by=f"n{number}", epoch=10 + number, poison=True)
+            s.crash(f"n{number}")
+            if number < 2:
+                s.crash(f"m{number}")
             s.at += 0.1
 
     return tell
 
 
-good("I36")(kills_late(5))
-bad("I36")(kills_late(6))
-bad("I36")(kills_late(6, beside=4))
-good("I36")(kills_late(6, beside=5))
-bad("I36")(kills_late(7, beside=5))
-good("I36")(given_up(4))
-bad("I36")(given_up(0))
-bad("I36")(given_up(2))
-good("I36")(kills(4))
-good("I36")(kills(6, loss=True))
-good("I36")(kills(5, after_s=0.3))
-bad("I36")(kills(6, after_s=0.3))
-bad("I36")(kills(5))
-bad("I36")(kills(8))
-bad("I36")(kills(8, loss=True))
+good("I36")(kills_while_others_die(AT_ONCE + 2))
+bad("I36")(kills_while_others_die(AT_ONCE + 3))
 
 
 def kills_thawed(times: int, *, node: str = "n1", does: str = "pause", by: str = "n1") -> Tell:
@@ -3497,17 +3482,17 @@ def kills_thawed(times: int, *, node: str = "n1", does: str = "pause", by: str =
     return tell
 
 
-good("I36")(kills_thawed(5))
-good("I36")(kills_thawed(5, does="cut"))
-bad("I36")(kills_thawed(6))
-bad("I36")(kills_thawed(5, does="drop"))
-bad("I36")(kills_thawed(5, node="n2"))
-bad("I36")(kills_thawed(5, by="n2"))
+good("I36")(kills_thawed(AT_ONCE + 1))
+good("I36")(kills_thawed(AT_ONCE + 1, does="cut"))
+bad("I36")(kills_thawed(AT_ONCE + 40))
+bad("I36")(kills_thawed(AT_ONCE + 1, does="drop"))
+bad("I36")(kills_thawed(AT_ONCE + 1, node="n2"))
+bad("I36")(kills_thawed(AT_ONCE + 1, by="n2"))
 
 
 def kills_unmarked(
     *,
-    times: int = 5,
+    times: int = AT_ONCE + 1,
     kind: str = "lost-index",
     index: str = "owner",
     lane: int = 0,
@@ -3534,12 +3519,12 @@ def kills_unmarked(
 
 good("I36")(kills_unmarked())
 good("I36")(kills_unmarked(key="other", keys=2))
-bad("I36")(kills_unmarked(times=6))
+bad("I36")(kills_unmarked(times=AT_ONCE + 2))
 bad("I36")(kills_unmarked(kind="stall"))
 bad("I36")(kills_unmarked(index="pending"))
 bad("I36")(kills_unmarked(lane=1))
 bad("I36")(kills_unmarked(key="other"))
-bad("I36")(kills_unmarked(at=4))
+bad("I36")(kills_unmarked(at=AT_ONCE))
 
 
 def waited_for(s: Story, *, waits: float) -> None:

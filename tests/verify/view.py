@@ -54,6 +54,15 @@ class Bounds:
     longest_s: float = 15.0  # half of a retry window: a call on a line that moves takes no longer
     call_s: float = 20.0  # how long any call may take whose deadline the history does not tell
 
+    def deaths_at_once(self, jobs: int) -> int:
+        """How many processes one of so many jobs ends that kills at once, in processes that are
+        young: it is suspected after the first, and after each further one by log2 of a span of half
+        a TTL by a trial of 0.06 s, less 0.3 bits.
+        """
+        bits = math.log2(max(0.5, min(5.0, self.ttl_s / 2)) / 0.06) - 0.3
+        needed = math.ceil((math.log2(1_000_000 * max(1, jobs)) + 1.1) / bits)
+        return 1 + max(self.crashes_max, needed)
+
     @property
     def margin_s(self) -> float:
         """By how much a node stops before its lease ends."""

@@ -502,7 +502,7 @@ def _job(told: ToldLetter) -> ParkedJob:
         error=outcome.error,
         attempt=outcome.attempt,
         owner=outcome.owner,
-        crashes=outcome.halves / 2,
+        crashes=outcome.crashes,
         accepted_ms=outcome.accepted_ms,
         started_ms=outcome.started_ms,
         parked_ms=outcome.ended_ms,

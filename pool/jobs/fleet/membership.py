@@ -630,7 +630,7 @@ class Membership(Actor[Message]):
         """Say who our workers were in a lane before: nobody killed them."""
         former = self._former.get(state.number, [])
         if former:
-            call = state.lane.thaw(former, known_s=self.context.settings.crash_window_s)
+            call = state.lane.thaw(former)
             await self.context.pipeline.call(call, repeatable=True)
             self._former[state.number] = [n for n in self._former[state.number] if n not in former]
 

@@ -19,15 +19,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final, TypeAlias
 
 import anyio
 import attrs
 
-from pool.core.ids import process_of
 from pool.core.retry import RECOVERY_RETRY_S, SPREAD_S
-from pool.core.settlement import Lineup
 from pool.errors import Gone, PoolError, StoreFault, StoreLost
 from pool.events import WorkerReaped
 from pool.jobs.context import Context, LaneState
@@ -39,7 +38,6 @@ from pool.runtime.actor import Actor
 from pool.runtime.timers import Alarms
 
 SUSPECTS_MAX: Final = 500  # looked at by one call
-TOLD_S: Final = 2 * SPREAD_S + 0.5  # after this others have told of the process's other identities
 
 
 @attrs.frozen
@@ -137,7 +135,7 @@ class Reaper(Actor[Message]):
             state.node.name,
             reap_s=timing.reap_s,
             claims_max=places,
-            known_s=self.context.settings.crash_window_s,
+            window_s=self.context.settings.crash_window_s,
             latest_ms=state.time.latest_ms(now_s, timing.margin_s),
             suspects=tuple(some),
         )
@@ -201,21 +199,19 @@ class Reaper(Actor[Message]):
 
     async def _reap(self, state: LaneState, claim: Claim) -> None:
         """Move everything that a fenced identity owned, then forget it."""
-        pipeline, keys, alone_s = self.context.pipeline, 0, 0.0
+        pipeline, keys = self.context.pipeline, 0
         after, stuck, is_told = 0, 0, False
-        judgement = judgement_of(self.context.settings, self.context.timing)
-        lineup = Lineup(judgement, claim.death)
         scatter = Scatter(self.context, state.number, claim.identity)
         try:
             while True:
                 reap_s = self.context.timing.reap_s
-                call = state.lane.reap(claim, reap_s=reap_s, deaths=lineup.deaths, after=after)
+                call = state.lane.reap(claim, reap_s=reap_s, after=after)
                 try:
                     reaped: Reaped = await pipeline.call(call, repeatable=True)
                     if reaped.is_forgotten:
                         break
                     held, upto = reaped.held, reaped.upto
-                    moved = await self._move(state, claim, held, lineup, scatter)
+                    moved = await self._move(state, claim, held, scatter)
                     keys += moved
                     # Where a key of one job or handler is of another type its starts stay: those
                     # behind them come next, and when there are none, all once more.
@@ -224,20 +220,13 @@ class Reaper(Actor[Message]):
                     after = upto if moved < len(held) else 0
                     if not is_last or not stuck:
                         continue
-                    is_aside = bool(lineup.aside) and not lineup.is_over
-                    if stuck > is_aside and not moved and not is_told:
+                    if not moved and not is_told:
                         is_told = True
-                        problem = f"{stuck - is_aside} keys of {claim.identity} cannot be moved"
+                        problem = f"{stuck} keys of {claim.identity} cannot be moved"
                         self._troubled("reap", state.number, StoreFault(problem=problem))
                     stuck = 0
                     if not moved:
                         await self._rest(state.number)
-                    if is_aside and not moved:
-                        alone_s += RECOVERY_RETRY_S
-                        if alone_s > TOLD_S:
-                            lineup.is_over = True
-                            if await self._is_matched(state.number, claim, lineup):
-                                lineup.aside = ""
                 except Gone:
                     return  # another node holds it now
                 except StoreLost as error:
@@ -251,58 +240,27 @@ class Reaper(Actor[Message]):
             self._leave_place(state.number)
         self._on_over(state, claim, keys)
 
-    async def _known(self) -> set[str]:
-        """Return the processes of whose death a culprit is known, in whichever lane."""
-        found = set[str]()
-        for state in self.context.lanes:
-            names: list[bytes] = await self.context.pipeline.execute(
-                "ZRANGE", state.lane.names.thawed, 0, -1
-            )
-            found |= {
-                process_of(name[1:].decode(errors="replace")) for name in names if name[:1] == b"!"
-            }
-        return found
-
-    async def _is_matched(self, lane: int, claim: Claim, lineup: Lineup) -> bool:
-        """Say whether the one put aside may be innocent, for all that is known of its process."""
-        process, told = process_of(claim.identity), list[bytes]()
-        try:
-            for state in self.context.lanes:
-                found = await self.context.pipeline.execute("HGETALL", state.lane.names.trials)
-                told += [
-                    text
-                    for name, text in zip(found[::2], found[1::2], strict=True)
-                    if process_of(name.decode(errors="replace")) == process
-                    and (state.number, name) != (lane, claim.identity.encode())
-                ]
-        except PoolError as error:
-            self._troubled("reap", lane, error)
-            return True
-        return lineup.matches(told)
-
     async def _move(
         self,
         state: LaneState,
         claim: Claim,
         held: Sequence[Holding],
-        lineup: Lineup,
         scatter: Scatter,
     ) -> int:
-        """Move or park these, but who is put aside; return how many of them could be."""
-        recovery, parked = Recovery(self.context, state, lineup.judgement), 0
-        for holding in held:
+        """Move or park these; return how many of them could be."""
+        if not held:
+            return 0
+        judgement = await judgement_of(self.context, state, [each.record for each in held])
+        recovery, parked = Recovery(self.context, state, judgement), 0
+        # Starts are read in the order of their stream, which is the same at each death.
+        for holding in self.context.io.dice.sample(held, len(held)):
             key, record, text = holding.key, holding.record, holding.text
             if record is None:
                 parked += await quarantine(self.context, state, key, text, claim.identity)
                 continue
-            if lineup.asks(record):
-                lineup.known = await self._known()
-            if lineup.keeps(key, record):
-                continue
-            is_most = lineup.is_most(key)
-            recovery.add(
-                key, record, holding.options, scatter.targets, death=claim.death, is_most=is_most
-            )
+            deal, dealt = scatter.deal(record.handler)
+            targets = partial(scatter.targets, dealt=dealt)
+            recovery.add(key, record, holding.options, targets, death=claim.death, deal=deal)
         return parked + await recovery.carry_out(
             "reap", claim.identity, self.tell_waiters, claim=claim.claim
         )

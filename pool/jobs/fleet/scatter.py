@@ -1,26 +1,27 @@
-"""Where jobs go that stood together when their worker died: to different processes, evenly.
+"""Where jobs go that stood together when their worker died: by dice, to any process that may.
 
-    48 jobs aboard at a death --a T-th to each of T = 4--> 12 at the next, then 3, then 1
+    the jobs of a dead worker --shuffled, then dealt in rounds--> each to one of m processes
 
-Of those aboard one may have killed it, long after its start, so that nobody can say which.  At the
-next death all are cleared that were in another process: the more processes take them, and the more
-evenly those that are suspected of as many deaths are spread, the sooner the guilty one is alone
-(`settlement.Lineup`).  By rank they would meet again: a worker that comes back under its label is
-first for all that it had.
+Of those aboard one may have killed it.  Each goes to each of the m processes with the same chance,
+whatever their ranks and loads: that is what makes the next death evidence (`core/evidence.py`).
+Dealing in rounds from a random start is uniform for each job, and keeps neighbours apart.  A
+process with several workers has one turn, so it does not get more suspects than others.
 
-So they are dealt out, one to each process, and stay where they were put (`rebalance.py`).  What is
-not suspected goes by rank.
+A job stays where it was dealt (`rebalance.py`): one that had no room there, or was moved since, is
+found in another process than its record says, and its next death proves nothing.  Jobs without
+crash marks go by rank.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import attrs
 
 from pool.core.ids import process_of
 from pool.core.record import Record, left_by
-from pool.core.settlement import Grant
+from pool.core.settlement import Deal, Grant
 from pool.jobs.context import TARGETS_MAX, Context
 from pool.redis.commands.calls import Target
 
@@ -32,39 +33,41 @@ class Scatter:
     context: Context
     lane: int
     died: str  # id.n
-    _turns: dict[int, int] = attrs.field(factory=dict)  # deaths -> whose turn it is
-    _workers: dict[str, list[str]] = attrs.field(
-        factory=dict
-    )  # handler -> of each process one, ...
+    _turns: dict[str, int] = attrs.field(factory=dict)  # handler -> whose turn it is
+    _workers: dict[str, list[list[str]]] = attrs.field(factory=dict)  # handler -> process -> ids
 
-    def targets(self, key: str, record: Record, grant: Grant) -> tuple[Target, ...]:
+    def deal(self, handler: str) -> tuple[Deal, Sequence[str]]:
+        """Draw the process for a job; returns the workers to ask as well, that process's first."""
+        processes = self._workers.get(handler)
+        if processes is None:
+            processes = self._workers[handler] = self._able(handler)
+        if not processes:
+            return Deal(), ()
+        dice = self.context.io.dice
+        turn = self._turns.get(handler, 0) % len(processes)
+        if turn == 0:  # each round has an order of its own
+            dice.shuffle(processes)
+        self._turns[handler] = turn + 1
+        order = [*processes[turn:], *processes[:turn]]
+        workers = [worker for ids in order for worker in dice.sample(ids, len(ids))]
+        return Deal(process_of(workers[0]), len(processes)), workers[:TARGETS_MAX]
+
+    def targets(
+        self, key: str, record: Record, grant: Grant, dealt: Sequence[str]
+    ) -> tuple[Target, ...]:
         """Return the workers for a job, the one that should have it first."""
-        died, deaths = self.died.rpartition(".")[0], grant.marks.deaths
-        if not deaths:
-            return self.context.targets(
-                key, record.handler, lane=self.lane, but=died, left=left_by(record.more)
-            )
-        workers = self._workers.get(record.handler)
-        if workers is None:
-            workers = self._workers[record.handler] = self._dealt(record.handler, died)
-        if not workers:
-            return ()
-        # Anywhere at first: each death, lane and number of deaths begins elsewhere.
-        turn = self._turns.get(deaths, self.context.io.dice.randrange(len(workers)))
-        self._turns[deaths] = turn + 1
-        order = range(turn, turn + min(len(workers), TARGETS_MAX))
-        ranked = [workers[at % len(workers)] for at in order]
+        if not grant.marks.deaths:
+            died, left = self.died.rpartition(".")[0], left_by(record.more)
+            return self.context.targets(key, record.handler, lane=self.lane, but=died, left=left)
         known = self.context.candidates.workers  # some may have gone since
-        return self.context.as_targets([worker for worker in ranked if worker in known], self.lane)
+        return self.context.as_targets([worker for worker in dealt if worker in known], self.lane)
 
-    def _dealt(self, handler: str, died: str) -> list[str]:
-        """Return who may have them, so that neighbours in this order are of different processes."""
-        infos = [info for info in self.context.roster.workers if handler in info.handlers]
+    def _able(self, handler: str) -> list[list[str]]:
+        """Return the processes that may run a handler, with their workers."""
         of_process = defaultdict[str, list[str]](list)
-        for info in sorted(infos, key=lambda info: info.id):
+        for info in sorted(self.context.roster.workers, key=lambda info: info.id):
             process = process_of(info.id)
-            is_there = not info.is_draining and info.candidate.is_in(self.lane)
-            if is_there and process != process_of(died):
+            is_there = not info.candidate.is_draining and info.candidate.is_in(self.lane)
+            if handler in info.handlers and is_there and process != process_of(self.died):
                 of_process[process].append(info.id)
-        rounds = range(max(map(len, of_process.values()), default=0))
-        return [ids[at] for at in rounds for ids in of_process.values() if at < len(ids)]
+        return list(of_process.values())

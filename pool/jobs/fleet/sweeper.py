@@ -274,7 +274,8 @@ class Sweeper(Actor[Deadline]):
         owner: str,
         group: Sequence[tuple[Overdue, Record]],
     ) -> int:
-        judgement = judgement_of(self.context.settings, self.context.timing)
+        records = [record for _, record in group]
+        judgement = await judgement_of(self.context, state, records)
         recovery = Recovery(self.context, state, judgement)
 
         def targets(key: str, record: Record, _: Grant) -> tuple[Target, ...]:

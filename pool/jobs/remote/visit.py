@@ -342,7 +342,7 @@ class Visit:
                 found.append(LimitEdge(*of, in_ms=in_ms))
         if beat.seen:
             found.append(SeenEdge(*of, message=str(beat.seen)))
-        if record.marks.halves and LIVED_S <= ran_s < LIVED_S + 3 * self.context.timing.renew_s:
+        if record.marks.deaths and LIVED_S <= ran_s < LIVED_S + 3 * self.context.timing.renew_s:
             found.append(OverEdge(*of))
         return found
 
@@ -371,7 +371,7 @@ class Visit:
     def is_trying(self) -> bool:
         """Say whether it holds one that is suspected of a death, and has not lived for long."""
         return any(
-            record.marks.halves and self.now_ms(lane) - record.since_ms < 1000 * LIVED_S
+            record.marks.deaths and self.now_ms(lane) - record.since_ms < 1000 * LIVED_S
             for lane in self.said
             for beat in self.held(lane)
             if (record := self.running.get(beat.job.key)) is not None

@@ -432,9 +432,9 @@ class RemoteWorkers:
             (lane, start) for lane in visit.said for start in visit.starts.get(lane, {}).values()
         ]
         found.sort(key=lambda each: each[1].accepted)
-        if found and found[0][1].marks.halves and not visit.is_trying():
+        if found and found[0][1].marks.deaths and not visit.is_trying():
             return found[:1]
-        return [each for each in found if not each[1].marks.halves]
+        return [each for each in found if not each[1].marks.deaths]
 
     async def _close(self, visit: Visit) -> None:
         """Have it take nothing more, and read what it was granted by then."""

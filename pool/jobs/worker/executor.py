@@ -34,7 +34,7 @@ from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.raised import Raised
 from pool.jobs.run import CANCELLED, Ending, Run, context_for, execute
-from pool.jobs.trials import Rank
+from pool.jobs.trials import TIMER_S, Rank
 from pool.jobs.worker.outbox import Outbox
 from pool.redis.io.loops import Strays, is_asked_for, is_cancellation, scopes, strays, unmoved
 from pool.redis.io.system import Waiter
@@ -119,6 +119,7 @@ class Executor:
     _preparing: int = 0
     _suspects: list[tuple[Rank, int, Run]] = attrs.field(factory=list)  # a heap: rank, turn, run
     _turns: int = 0
+    _wakes_s: float = 0.0  # when a suspect may begin that waits for its time
     pace: Pace = attrs.field(init=False)
     _launched_s: float = 0.0
     _contexts: dict[str, LogContext] = attrs.field(factory=dict)  # by handler
@@ -255,6 +256,13 @@ class Executor:
         """Begin the next suspect, unless one is on trial."""
         trials, now_s = self.context.trials, self.context.io.clock()
         if not (self._suspects and self.has_room()) or self._is_trial(now_s):
+            return
+        rank, _, run = self._suspects[0]
+        wait_s = trials.wait_s(run, rank, now_s)
+        if wait_s > TIMER_S:
+            if not now_s < self._wakes_s <= now_s + wait_s:
+                self._wakes_s = now_s + wait_s
+                self.on_trial(run, wait_s)
             return
         kept: list[tuple[Rank, int, Run]] = []
         while self._suspects:
@@ -463,7 +471,7 @@ class Executor:
             else:
                 if not run.is_acknowledged:
                     self.box_of(run).acknowledge(run, now_s)
-                if run.start.flags and "a" in run.start.flags and run.start.marks.halves:
+                if run.start.flags and "a" in run.start.flags and run.start.marks.deaths:
                     self._try(run)
                 try:
                     ending = await execute(

@@ -249,7 +249,7 @@ class Outbox:
                 break
             del self._acks[run]
             self._acked_s, start = now_s, run.start
-            batch.append((AcknowledgeEdge(run.key, start.epoch, start.id), run))
+            batch.append((AcknowledgeEdge(run.key, start.epoch, start.id, bits=run.bits), run))
         size_bytes, left = 0, WORK_MAX - len(batch) * AcknowledgeEdge.work
         while self._edges and self._edges[0][0].work <= left:
             size_bytes += self._edges[0][0].size_bytes

@@ -120,9 +120,9 @@ class Settlement:
         if run.keeper is not None and run.keeper.is_saving(checkpoint):
             checkpoint = None  # if that is refused, its messages and the state of before stay
         if run.is_marked and run.job is not None:
-            marks = start.marks.add(run.job.worker, is_whole=True)
-            if marks.halves > 2 * self.context.settings.crashes_max:
-                times = f"its process was told to end while it was at work, {marks.deaths} times"
+            marks = attrs.evolve(start.marks, ends=start.marks.ends + 1)
+            if marks.ends > self.context.settings.crashes_max:
+                times = f"its process was told to end while it was at work, {marks.ends} times"
                 return ParkJob("poison", times)
             mark += f"a={marks.pack()}"
         return Grant(mark, checkpoint)

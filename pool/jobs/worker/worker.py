@@ -52,7 +52,7 @@ from pool.jobs.restoring import restore
 from pool.jobs.run import CANCELLED, Ending, Run
 from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
 from pool.jobs.shields import Shields
-from pool.jobs.trials import LIVED_S
+from pool.jobs.trials import TRIAL_S
 from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Executor
 from pool.jobs.worker.messages import (
     Drain,
@@ -74,7 +74,7 @@ from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
 from pool.jobs.worker.settlement import Settlement, outcome_text
 from pool.jobs.worker.telling import Teller, end_of, waited_s
 from pool.names import pair
-from pool.redis.commands.calls import Target
+from pool.redis.commands.calls import IS_DRAINING, Target
 from pool.redis.commands.change import Changed, EdgeStatus, Pulled
 from pool.redis.commands.edges import (
     AcknowledgeEdge,
@@ -138,7 +138,7 @@ class _Knock:
 
 @attrs.frozen(eq=False)
 class _TrialOver:
-    """A suspect has lived for a while; for long enough, if it need not be suspected any more."""
+    """A suspect's time is over; if it has lived through it, it is not suspected of this run."""
 
     run: Run
     has_lived: bool = False
@@ -311,10 +311,10 @@ class Worker(Actor[Message]):
         return min(self.capacity, max(0, self.capacity - taken))
 
     def tell_takes(self, number: int) -> int:
-        """Return the same, for a renewal that says so."""
+        """Return the same, or that it drains, for a renewal that says so."""
         lane = self._lanes[number]
         lane.renewed = lane.told = takes = self.takes(number)
-        return takes
+        return IS_DRAINING if self.is_draining else takes
 
     def _coming(self, but: int = -1) -> int:
         """Return how many keys pulls may bring to lanes that are not here yet.
@@ -680,9 +680,9 @@ class Worker(Actor[Message]):
         )
 
     def _on_trial(self, run: Run, for_s: float) -> None:
-        self.context.loop.later(for_s, partial(self._tell_trial, _TrialOver(run)))
-        if run.phase == "running":
-            self.context.loop.later(LIVED_S, partial(self._tell_trial, _TrialOver(run, True)))
+        has_lived = run.phase == "running"  # else it waits to begin, or for its trial
+        for_s = max(for_s, TRIAL_S) if has_lived else for_s
+        self.context.loop.later(for_s, partial(self._tell_trial, _TrialOver(run, has_lived)))
 
     def _tell_trial(self, over: _TrialOver) -> None:
         if not self.put(over):  # it has left; the turn is the node's

@@ -13,6 +13,7 @@ from pool.names import Names
 from pool.redis.scripts import Word
 
 IS_NODE: Final = -1  # in the place of how many keys a worker takes
+IS_DRAINING: Final = -2  # likewise: it takes none, and its death will say nothing about its jobs
 
 
 class Target(NamedTuple):

@@ -56,9 +56,10 @@ class AcknowledgeEdge(Edge):
     letter = lifecycle.ACKNOWLEDGE
 
     has_begun: bool = False  # then a stop that was asked for does not keep it from running
+    bits: int | None = None  # of a suspect, as of `Aboard` in core/marks.py
 
     def words(self) -> Words:
-        return _flag(self.has_begun), "", ""
+        return _flag(self.has_begun), "" if self.bits is None else self.bits, ""
 
 
 @attrs.define(eq=False)

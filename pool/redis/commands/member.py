@@ -11,7 +11,7 @@ from pool.core.ailing import WELL, Ails
 from pool.core.digits import is_number, number
 from pool.core.options import Options
 from pool.core.pooltime import NOTHING_TOLD, Told
-from pool.redis.commands.calls import IS_NODE, Calls, Target, as_ms
+from pool.redis.commands.calls import IS_DRAINING, IS_NODE, Calls, Target
 from pool.redis.commands.opening import generation_of_pool
 from pool.redis.commands.plain import count, typed
 from pool.redis.commands.reply import done, time_or_none
@@ -175,7 +175,7 @@ RENEW: Final = Script.load(
     "identity_count *handlers",
     reads=renewal,
 )
-THAW: Final = Script.load("thaw", keys="lane thawed", args="generation known_ms *names", reads=done)
+THAW: Final = Script.load("thaw", keys="lane deaths open", args="generation *names", reads=done)
 LEAVE: Final = Script.load(
     "leave", keys="lane keepalive cleanup open *rest", args="generation *items", reads=left
 )
@@ -237,7 +237,8 @@ class MemberCalls(Calls):
         """Renew leases, and say how many keys each worker takes.
 
         Args:
-            takes: How many keys each worker takes, by its name in the lane; `IS_NODE` for the node.
+            takes: How many keys each worker takes, by its name in the lane; `IS_NODE` for the node,
+                `IS_DRAINING` for a worker that drains.
             handlers: What the workers know.
             seq: A higher number than that of any renewal asked for before.
             term: Number of the change of TTL that the node goes by.
@@ -262,7 +263,7 @@ class MemberCalls(Calls):
         ]
         args += (told.turn, told.off_ms, who, floor, *tried_ms, len(takes))
         for name, room in takes.items():
-            args += (name, _HUNG if is_hung and room != IS_NODE else room)
+            args += (name, _HUNG if is_hung and room not in (IS_NODE, IS_DRAINING) else room)
         for handler, options in (handlers or {}).items():
             args += (handler, options.pack())
         return RENEW(keys, args, parts=RENEWAL_HEAD + len(takes))
@@ -277,10 +278,10 @@ class MemberCalls(Calls):
             args += (who.id, who.number)
         return LEAVE(keys, args, parts=len(identities))
 
-    def thaw(self, identities: Iterable[str], *, known_s: float) -> ScriptCall:
+    def thaw(self, identities: Iterable[str]) -> ScriptCall:
         """Say that identities which were fenced were frozen, not killed; see `thaw.lua`."""
         n = self.names
-        return THAW((n.lane, n.thawed), (self.generation, as_ms(known_s), *identities))
+        return THAW((n.lane, n.deaths, n.open), (self.generation, *identities))
 
     def change_ttl(self, ttl_ms: int) -> ScriptCall:
         """Have the lane go by another TTL; see `ttl.lua`."""

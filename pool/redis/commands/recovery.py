@@ -24,13 +24,16 @@ class Claim:
     """The right to take over what a fenced identity owns."""
 
     identity: str
-    claim: str  # holder|fence|alive|culprit
+    claim: str  # holder|fence|alive|culprit[.bits]
 
     @property
     def death(self) -> Death:
         """What was known of the identity when it was fenced; see `fence.lua`."""
         _, _, alive, culprit = self.claim.split("|")
-        return Death(identity=self.identity, alive_ms=int(alive), culprit=int(culprit))
+        epoch, _, bits = culprit.partition(".")
+        return Death(
+            identity=self.identity, alive_ms=int(alive), culprit=int(epoch), bits=int(bits or 0)
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -181,14 +184,14 @@ def overdue(reply: Reply) -> Swept:
 
 FENCE: Final = Script.load(
     "fence",
-    keys="lane keepalive cleanup open journal jobs trials thawed",
-    args="generation reap_ms holder claims_max known_ms latest_ms *suspects",
+    keys="lane keepalive cleanup open journal jobs trials deaths",
+    args="generation reap_ms holder claims_max crash_window_ms latest_ms *suspects",
     reads=fenced,
 )
 REAP: Final = Script.load(
     "reap",
-    keys="lane keepalive cleanup jobs handlers owned stream signal thawed trials",
-    args="generation identity claim reap_ms keys_max deaths after",
+    keys="lane keepalive cleanup jobs handlers owned stream signal deaths",
+    args="generation identity claim reap_ms keys_max after",
     reads=reaped,
 )
 FORGET: Final = Script.load(
@@ -196,7 +199,7 @@ FORGET: Final = Script.load(
 )
 SWEEP: Final = Script.load(
     "sweep",
-    keys="lane keepalive cleanup jobs pending due handlers thawed open",
+    keys="lane keepalive cleanup jobs pending due handlers deaths open",
     args="generation holder lock_ms keys_max skip",
     reads=overdue,
 )
@@ -212,26 +215,26 @@ class RecoveryCalls(Calls):
         *,
         reap_s: float,
         claims_max: int,
-        known_s: float = 600.0,
+        window_s: float = 600.0,
         latest_ms: int = 0,
         suspects: Sequence[str] = (),
     ) -> ScriptCall:
         """Claim identities whose lease has ended."""
         n = self.names
-        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.journal, n.jobs, n.trials, n.thawed]
-        args: list[Word] = [self.generation, as_ms(reap_s), holder, claims_max, as_ms(known_s)]
+        keys = [n.lane, n.keepalive, n.cleanup, n.open, n.journal, n.jobs, n.trials, n.deaths]
+        args: list[Word] = [self.generation, as_ms(reap_s), holder, claims_max, as_ms(window_s)]
         args.append(latest_ms)
         return FENCE(keys, [*args, *suspects])
 
-    def reap(self, claim: Claim, *, reap_s: float, deaths: int = 0, after: int = 0) -> ScriptCall:
+    def reap(self, claim: Claim, *, reap_s: float, after: int = 0) -> ScriptCall:
         """Read the next keys of a fenced identity.
 
         The starts up to `after` are left out: they were read before and could not be moved.
         """
         n, who = self.names, claim.identity
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.handlers]
-        keys += (n.owned(who), n.stream(who), n.signal(who), n.thawed, n.trials)
-        args = (self.generation, who, claim.claim, as_ms(reap_s), self.pages.moved, deaths)
+        keys += (n.owned(who), n.stream(who), n.signal(who), n.deaths)
+        args = (self.generation, who, claim.claim, as_ms(reap_s), self.pages.moved)
         return REAP(keys, (*args, str(after)))
 
     def forget(self, claims: Sequence[Claim]) -> ScriptCall:
@@ -248,5 +251,5 @@ class RecoveryCalls(Calls):
         """List what is overdue and take the sweeper's lock."""
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.jobs, n.pending, n.due, n.handlers]
-        keys += (n.thawed, n.open)
+        keys += (n.deaths, n.open)
         return SWEEP(keys, (self.generation, holder, as_ms(lock_s), keys_max, skip))

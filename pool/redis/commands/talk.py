@@ -179,7 +179,7 @@ INTEND: Final = Script.load(
 )
 LOOK: Final = Script.load(
     "look",
-    keys="lane jobs thawed letters *rest",
+    keys="lane jobs deaths letters *rest",
     args="generation node bytes_max *items",
     reads=looked,
 )
@@ -228,7 +228,7 @@ class TalkCalls(Calls):
         keys = [
             n.lane,
             n.jobs,
-            n.thawed,
+            n.deaths,
             n.letters,
             *(n.result(key, job_id or "-") for key, job_id in items),
         ]

@@ -15,7 +15,7 @@ KEYS[11] letters   hash    (job id, key) -> dead letter
 KEYS[12] journal   stream  abnormal edges
 KEYS[13] source_owned   set     keys the source runs
 KEYS[14] source_stream  stream  the source's starts
-KEYS[15] trials    hash    identity -> epoch|key of the suspected job that it began last, and that may kill it
+KEYS[15] trials    hash    identity -> epoch[.bits]|key of the suspected job that it began last, and that may kill it
 KEYS[16] kept      zset    (length, job id, key) of some jobs -> until when their outcomes are remembered
 KEYS[17] attempts  hash    key -> job id, then its failed attempts; tabs between
 KEYS[...] rest     targets: stream:W, owned:W each; then what each edge takes: s inbox:K; d result:I, inbox:K;
@@ -35,7 +35,8 @@ ARGV[10] says        str   takes|seq of the source, or nothing: see lib/says.lua
 ARGV[11] expects     str   pool time that the caller expects; 0: it knows none; see lib/expected
 ARGV[12] target_count int   how many targets; (worker id, number) each follow
 ARGV[...] items      edge, key, epoch, job id, ttl_ms, x, y, z each; ttl_ms: how long the outcome is kept
-    a acknowledge  x 1: it has begun, so that a stop which was asked for does not keep it; from R it is a repeat
+    a acknowledge  x 1: it has begun, so that a stop which was asked for does not keep it; from R it is a repeat;
+                   y: of a suspect, how unlikely it is that its worker dies now by chance, in tenths of a bit
     l limit        x in how many ms, y 1: of a run begun anew under its epoch: a time-out of the one before is
                    taken back           writes the run-time limit into `due`
     s seen         x message (see lib/inbox)  removes messages up to it from the inbox; none if it is not there
@@ -321,7 +322,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
       end
       r[STATE], r[SINCE], r[REQUEUES] = 'R', text_of(now), ''
       if r[MARKS] ~= '' and has(r, 'a') then
-        redis.call('HSET', trials, source, epoch .. '|' .. key)
+        redis.call('HSET', trials, source, epoch .. (y ~= '' and '.' .. y or '') .. '|' .. key)
       end
       flag(r, 'a', false)
       later('HSET', jobs, key, pack(r))

@@ -3,18 +3,17 @@ fence: claim identities whose lease has ended (SetIfNotExists in the cleanup map
 
 KEYS[1] lane       hash    seen, lease, silences, hold, offset
 KEYS[2] keepalive  zset    identity -> lease end, in lease time; of a fenced one: by when its reaper must have gone on
-KEYS[3] cleanup    hash    identity -> claim: holder|fence|alive|culprit, later done
+KEYS[3] cleanup    hash    identity -> claim: holder|fence|alive|culprit[.bits], later done
 KEYS[4] open       hash    id -> number|takes|seq[|down]
 KEYS[5] journal    stream  abnormal edges
 KEYS[6] jobs       hash    key -> record
-KEYS[7] trials     hash    identity -> epoch|key of the suspected job that it began last, and that may kill it;
-                           of one that died ! if there is a culprit, or =N, see reap
-KEYS[8] thawed     zset    !identity of whose death the culprit is known -> until when that is known; see thaw
+KEYS[7] trials     hash    identity -> epoch[.bits]|key of the suspected job that it began last, and that may kill it
+KEYS[8] deaths     zset    PROCESS.MS -> pool time of its last renewal, MS: the processes that died
 ARGV[1] generation  str
 ARGV[2] reap_ms      int   > 0; how long a claim holds without progress
 ARGV[3] holder       str   identity of the reaper
 ARGV[4] claims_max   int   how many at most
-ARGV[5] known_ms     int   > 0; how long it is known that a death has its culprit
+ARGV[5] crash_window_ms int   > 0; how long a death is remembered
 ARGV[6] latest_ms    int   pool time cannot be later than this, says the caller; 0: it does not know
 ARGV[...] suspects         id.n each that own something, are announced or claimed: claimed when they have no
                            keep-alive entry at all
@@ -34,15 +33,16 @@ silence.  Nobody is claimed before `hold` (see lib/silence).
 A claim says when the identity was surely alive (its last renewal, in pool time; or, if that was while pool time stood,
 since when it did), and the epoch of the job that probably killed it (0: of none): the suspected one that it began last, unless
 it has said since that this one lives, or has ended it.  Time would be no evidence: what the dead had sent may arrive
-after its death.  Both are lost with
-its lease, so they stand in the claim, also of a successor.  But whom its predecessor has moved a successor
-cannot know: where there was no culprit it is told of one that is no job's (see Lineup in core/settlement.py).
+after its death.  Both are lost with its lease, so they stand in the claim, also of a successor.
+
+`deaths` is written by the first claim of a worker of a process: it closes that worker, so a successor finds it closed.  Nodes without workers, and
+workers that said that they drain, are no deaths: such an end says nothing about jobs.
 ]]
 redis.call('HLEN', open)
 redis.call('HLEN', cleanup)
 redis.call('HLEN', jobs)
 redis.call('HLEN', trials)
-redis.call('ZCARD', thawed)
+redis.call('ZCARD', deaths)
 redis.call('ZREM', keepalive, '\n')
 -- A suspect gets a lease that has ended, whoever vouches for the time: if it cannot be claimed now, it will be
 -- by somebody, and need not be found once more.  What is done is remembered as long as ever.
@@ -58,32 +58,36 @@ end
 local hold = whole(redis.call('HGET', lane, 'hold'))
 local answers = { '-1' }
 local function culprit_of(name)
-  local epoch, key = string.match(redis.call('HGET', trials, name) or '', '^(%d+)|(.*)$')
+  local epoch, bits, key = string.match(redis.call('HGET', trials, name) or '', '^(%d+)(%.?%d*)|(.*)$')
   local r = key and parse(redis.call('HGET', jobs, key))
   redis.call('HDEL', trials, name)
-  return r and r[STATE] == 'R' and r[OWNER] == name and r[EPOCH] == epoch and epoch or '0'
+  return r and r[STATE] == 'R' and r[OWNER] == name and r[EPOCH] == epoch and epoch .. bits or '0'
 end
-local UNKNOWN = '1' -- no job's epoch
-local function claim(name, lease_end, had)
-  local alive, culprit = string.match(had or '', '^[^|]*|%d+|(%d+)|(%d+)$')
-  if alive then
-    culprit = culprit == '0' and UNKNOWN or culprit
-  else
-    alive, culprit = text_of(pool_of(tonumber(lease_end) - ttl_ms)), culprit_of(name)
-    if culprit ~= '0' then
-      for _, old in ipairs(redis.call('ZRANGEBYSCORE', thawed, '-inf', now, 'LIMIT', 0, 16)) do
-        redis.call('ZREM', thawed, old)
-      end
-      redis.call('ZADD', thawed, now + known_ms, '!' .. name)
+local DEATHS_MAX = 256
+local function note_death(id, alive)
+  local process = string.sub(id, 2, 11)
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', deaths, '(' .. text_of(math.max(0, alive - ttl_ms)), '+inf')) do
+    if string.match(name, '^(.*)%.%d+$') == process then
+      return -- by another worker of it
     end
   end
-  if culprit ~= '0' then
-    redis.call('HSET', trials, name, '!')
+  redis.call('ZREMRANGEBYSCORE', deaths, '-inf', now - crash_window_ms)
+  redis.call('ZREMRANGEBYRANK', deaths, 0, -DEATHS_MAX)
+  redis.call('ZADD', deaths, text_of(alive), process .. '.' .. text_of(alive))
+end
+local function claim(name, lease_end, had)
+  local alive, culprit = string.match(had or '', '^[^|]*|%d+|(%d+)|(%d+%.?%d*)$')
+  if not alive then
+    alive, culprit = text_of(pool_of(tonumber(lease_end) - ttl_ms)), culprit_of(name)
   end
   local fence = holder .. '|' .. stamp() .. '|' .. alive .. '|' .. culprit
   redis.call('HSET', cleanup, name, fence)
   local id, n = string.match(name, '^(.*)%.(%d+)$')
-  if id and string.match(redis.call('HGET', open, id) or '', '^(%d+)|') == n then
+  local open_n, drains = string.match(id and redis.call('HGET', open, id) or '', '^(%d+)|[^|]*|%d+(|?)')
+  if id and open_n == n then
+    if drains == '' then
+      note_death(id, tonumber(alive))
+    end
     redis.call('HDEL', open, id)
   end
   redis.call('ZADD', keepalive, lease_now + reap_ms, name)

@@ -3,7 +3,7 @@ look: tell how jobs are, and register a node to be told when they start or end.
 
 KEYS[1] lane       hash    incarnation
 KEYS[2] jobs       hash    key -> record
-KEYS[3] thawed     zset    identity that came back from a freeze -> until when that is known
+KEYS[3] deaths     zset    PROCESS.MS -> when it died; see fence
 KEYS[4] letters    hash    (job id, key) -> dead letter, whose outcome is known as long as it is there
 KEYS[...] rest             result:ID KEY per item; then, where the dead are to give up their places, keepalive and cleanup
 ARGV[1] generation  str

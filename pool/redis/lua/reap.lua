@@ -9,15 +9,13 @@ KEYS[5] handlers   hash    name -> options
 KEYS[6] owned      set     keys it runs
 KEYS[7] stream     stream  starts it had not acknowledged
 KEYS[8] signal     stream  its signals
-KEYS[9] thawed     zset    identity that came back from a freeze -> until when that is known
-KEYS[10] trials    hash    identity -> =N: one of its jobs was aboard at N deaths, none at more; see fence
+KEYS[9] deaths     zset    PROCESS.MS -> when it died; see fence
 ARGV[1] generation  str
 ARGV[2] identity     str   id.n
-ARGV[3] claim        str   holder|fence|alive|culprit
+ARGV[3] claim        str   holder|fence|alive|culprit[.bits]
 ARGV[4] reap_ms      int   > 0
 ARGV[5] keys_max     int   how many at most
-ARGV[6] deaths       int   the N of `trials`; 0: nothing is to be told
-ARGV[7] after        str   epoch of a start: those up to it could not be moved; 0: from the first one
+ARGV[6] after        str   epoch of a start: those up to it could not be moved; 0: from the first one
 
 Uses     lane, ttl, lease, record, marks
 Returns  epoch of the last start read, or 0; then (key, record without void marks, options) each, or FORGOTTEN alone:
@@ -34,13 +32,9 @@ redis.call('XLEN', signal)
 redis.call('SCARD', owned)
 redis.call('HLEN', jobs)
 redis.call('HLEN', handlers)
-redis.call('ZCARD', thawed)
-redis.call('HLEN', trials)
+redis.call('ZCARD', deaths)
 redis.call('ZREM', keepalive, '\n')
 redis.call('ZADD', keepalive, lease_now + reap_ms, identity)
-if deaths > 0 then
-  redis.call('HSET', trials, identity, '=' .. text_of(deaths))
-end
 
 local answers = { '0' }
 local function append(...)

@@ -5,7 +5,8 @@ needs to know.
 KEYS[1] lane       hash    seen, lease, silences, run, hold, offset, turn, claim, begun, paced, reached, counters
 KEYS[2] keepalive  zset    identity -> lease end, in lease time
 KEYS[3] cleanup    hash    identity -> claim
-KEYS[4] open       hash    id -> number|takes|seq[|ails]; of a node only while something ails it
+KEYS[4] open       hash    id -> number|takes|seq[|ails]; of a node only while something ails it; of a worker that drains
+                           number|0|seq|0, so that its death is none (see fence)
 KEYS[5] handlers   hash    name -> options
 KEYS[6] pending    zset    key -> by when its start must be acknowledged
 KEYS[7] due        zset    k:KEY, s: -> when
@@ -23,8 +24,8 @@ ARGV[9] who             str   the caller
 ARGV[10] floor          int   no epoch of the lane that the caller has seen is higher, see join
 ARGV[11] first_ms      int   how long ago its first try began that was not answered; 0: the last one was
 ARGV[12] last_ms       int   how long ago the last one failed
-ARGV[13] identity_count int   how many; (id.n, takes) each follow. takes: -1 for a node; how many keys a worker
-                              takes, 0: it is closed; `-`: its event loop hangs
+ARGV[13] identity_count int   how many; (id.n, takes) each follow. takes: -1 for a node, -2 for a worker that
+                              drains; how many keys a worker takes, 0: it is closed; `-`: its event loop hangs
 ARGV[...] handlers      name, options each: of what the workers know; or none, to save the bytes
 
 Uses     lane, ttl, lease, (journal), silence, clock
@@ -126,7 +127,9 @@ for i = 1, identity_count do
     end
     local at = #ids + 1
     ids[at], numbers[at] = string.match(name, '^(.*)%.(%d+)$')
-    if takes ~= '-1' then
+    if takes == '-2' then
+      says[at] = numbers[at] .. '|0|' .. ARGV[2] .. '|0'
+    elseif takes ~= '-1' then
       says[at] = numbers[at] .. '|' .. takes .. '|' .. ARGV[2]
     elseif ails ~= '0' then
       says[at] = numbers[at] .. '|0|' .. ARGV[2] .. '|' .. ARGV[4]

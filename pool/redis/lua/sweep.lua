@@ -8,7 +8,7 @@ KEYS[4] jobs       hash    key -> record
 KEYS[5] pending    zset    key -> by when its start must be acknowledged
 KEYS[6] due        zset    k:KEY, o:LANE, b:BATCH, s: -> when
 KEYS[7] handlers   hash    name -> options
-KEYS[8] thawed     zset    identity that came back from a freeze -> until when that is known
+KEYS[8] deaths     zset    PROCESS.MS -> when it died; see fence
 KEYS[9] open       hash    id -> number|takes|seq[|down]
 ARGV[1] generation  str
 ARGV[2] holder       str   identity of the sweeper
@@ -36,7 +36,7 @@ So each overdue key is listed once while the lock holds, by whoever comes first,
 was listed to somebody who died.
 ]]
 redis.call('ZCARD', keepalive)
-redis.call('ZCARD', thawed)
+redis.call('ZCARD', deaths)
 redis.call('HLEN', jobs)
 redis.call('HLEN', handlers)
 local held_by, held_until, through =

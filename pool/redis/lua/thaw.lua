@@ -1,24 +1,34 @@
 --[[
-thaw: an identity that was fenced says that its process lives: it was frozen or cut off, not killed.
+thaw: a process whose workers were fenced, or could not leave, says that it lives: nobody killed it.
 
 KEYS[1] lane     hash  incarnation
-KEYS[2] thawed   zset  identity -> until when that is known
+KEYS[2] deaths   zset  PROCESS.MS -> when it died; see fence
+KEYS[3] open     hash  id -> number|takes|seq[|ails]
 ARGV[1] generation  str
-ARGV[2] known_ms     int   > 0; how long that is known
-ARGV[...] names        identities
+ARGV[...] names        identities of its workers in this lane, of which none is in use any more
 
 Uses     lane
 Returns  OK
 Errors   POOLDATALOST <lane>
-Cost     O(names * log n); 1 command each, 5 a call
-Why Lua  only a lane of our generation, and only the server's clock, may be written to.
+Cost     O(names + n), n at most 256; 2 commands each, 4 a call
+Why Lua  only a lane of our generation may be written to.
+
+Where it is the last death of a job's crash marks they are void from now on; see lib/marks.  An identity that is to be
+fenced yet is closed: its end will be no death.  A repeat finds nothing to do.
 ]]
-redis.call('ZREM', thawed, '\n')
--- What has been known for long enough goes when more comes, faster than it comes.
-for _, old in ipairs(redis.call('ZRANGEBYSCORE', thawed, '-inf', now, 'LIMIT', 0, #ARGV + 16)) do
-  redis.call('ZREM', thawed, old)
+redis.call('HLEN', open)
+redis.call('ZCARD', deaths)
+local lives = {}
+for i = 2, #ARGV do
+  lives[string.sub(ARGV[i], 2, 11)] = true
+  local id, n = string.match(ARGV[i], '^(.*)%.(%d+)$')
+  if id and string.match(redis.call('HGET', open, id) or '', '^(%d+)|') == n then
+    redis.call('HDEL', open, id)
+  end
 end
-for i = 3, #ARGV do
-  redis.call('ZADD', thawed, now + known_ms, ARGV[i])
+for _, name in ipairs(redis.call('ZRANGE', deaths, 0, -1)) do
+  if lives[string.match(name, '^(.*)%.%d+$')] then
+    redis.call('ZREM', deaths, name)
+  end
 end
 return 'OK'

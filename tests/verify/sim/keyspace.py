@@ -26,7 +26,15 @@ _GROWING: Final = frozenset(
 _GROUPS: Final = frozenset({b"CREATE", b"CREATECONSUMER"})  # of XGROUP
 WRITING: Final = _GROWING | {
     *(b"DEL", b"UNLINK", b"PEXPIRE", b"PEXPIREAT", b"PERSIST", b"HDEL", b"SREM", b"ZREM"),
-    *(b"LTRIM", b"XDEL", b"XTRIM", b"ZREMRANGEBYLEX", b"ZREMRANGEBYRANK", b"XGROUP"),
+    *(
+        b"LTRIM",
+        b"XDEL",
+        b"XTRIM",
+        b"ZREMRANGEBYLEX",
+        b"ZREMRANGEBYRANK",
+        b"ZREMRANGEBYSCORE",
+        b"XGROUP",
+    ),
     *(b"XREADGROUP", b"XACK", b"XCLAIM", b"XAUTOCLAIM"),
 }
 
@@ -416,6 +424,10 @@ class Keyspace(StreamCommands):
 
     def do_zremrangebylex(self, key: bytes, low: bytes, high: bytes) -> Value:
         members = self._by_lex(key, low, high)
+        return self.do_zrem(key, *members) if members else 0
+
+    def do_zremrangebyscore(self, key: bytes, low: Any, high: Any) -> Value:
+        members: Any = self.do_zrangebyscore(key, low, high)
         return self.do_zrem(key, *members) if members else 0
 
     def do_zremrangebyrank(self, key: bytes, first: Any, last: Any) -> Value:

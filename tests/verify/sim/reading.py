@@ -218,12 +218,13 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
             told = Opening.parse(text)
             if told is not None:
                 takes[f"{worker.decode()}.{told.number}@{number}"] = told.takes or 0
-        thawed = keyspace.keys.get(names.thawed.encode())
-        lived = {name.decode() for name in thawed.scores} if thawed is not None else set()
+        deaths = keyspace.keys.get(names.deaths.encode())
+        dead = {name.decode() for name in deaths.scores} if deaths is not None else set()
         for job_key, record in records(keyspace, pool, lanes).items():
-            if record is not None and record.marks.named and lane_of(job_key, lanes) == number:
-                died = {name.rstrip("-") for name in record.marks.named} - lived
-                marks[job_key] = [f"{name}@{number}" for name in sorted(died)]
+            last = record.marks.last if record is not None else None
+            name = f"{last.process}.{last.at_ms}" if last is not None else ""
+            if last is not None and name in dead and lane_of(job_key, lanes) == number:
+                marks[job_key] = [f"w{last.process}@{number}"]
         keepalive = keyspace.keys.get(names.keepalive.encode())
         if keepalive is not None:
             leases += [name.decode() for name in keepalive.scores if name not in done]

@@ -40,17 +40,14 @@ local function lift(key, r, unassigned)
 end
 
 -- How long before now it was accepted and began (what was never acknowledged, and has begun, did so just now),
--- what its marks weigh, in halves, and how far it said it was; what is none is left empty, or out at the end.
+-- how many deaths it is suspected of, and how far it said it was; what is none is left empty, or out at the end.
 local function history_of(r, has_begun)
   local began = r[STATE] == 'R' and tonumber(r[SINCE]) or (r[STATE] == 'P' and has_begun and now)
-  local halves = 0
-  for mark in string.gmatch(r[MARKS], '[^,]+') do
-    halves = halves + (string.find(mark, '^%d+$') and tonumber(mark) or string.sub(mark, -1) == '-' and 1 or 2)
-  end
+  local crashes = whole(string.match(r[MARKS], '^%d+'))
   local accepted = math.max(0, now - math.floor(tonumber(accepted_of(r)) / 1000))
   local progress = more_of(r[MORE], 'p')
   return text_of(accepted) .. ',' .. (began and text_of(math.max(0, now - began)) or '') .. ','
-    .. (halves > 0 and text_of(halves) or '') .. (progress and ',' .. progress or '')
+    .. (crashes > 0 and text_of(crashes) or '') .. (progress and ',' .. progress or '')
 end
 
 -- late kept

@@ -1,20 +1,17 @@
 --[[
-marks: crash marks of those who have come back from a freeze do not count.
+marks: the last death in a job's crash marks does not count if its process came back from a freeze.
 
-Needs  lane, record; key thawed.  Gives  judged(text, r): the record as it is to be judged.
-A mark is evidence that a process died.  Who joins again says who it was before: it did not die.
+Needs  lane, record; key deaths.  Gives  judged(text, r): the record as it is to be judged.
+Marks are evidence that a process died, and a process that joins again says that it did not.  See core/marks.py for the text.
 ]]
 local function judged(text, r)
   if r[MARKS] == '' then
     return text
   end
-  local kept = {}
-  for mark in string.gmatch(r[MARKS], '[^,]+') do
-    local until_ms = redis.call('ZSCORE', thawed, (string.gsub(mark, '-$', '')))
-    if not until_ms or tonumber(until_ms) < now then
-      kept[#kept + 1] = mark
-    end
+  local count, sums, death, rest = string.match(r[MARKS], '^(%d+)(%.[^,]*,)(%w+%.%d+)%.[^,]*(,.*)$')
+  if death and not redis.call('ZSCORE', deaths, death) then
+    count = math.max(0, whole(count) - 1)
+    r[MARKS] = count > 0 and text_of(count) .. sums .. '.0.1.0.' .. rest or ''
   end
-  r[MARKS] = table.concat(kept, ',')
   return pack(r)
 end

@@ -13,10 +13,10 @@ flags     p payload stays in `payloads`, b has a checkpoint, i has an inbox, d h
           s has steps, r its last run may have ended without handing over,
           a must be acknowledged before its handler starts; if it has marks, it is begun alone
           n somebody may be queued behind it
-          h held: parked as poison when it comes due, unless its marks have become too few
+          h held: parked as poison when it comes due, if the evidence still says so
 intent    s<cause> stop was asked for, t timed out
 accepted  acceptance stamp in microseconds; empty: the epoch of the first grant is it
-marks     the deaths it is suspected of: N,id.n,id.n-  (- half; N halves of which no name is kept)
+marks     the deaths that it is suspected of, and what they prove: see core/marks.py
 since     ms when it was acknowledged running; of one that waits or is queued, when it is due
 more      what hardly any job has: a letter and its value each, commas between (core/record.py says which)
 ]]

@@ -1,0 +1,205 @@
+"""Evidence that a job kills its workers: pure, and valid however the world kills.
+
+    a death --> the jobs aboard are dealt by dice over m processes --> the next one: who is aboard?
+
+A worker may die of a job, or of something outside, and the world does not kill evenly: the fullest
+process dies first, one host is worse than others.  So the proof uses only our own dice.  A marked
+job is dealt uniformly over the m processes that may take it.  Whatever kills from outside cannot
+look at that choice, so an innocent job is aboard at a death of k of them with k / m at most.
+
+For each share t of BETS a record keeps a sum in tenths of a bit, never below 0:
+
+    the first death               starts the record, and adds nothing: it chose the job
+    the job is aboard             + log2(t m/k + 1 - t)
+    ... and was in its trial      + log2(7/8 of the age of the process / length of the trial)
+    ... and was not, but was tried there                                            - 3
+    the job is elsewhere          + log2(1 - t)
+    it outlives crash_window_s    both sums are halved
+
+Two to the power of what a death adds is 1 on average, or less, for an innocent job.  So by Ville's
+inequality a sum that starts at 0 ever exceeds b bits with a probability of 2**-b at most, however
+often anybody looks.  A job is given up at log2(N x 10**6) bits, of N running jobs of the pool, and
+one more for the two sums: about one innocent job in m x 10**6 deaths from outside.
+
+An event is the set of processes that died within one renewal period.  Its size is not known when
+its first process is taken over, so the last death of a record is settled with the whole list later:
+at the next death, or at the end of the hold before the job is parked.
+
+Who writes, and what a crash leaves: `fence.lua` puts a process into the list once, a claim's
+successor finds it there.  The list says at which pool time a process died, and a record up to which
+time it is judged: a job that is read twice is judged once, because the step that moves it stores
+both.  A process that comes back is taken out (`thaw.lua`), and its death is void where it is the
+last one of a record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Final
+
+import attrs
+
+from pool.core.marks import NO_MARKS, Aboard, Marks
+
+BETS: Final = (0.5, 0.95)  # the first is for killers that others' deaths hide
+ODDS: Final = 10**6  # at most one innocent job in as many deaths from outside
+TENTHS: Final = 10  # of a bit
+MORE_TENTHS: Final = TENTHS  # for taking the larger of two sums
+TRIED_TENTHS: Final = 2  # for betting seven eighths on the trial, ...
+LIVED_TENTHS: Final = 30  # ... and one eighth on the dice alone
+SUM_MAX: Final = 10_000  # tenths; a thousand bits are enough of anything
+
+
+@attrs.frozen
+class Deaths:
+    """The processes that died in one shard, and the pool time of their last renewal.
+
+    A process is named again if it was taken for dead, said nothing when it joined, and died again.
+    """
+
+    at_ms: dict[str, int] = attrs.field(factory=dict)  # PROCESS[.MS] -> when
+    period_ms: int = 2000  # of renewals: processes that died within it are one event
+
+    @cached_property
+    def last_ms(self) -> dict[str, int]:
+        """When each process died last."""
+        found: dict[str, int] = {}
+        for name, at_ms in self.at_ms.items():
+            process = name.partition(".")[0]
+            found[process] = max(at_ms, found.get(process, 0))
+        return found
+
+    @cached_property
+    def known(self) -> frozenset[tuple[str, int]]:
+        """All deaths: which process, and when."""
+        return frozenset((name.partition(".")[0], at_ms) for name, at_ms in self.at_ms.items())
+
+    @classmethod
+    def parse(cls, found: Iterable[tuple[bytes, bytes]], period_s: float) -> Deaths:
+        """Return the shard's list as the server has it."""
+        known = {
+            name.decode(errors="replace"): int(min(float(score), 1e15)) for name, score in found
+        }
+        return cls(known, round(period_s * 1000))
+
+    def together(self, at_ms: int) -> tuple[int, int]:
+        """Return how many processes died within a period of a moment, and when the last one did."""
+        times = [ms for ms in self.at_ms.values() if abs(ms - at_ms) <= self.period_ms]
+        return max(1, len(times)), max(times, default=at_ms)
+
+    def events(self, after_ms: int, before_ms: int) -> list[tuple[int, int]]:
+        """Return the events between two moments: how many processes, and when the last one died."""
+        found: list[tuple[int, int]] = []
+        first_ms = -math.inf
+        for ms in sorted(ms for ms in self.at_ms.values() if after_ms < ms < before_ms):
+            if ms - first_ms > self.period_ms:
+                found.append((0, ms))
+                first_ms = ms
+            found[-1] = found[-1][0] + 1, ms
+        return found
+
+
+NO_DEATHS: Final = Deaths()
+
+
+def _tenths(odds: float) -> int:
+    return math.floor(TENTHS * math.log2(odds))
+
+
+def _add(marks: Marks, low: int, high: int) -> Marks:
+    low, high = (min(SUM_MAX, max(0, s)) for s in (marks.low + low, marks.high + high))
+    return attrs.evolve(marks, low=low, high=high)
+
+
+def aboard_tenths(bet: float, dealt: int, died: int) -> int:
+    """Return what a death with the job aboard adds: `died` of the `dealt` processes died."""
+    return _tenths(bet * dealt / died + 1 - bet) if dealt > 1 else 0
+
+
+def elsewhere_tenths(bet: float) -> int:
+    """Return what a death without the job adds, which is below 0."""
+    return _tenths(1 - bet)
+
+
+def trial_tenths(age_s: float, trial_s: float) -> int:
+    """Return what it adds that a process died in one job's trial, of all its life."""
+    return max(0, _tenths(max(age_s, trial_s) / trial_s))
+
+
+def settled(marks: Marks, deaths: Deaths) -> Marks:
+    """Return marks with the last death counted, now that the list is whole."""
+    last = marks.last
+    if last is None:
+        return marks
+    if (last.process, last.at_ms) not in deaths.known:  # it came back, or it was long ago
+        return attrs.evolve(marks, last=None, deaths=max(0, marks.deaths - 1))
+    died, seen_ms = deaths.together(last.at_ms)
+    more = last.bits - TRIED_TENTHS if last.bits else -LIVED_TENTHS * last.is_tried
+    low, high = (aboard_tenths(bet, last.dealt, died) + more for bet in BETS)
+    return attrs.evolve(_add(marks, low, high), last=None, seen_ms=max(marks.seen_ms, seen_ms))
+
+
+def _elsewhere(marks: Marks, deaths: Deaths, before_ms: int) -> Marks:
+    """Return marks with the deaths counted at which the job was not aboard."""
+    for died, at_ms in deaths.events(marks.seen_ms, before_ms):
+        marks = _add(marks, *map(elsewhere_tenths, BETS))
+        # Any of these may have been one that the job was dealt over.
+        marks = attrs.evolve(marks, dealt=max(1, marks.dealt - died), seen_ms=at_ms)
+    return marks
+
+
+def after_death(marks: Marks, deaths: Deaths, process: str, bits: int | None = None) -> Marks:
+    """Return a job's marks after the death of its process; `bits` as of `Aboard`, None: no culprit.
+
+    A process that is not in the list was no event: it drained, or has come back.
+    """
+    at_ms = deaths.last_ms.get(process)
+    marks = settled(marks, deaths)
+    if at_ms is None:
+        return attrs.evolve(marks, place="", dealt=1)
+    marks = _elsewhere(marks, deaths, at_ms - deaths.period_ms)
+    is_first = not marks.deaths
+    last = Aboard(
+        process,
+        at_ms,
+        marks.dealt if marks.place == process and not is_first else 1,
+        (bits or 0) if not is_first else 0,
+        not is_first and (bits is not None or marks.is_tried),
+    )
+    seen_ms = max(marks.seen_ms, deaths.together(at_ms)[1])
+    return attrs.evolve(
+        marks,
+        deaths=marks.deaths + 1,
+        last=last,
+        seen_ms=seen_ms,
+        place="",
+        dealt=1,
+        grown=marks.grown + (last.is_tried and bits is None),
+        is_tried=False,
+    )
+
+
+def outlived(marks: Marks, windows: int) -> Marks:
+    """Return marks after a run that outlived `crash_window_s` so often."""
+    if windows <= 0:
+        return marks
+    low, high = (had >> min(windows, 30) for had in (marks.low, marks.high))
+    if not low and not high:
+        return NO_MARKS
+    return attrs.evolve(marks, low=low, high=high)
+
+
+def tenths(marks: Marks, deaths: Deaths) -> int:
+    """Return how much speaks against a job, with all that is known by now."""
+    whole = settled(marks, deaths)
+    return max(whole.low, whole.high) - MORE_TENTHS
+
+
+def is_proved(marks: Marks, deaths: Deaths, *, jobs: int, crashes_max: int) -> bool:
+    """Say whether a job is what kills its workers; `jobs` are running in the pool."""
+    by_trial = marks.last is not None and marks.last.bits > 0
+    if settled(marks, deaths).deaths < crashes_max + (1 if by_trial else 2):
+        return False
+    return tenths(marks, deaths) > TENTHS * math.log2(max(1, jobs) * ODDS)
