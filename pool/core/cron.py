@@ -191,7 +191,7 @@ def _offset(zone: tzinfo, at_s: int) -> int:
 # --- parsing --------------------------------------------------------------------------------
 
 
-class Unreadable(Exception):
+class NotCron(Exception):
     """A text is no cron expression; what it must be instead."""
 
 
@@ -200,13 +200,13 @@ def parse(text: str) -> Expression:
     """Return what an expression means.
 
     Raises:
-        Unreadable: It is none, or no day of the calendar fits.
+        NotCron: It is none, or no day of the calendar fits.
     """
     if not text.isascii():
-        raise Unreadable("ASCII")
+        raise NotCron("ASCII")
     words = text.upper().split()
     if len(words) not in (5, 6):
-        raise Unreadable(f"5 fields, or 6 with seconds: it has {len(words)}")
+        raise NotCron(f"5 fields, or 6 with seconds: it has {len(words)}")
     skipped, at, sets = 6 - len(words), 0, [1] * (6 - len(words))
     for number, word in enumerate(words, skipped):
         at = text.upper().index(word, at)
@@ -215,7 +215,7 @@ def parse(text: str) -> Expression:
         except ValueError:
             field = text[at : at + len(word)]
             problem = f"readable at character {at + 1}: {field!r} is no {_FIELDS[number]}"
-            raise Unreadable(problem) from None
+            raise NotCron(problem) from None
         at += len(word)
     minute, hour, day, _, weekday = words[-5:]
     seconds, minutes, hours, days, months, weekdays = sets
@@ -231,7 +231,7 @@ def parse(text: str) -> Expression:
     )
     kinds = ((leap, first) for leap in (False, True) for first in range(7))
     if not any(_days_of_year(expression, *kind) for kind in kinds):
-        raise Unreadable("an expression that some day fits")
+        raise NotCron("an expression that some day fits")
     return expression
 
 

@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import attrs
 
 from pool import checks
-from pool.core.cron import Expression, Unreadable, next_time, parse
+from pool.core.cron import Expression, NotCron, next_time, parse
 from pool.errors import ConfigError, InvalidOption, shown
 
 Misfire: TypeAlias = Literal["skip", "once", "all"]
@@ -294,8 +294,8 @@ def _zone(name: object) -> tzinfo:
 def _expression(text: str) -> Expression:
     try:
         if len(text) > CRON_CHARS_MAX:
-            raise Unreadable(f"within {CRON_CHARS_MAX} characters")
+            raise NotCron(f"within {CRON_CHARS_MAX} characters")
         return parse(text)
-    except Unreadable as error:
+    except NotCron as error:
         problem = f"not {error}"
         raise InvalidOption(option="cron", value=shown(text), problem=problem) from None

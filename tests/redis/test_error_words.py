@@ -53,6 +53,7 @@ LOOKED_PAST = {
     "advance": "HSETNX: the server is full, and the next command raises whatever else it is",
     "batch_look": "HSET: the next command raises whatever else it is",
     "incoming": "HGET: a count that is not kept",
+    "join": "INFO: as in lib/silence",
     "look": "ZSCORE, HEXISTS: who is not known to live; HSET: the next command raises it",
     "renew": "what others wrote must not end leases",
     "rmap_reset": "ZREM: a place that a probe puts back",
