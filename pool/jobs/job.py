@@ -317,7 +317,7 @@ class Job:
             keeper = self._keeper()
             if self._state is not None and not keeper.has_saved(self._state):
                 with suppress(PoolError):
-                    await keeper.wait_stored(keeper.save(self._state, 0))
+                    await keeper.wait_stored(keeper.save(self._state, NO_MESSAGE))
 
     def _save(self, encoded: bytes) -> int:
         number = self._keeper().save(encoded, self._in_hand)

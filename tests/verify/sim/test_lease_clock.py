@@ -98,7 +98,7 @@ class Store:
         return renewal(self.run(call))
 
     def fence(self) -> list[str]:
-        call = self.lane.fence("r.1", reap_s=86_400.0, claims_max=99, known_s=60.0, latest_ms=0)
+        call = self.lane.fence("r.1", reap_s=86_400.0, claims_max=99, window_s=60.0)
         return sorted(claim.identity for claim in fenced(self.run(call)).claims)
 
 
