@@ -448,7 +448,13 @@ MANY_JOBS = {
     "calls": taking((), "[]", "[None]", "['x']", "()", "set", "generator", "long list"),
 }
 A_NAMED_JOB = {"key": KEY, "job_id": JOB_ID.or_none(), "idempotency_key": NAME.or_none()}
-SOME_LETTERS = {**LETTERS, "cursor": taking("", "''"), "count": within(1, 256, whole=True)}
+GAPS = {"gaps": taking(None).or_none()}
+SOME_LETTERS = {
+    **LETTERS,
+    "cursor": taking("", "''"),
+    "count": within(1, 256, whole=True),
+    **GAPS,
+}
 
 A_FIRING = {
     "misfire": Takes("once"),
@@ -463,6 +469,7 @@ SCHEDULES = {
         "prefix": TEXT,
         "cursor": taking("", "''"),
         "count": within(1, 1000, whole=True),
+        **GAPS,
     },
     "show": A_SCHEDULE,
     "next_times": {**A_SCHEDULE, "count": within(1, 1000, whole=True)},
@@ -482,7 +489,7 @@ A_BATCH = {
     "within": taking(None, "None"),
 }
 MEMBERS = {**MANY_JOBS, "calls": MANY_JOBS["calls"].but("[None]", "long list")}
-BATCHES = {"get": {"id": NAME}, "list": {"newest": within(1, 1_000, whole=True)}}
+BATCHES = {"get": {"id": NAME}, "list": {"newest": within(1, 1_000, whole=True), **GAPS}}
 A_BATCH_REF = {
     "wait": {
         "timeout_s": TIMEOUT,
@@ -572,6 +579,7 @@ CALLS: dict[str, dict[str, Takes]] = {
     },
     "Node.stream": {"name": NAME.called("stream"), **STREAM_ENDS},
     "Node.plan": {"name": NAME.called("handler")},
+    "Node.plans": GAPS,
     "Handlers.plan": {
         "name": NAME.called("handler"),
         "handler": NAME.called("handler").or_none(),

@@ -621,6 +621,13 @@ def typed_handlers(handlers: Handlers, diary: Diary) -> Handlers:
         async def fn(job: Job) -> Any:
             diary.note("worked", name)
 
+        async def of_bytes(job: Job, body: bytes) -> Any:
+            diary.note("worked", name)
+
+        if codec == "bytes":  # it takes one value and no other
+            of_bytes.__annotations__ = {"job": Job, "body": bytes, "return": hint}
+            handlers.job(name, codec=codec)(of_bytes)
+            return
         fn.__annotations__ = {"job": Job, "return": hint}
         handlers.job(name, codec=codec)(fn)
 
@@ -669,6 +676,11 @@ MAY: list[tuple[str, str, tuple[Any, ...]]] = [
 ]
 
 
+def taken(first: str) -> tuple[bytes, ...]:
+    """Return what the first job of these tests takes."""
+    return (b"",) if first == "by-bytes" else ()
+
+
 @pytest.mark.parametrize(("first", "then", "args"), NEVER)
 async def test_a_result_that_can_never_fit_is_refused_when_it_is_dispatched(
     fleet: Fleet, typed_handlers: Handlers, diary: Diary, first: str, then: str, args: Any
@@ -677,9 +689,9 @@ async def test_a_result_that_can_never_fit_is_refused_when_it_is_dispatched(
     node = await fleet.node(typed_handlers)
     follower = Follower(then, "f", *args).options(takes_result=True)
     with pytest.raises(WrongArguments):
-        await node.options(then=follower, allow_unknown=True).dispatch(first, "k")
+        await node.options(then=follower, allow_unknown=True).dispatch(first, "k", *taken(first))
     # So is one of a follower.
-    behind = Follower(first, "g").options(then=follower)
+    behind = Follower(first, "g", *taken(first)).options(then=follower)
     with pytest.raises(WrongArguments):
         await node.options(then=behind).dispatch("note", "k")
     assert not diary.entries
@@ -691,7 +703,7 @@ async def test_a_result_that_may_fit_is_accepted(
 ) -> None:
     node = await fleet.node(typed_handlers)
     follower = Follower(then, "f", *args).options(takes_result=True)
-    ref = await node.options(then=follower, allow_unknown=True).dispatch(first, "k")
+    ref = await node.options(then=follower, allow_unknown=True).dispatch(first, "k", *taken(first))
     await ref.stop()
 
 

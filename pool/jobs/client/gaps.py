@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import anyio
 import attrs
 
+from pool import checks
 from pool.errors import AuthError, PoolError, StoreFault, StoreLost, StoreUnavailable, again
 from pool.names import Names
 from pool.redis.pipeline import Pipeline
@@ -54,9 +55,10 @@ async def gaps_of(given: Gaps | None, pipeline: Pipeline, lanes: Sequence[Names]
     """Return the gaps of a listing that is about to begin; the first one asks which lanes answer.
 
     Raises:
+        InvalidOption: It is no `Gaps`.
         PoolError: None does.
     """
-    gaps = Gaps(is_wanted=False) if given is None else given
+    gaps = Gaps(is_wanted=False) if given is None else checks.instance("gaps", given, Gaps)
     if gaps._has_looked or not gaps.is_wanted:
         return gaps
 

@@ -11,6 +11,7 @@ from pool.errors import NotRunning
 from pool.jobs.client.batch import Batch, BatchOptions, Refused
 from pool.jobs.client.batch_ref import BatchRef, BatchStatus, Member
 from pool.jobs.client.dispatch import Call
+from pool.jobs.client.gaps import Gaps
 from pool.jobs.handlers import Handler
 from pool.jobs.node import Node
 from pool.jobs.sync.portal import Portals
@@ -227,12 +228,12 @@ class BlockingBatches:
         check_batch(id)
         return BlockingBatchRef(self._portals, id, "", self._limit_s)
 
-    def list(self, *, newest: int = 100) -> list[BatchStatus]:
+    def list(self, *, newest: int = 100, gaps: Gaps | None = None) -> list[BatchStatus]:
         """Return the newest ones, the last that was opened first; see `Batches.list()`.
 
         Raises:
             PoolError: As for `Batches.list()`.
         """
         return self._portals.portal().call(
-            lambda node: node.batches.list(newest=newest), self._limit_s
+            lambda node: node.batches.list(newest=newest, gaps=gaps), self._limit_s
         )

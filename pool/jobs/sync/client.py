@@ -19,6 +19,7 @@ from pool.errors import PoolError
 from pool.events import Observer
 from pool.jobs.client.batch import KEEP_S, OPEN_S, batch_options
 from pool.jobs.client.dispatch import Call, Dispatching
+from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.options import WINDOW_S, DispatchOptions
 from pool.jobs.client.parked import ParkedJob, ParkedPage
 from pool.jobs.client.ref import Status
@@ -429,6 +430,7 @@ class Letters:
         newer_than_s: float | None = None,
         cursor: str = "",
         count: int = 100,
+        gaps: Gaps | None = None,
     ) -> ParkedPage:
         """Return a page of dead letters; for the arguments see `DeadLetters.list()`.
 
@@ -444,6 +446,7 @@ class Letters:
                 newer_than_s=newer_than_s,
                 cursor=cursor,
                 count=count,
+                gaps=gaps,
             )
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, TypeVar
 
+from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.schedules import Schedule, ScheduleList, Schedules
 from pool.jobs.sync.portal import Portals
 from pool.jobs.sync.ref import Ref
@@ -23,7 +24,13 @@ class BlockingSchedules:
         self._limit_s: float | None = limit_s
 
     def list(
-        self, *, handler: str = "", prefix: str = "", cursor: str = "", count: int = 100
+        self,
+        *,
+        handler: str = "",
+        prefix: str = "",
+        cursor: str = "",
+        count: int = 100,
+        gaps: Gaps | None = None,
     ) -> ScheduleList:
         """Return a page of schedules, in no order; for the arguments see `Schedules.list()`.
 
@@ -31,7 +38,9 @@ class BlockingSchedules:
             PoolError: As for `Schedules.list()`.
         """
         return self._ask(
-            lambda all_of: all_of.list(handler=handler, prefix=prefix, cursor=cursor, count=count)
+            lambda all_of: all_of.list(
+                handler=handler, prefix=prefix, cursor=cursor, count=count, gaps=gaps
+            )
         )
 
     def show(self, name: str) -> Schedule:
