@@ -3620,14 +3620,6 @@ MUTANTS: Final = (
         by=("tests/jobs/test_schedules.py::test_a_lost_index_is_found_by_the_walk",),
     ),
     Mutant(
-        name="time of day that is left out",
-        breaks="what falls into a gap of the clock comes as late behind it as it lies in it",
-        path="pool/core/times.py",
-        old="        if is_there or local >= last:",
-        new="        if True:",
-        by=("tests/core/test_schedules.py::test_a_time_of_day_comes_once_on_each_day_of_a_year",),
-    ),
-    Mutant(
         name="tick for everybody",
         breaks="whoever asks for a tick has it, though somebody had it",
         path="pool/redis/lua/tick.lua",

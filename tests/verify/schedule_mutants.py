@@ -115,7 +115,7 @@ SCHEDULE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "late times are gone without a word",
         "breaks": "times that a later one would leave out are not counted",
         "path": _CORE,
-        "old": "        overlapped=head.overlapped + overlapped,\n",
+        "old": "            overlapped=head.overlapped + self.overlapped,\n",
         "new": "",
         "by": (_NEWEST,),
     },
