@@ -197,9 +197,12 @@ def tenths(marks: Marks, deaths: Deaths) -> int:
     return max(whole.low, whole.high) - MORE_TENTHS
 
 
-def is_proved(marks: Marks, deaths: Deaths, *, jobs: int, crashes_max: int) -> bool:
-    """Say whether a job is what kills its workers; `jobs` are running in the pool."""
+def is_proved(marks: Marks, deaths: Deaths, *, jobs: int, crashes_max: int, rival: int = 0) -> bool:
+    """Say whether a job is what kills its workers; `jobs` are running in the pool.
+
+    `rival` is how much speaks against another job that was aboard.
+    """
     by_trial = marks.last is not None and marks.last.bits > 0
     if settled(marks, deaths).deaths < crashes_max + (1 if by_trial else 2):
         return False
-    return tenths(marks, deaths) > TENTHS * math.log2(max(1, jobs) * ODDS)
+    return tenths(marks, deaths) > max(rival, TENTHS * math.log2(max(1, jobs) * ODDS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import attrs
@@ -23,6 +24,7 @@ from pool.core.evidence import (
     tenths,
 )
 from pool.core.marks import NO_MARKS, Marks
+from pool.core.settlement import Lineup
 
 PERIOD_MS = 2_000
 
@@ -137,6 +139,18 @@ def test_it_is_proved_by_one_in_a_million_for_each_running_job(jobs: int, needed
         assert tenths(marks, happened) == sum_ - 10
         assert is_proved(marks, happened, jobs=jobs, crashes_max=3) is proved
         assert not is_proved(marks, happened, jobs=jobs, crashes_max=4)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_the_lineup_knows_the_strongest_other_job(sums: list[int], dice: random.Random) -> None:
+    """In whichever order the jobs are read, and however often."""
+    evidence = {str(number): had for number, had in enumerate(sums)}
+    lineup = Lineup()
+    for key in dice.choices(list(evidence), k=9) + dice.sample(list(evidence), len(evidence)):
+        lineup.see(key, evidence[key])
+    for key, own in evidence.items():
+        others = [had for other, had in evidence.items() if other != key]
+        assert (own > lineup.rival(key)) == (own > max(others, default=0))
 
 
 def test_renewals_tell_what_died_together() -> None:

@@ -77,6 +77,22 @@ async def test_what_is_proved_to_kill_is_held_and_then_parked(fleet: Fleet) -> N
     assert outcome == ("parked", "suspected of 5 worker crashes")
 
 
+@pytest.mark.parametrize("rival", [299, 300, 301])
+async def test_a_job_is_held_only_if_no_other_one_aboard_has_as_much_evidence(
+    fleet: Fleet, rival: int
+) -> None:
+    """Both were aboard at the same deaths; they are read in several pages, in any order."""
+    await fleet.node(serving(), crashes_max=3, lease_ttl_s=1.0)
+    others = [f"other{number}" for number in range(90)]
+    for key in others:
+        died(fleet, key, bits=0)
+    died(fleet, "a", bits=rival)
+    died(fleet, "b", bits=300)
+    expected = {299: ("running", "held"), 300: ("running",) * 2, 301: ("held", "running")}
+    assert (await becomes(fleet, "a"), await becomes(fleet, "b")) == expected[rival]
+    assert {await becomes(fleet, key) for key in others} == {"running"}
+
+
 @pytest.mark.parametrize("why", ["little", "crowd", "thawed"])
 async def test_what_is_not_proved_runs_elsewhere(fleet: Fleet, why: str) -> None:
     """By too little, or in a pool so large that it may be chance, or its process came back."""

@@ -25,7 +25,17 @@ from pool.core.evidence import Deaths, trial_tenths
 from pool.core.marks import NO_MARKS, Marks
 from pool.core.options import Options
 from pool.core.record import Record
-from pool.core.settlement import Deal, Death, Grant, Judgement, ParkJob, Wait, recover
+from pool.core.settlement import (
+    Deal,
+    Death,
+    Grant,
+    Judgement,
+    Lineup,
+    ParkJob,
+    is_hold,
+    recover,
+    suspicion,
+)
 from pool.jobs.trials import LIVED_S, OLD_S, SENDING_S, SPAN_S, SPAN_TRIALS, TRIAL_GROWTH, TRIAL_S
 
 TTL_MS: Final = 10_000
@@ -225,6 +235,9 @@ class World:
         epoch, bits = culprit
         death = Death(identity=f"w{process}1.1", alive_ms=dead_ms, culprit=epoch, bits=bits)
         waiting: dict[str, list[Service]] = {}
+        lineup = Lineup()
+        for service in jobs:
+            lineup.see(str(service.name), suspicion(service.record(), death, judgement))
         # As `Scatter` deals: rounds, each in an order of its own.
         order: list[str] = []
         for service in self.dice.sample(jobs, len(jobs)):
@@ -232,9 +245,15 @@ class World:
             place = order.pop() if order else ""
             deal = Deal(place, max(1, len(able)))
             decision = recover(
-                service.record(), OPTIONS, self.dice, judgement=judgement, death=death, deal=deal
+                service.record(),
+                OPTIONS,
+                self.dice,
+                judgement=judgement,
+                death=death,
+                deal=deal,
+                rival=lineup.rival(str(service.name)),
             )
-            if isinstance(decision, Wait) and decision.mark.startswith("h"):
+            if is_hold(decision):
                 letters, _, text = decision.mark.partition("=")
                 service.marks, service.flags = Marks.parse(text), letters.strip("m")
                 held.append(service)

@@ -599,6 +599,24 @@ MUTANTS: Final = (
         by=("tests/core/test_job.py::test_what_is_proved_is_held_for_a_ttl_and_then_parked",),
     ),
     Mutant(
+        name="a tie is a proof",
+        breaks="of two jobs that are suspected alike one is given up, or both",
+        path="pool/core/evidence.py",
+        old="> max(rival, TENTHS",
+        new="> max(0, TENTHS",
+        by=(
+            "tests/jobs/test_reaper.py::test_a_job_is_held_only_if_no_other_one_aboard_has_as_much_evidence",
+        ),
+    ),
+    Mutant(
+        name="the strongest is its own rival",
+        breaks="no job is given up at all, or one beside a stronger one",
+        path="pool/core/settlement.py",
+        old="return self.second if key == self.key else self.most",
+        new="return self.most if key == self.key else self.second",
+        by=("tests/core/test_evidence.py::test_the_lineup_knows_the_strongest_other_job",),
+    ),
+    Mutant(
         name="the first death counts",
         breaks="the death that chose a job is taken for evidence against it",
         path="pool/core/evidence.py",
