@@ -11,8 +11,10 @@ from pool.core.evidence import (
     NO_DEATHS,
     Deaths,
     after_death,
+    in_round,
     is_proved,
     outlived,
+    round_s,
     settled,
     tenths,
 )
@@ -200,6 +202,8 @@ def recover(
          pending, granted to one long silent  stay: its worker was dead by then
         whatever, of a process that drained  stay: such a death is no event
 
+    Where one process only may take the job, in a crash loop, it is started or held by a coin.
+
     A job that may have killed at once is begun alone the next time (flag `a`; see `trials.py`).  A
     job that is proved to kill is held for one TTL, then judged again with all that is known by
     then, and parked.
@@ -228,9 +232,15 @@ def recover(
     if marks.deaths:
         is_tried = record.state == "pending" or "a" in letters
         marks = attrs.evolve(marks, place=deal.place, dealt=deal.of, is_tried=is_tried)
+    held_s = 0.0
+    # Jobs that may have killed at once have trials instead.
+    if letters == "m" and not is_guilty and deal.of == 1:
+        marks, held_s = _toss(marks, judgement, dice)
     text = f"{letters}={marks.pack()}"
     if is_guilty:
         return Wait(judgement.hold_s, record.attempt, record.error, "h" + text)
+    if held_s:
+        return Wait(held_s, record.attempt, record.error, text)
     if record.state == "running":
         return Grant(text)
     # Once for each death of a neighbour it is requeued without a delay.
@@ -239,6 +249,20 @@ def recover(
     if delay_s:
         return Wait(delay_s, record.attempt, record.error, text)
     return Grant("r" + text)
+
+
+def _toss(marks: Marks, judgement: Judgement, dice: Dice) -> tuple[Marks, float]:
+    """Toss a coin for a job that one process only may take, in a crash loop.
+
+    Returns its marks, and for how long it is held.  The round begins with the death, so it lasts as
+    long as that took to be noticed, too.
+    """
+    lasts_s = round_s(marks, judgement.deaths, judgement.crash_window_s)
+    if not lasts_s:
+        return marks, 0.0
+    is_held = dice.random() < 0.5
+    marks = in_round(marks, judgement.hold_s + lasts_s, is_held=is_held)
+    return marks, lasts_s if is_held else 0.0
 
 
 def _come_due(record: Record, judgement: Judgement) -> Decision:

@@ -412,6 +412,12 @@ def _is_stopping(facts: KeyFacts) -> bool:
     return _record(facts).intent.startswith("s")
 
 
+def _is_tossed(facts: KeyFacts) -> bool:
+    record = _record(facts)
+    coin = record.marks.round
+    return coin is not None and coin.is_held and record.since_ms > facts.now_ms
+
+
 def _is_suspect(facts: KeyFacts) -> bool:
     return _has_marks(facts) and _SUSPECT in _record(facts).flags
 
@@ -612,6 +618,15 @@ CASES: Final = (
             f"it is suspected of {_record(facts).marks.deaths} worker crashes and held for "
             f"{span((_record(facts).since_ms - facts.now_ms) / 1000)} more; then it is parked as "
             "poison, unless one of these processes comes back"
+        ),
+    ),
+    Case(
+        "tossed",
+        _in("waiting", also=_is_tossed),
+        lambda facts: (
+            f"it is suspected of {_record(facts).marks.deaths} worker crashes in a crash loop, and "
+            f"a coin holds it for {span((_record(facts).since_ms - facts.now_ms) / 1000)} more: if "
+            "nothing crashes until then, that is evidence against it"
         ),
     ),
     Case(

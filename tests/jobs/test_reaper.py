@@ -93,6 +93,27 @@ async def test_a_job_is_held_only_if_no_other_one_aboard_has_as_much_evidence(
     assert {await becomes(fleet, key) for key in others} == {"running"}
 
 
+async def test_in_a_crash_loop_of_one_process_a_coin_holds_half_of_the_suspects(
+    fleet: Fleet,
+) -> None:
+    """They begin when the round is over, and nobody holds them again before the next death."""
+    await fleet.node(serving(), crashes_max=3, lease_ttl_s=1.0)
+    now_ms = fleet.client.time()[0] * 1000
+    earlier = {f"process00{n}.1": now_ms - 6_000 - 1_000 * n for n in range(4)}
+    fleet.client.zadd(fleet.names.deaths, earlier)
+    keys = [f"k{number}" for number in range(20)]
+    for key in keys:
+        died(fleet, key, bits=0)
+    became = [await becomes(fleet, key) for key in keys]
+    assert set(became) == {"waiting", "running"}
+    held = keys[became.index("waiting")]
+    record = fleet.record(held)
+    assert record is not None
+    assert record.marks.round is not None
+    assert record.marks.round.is_held
+    await fleet.until(lambda: all(running(fleet, key) for key in keys))
+
+
 @pytest.mark.parametrize("why", ["little", "crowd", "thawed"])
 async def test_what_is_not_proved_runs_elsewhere(fleet: Fleet, why: str) -> None:
     """By too little, or in a pool so large that it may be chance, or its process came back."""
