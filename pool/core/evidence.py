@@ -21,6 +21,28 @@ inequality a sum that starts at 0 ever exceeds b bits with a probability of 2**-
 often anybody looks.  A job is given up at log2(N x 10**6) bits, of N running jobs of the pool, and
 one more for the two sums: about one innocent job in m x 10**6 deaths from outside.
 
+Where one process only may take a job, its dice are a fair coin: in a crash loop each suspect is
+started or held for a round of three gaps between deaths, a minute at most.
+
+    the coin      a death within the round             silence
+    it runs       aboard, m = 2                         as a death elsewhere
+    it is held    as a death elsewhere, once            as a death aboard, m = 2
+
+Both rows ask the same question of the same list: did any process die within the round?  What
+kills from outside does not see the coin, so an innocent job gains nothing on average.  The round
+begins with the death before it, and is settled at the next death with the job aboard.  Deaths are
+listed in the order of their leases, so by then the list is whole up to that death, also where
+nobody was there to fence for a while.  A held job is started when its round is over, whatever
+happened, and goes on until it dies: no job is held twice for one death.  After ROUNDS_MAX rounds
+all suspects run.  Jobs that may have killed at once have trials instead of rounds.
+
+    died --coin--> held  --the sweeper's deadline--> runs --+
+      ^      +---> runs -----------------------------------+--> dies: the round is settled
+      +--------------------------------------------------------------+
+
+The step that moves the job stores the coin, so a job that is read again was not moved, and its coin
+is tossed anew: the one before had no effect.  A late copy of that step finds another epoch.
+
 An event is the set of processes that died within one renewal period.  Its size is not known when
 its first process is taken over, so the last death of a record is settled with the whole list later:
 at the next death, or at the end of the hold before the job is parked.
@@ -37,11 +59,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import attrs
 
-from pool.core.marks import NO_MARKS, Aboard, Marks
+from pool.core.marks import NO_MARKS, Aboard, Marks, Round
 
 BETS: Final = (0.5, 0.95)  # the first is for killers that others' deaths hide
 ODDS: Final = 10**6  # at most one innocent job in as many deaths from outside
@@ -50,6 +73,11 @@ MORE_TENTHS: Final = TENTHS  # for taking the larger of two sums
 TRIED_TENTHS: Final = 2  # for betting seven eighths on the trial, ...
 LIVED_TENTHS: Final = 30  # ... and one eighth on the dice alone
 SUM_MAX: Final = 10_000  # tenths; a thousand bits are enough of anything
+ROUNDS_MAX: Final = 40  # of one job; then it runs, and doctor says so
+ROUND_GAPS: Final = 3  # a round lasts for so many gaps between deaths, ...
+ROUND_S: Final = 60.0  # ... or for so long at most
+LOOP_SHARE: Final = 0.1  # of the crash window: deaths that come closer are a crash loop
+LOOP_GAPS: Final = (2, 7)  # gaps that are looked at, at least and at most
 
 
 @attrs.frozen
@@ -150,6 +178,48 @@ def _elsewhere(marks: Marks, deaths: Deaths, before_ms: int) -> Marks:
     return marks
 
 
+def round_s(marks: Marks, deaths: Deaths, window_s: float) -> float:
+    """Return for how long a coin starts or holds a suspect now; 0: it runs, there is no crash loop.
+
+    The middle gap counts: silent rounds make some of them long, and the loop still goes on.
+    """
+    if marks.last is None or marks.rounds >= ROUNDS_MAX:
+        return 0.0
+    least, most = LOOP_GAPS
+    times = [at_ms for _, at_ms in deaths.events(0, marks.last.at_ms + 1)][-most - 1 :]
+    gaps = sorted(later - at_ms for at_ms, later in pairwise(times))
+    if len(gaps) < least:
+        return 0.0
+    gap_s: float = gaps[(len(gaps) - 1) // 2] / 1000
+    return min(ROUND_GAPS * gap_s, ROUND_S) if gap_s < LOOP_SHARE * window_s else 0.0
+
+
+def in_round(marks: Marks, for_s: float, *, is_held: bool) -> Marks:
+    """Return marks after a toss of the coin; `for_s` counts from the last death."""
+    assert marks.last is not None
+    coin = Round(marks.last.at_ms, round(1000 * for_s), is_held)
+    return attrs.evolve(marks, rounds=marks.rounds + 1, round=coin)
+
+
+def _round_over(marks: Marks, deaths: Deaths, at_ms: int) -> tuple[Marks, int]:
+    """Settle a round at the job's next death; returns over how many that death was dealt by it."""
+    coin = marks.round
+    if coin is None:
+        return marks, 1
+    marks = attrs.evolve(marks, round=None)
+    times = deaths.at_ms.values()
+    # Those that died with the process before are of the event that began the round.
+    has_died = any(coin.from_ms + deaths.period_ms < ms <= coin.upto_ms for ms in times)
+    if not coin.is_held and has_died:
+        return marks, 2 if at_ms <= coin.upto_ms else 1
+    # The list is whole if what it had before the round is still there.
+    if coin.is_held and not has_died and min(times, default=math.inf) <= coin.from_ms:
+        return _add(marks, *(aboard_tenths(bet, 2, 1) for bet in BETS)), 1
+    seen_ms = max(marks.seen_ms, coin.upto_ms) if coin.is_held else marks.seen_ms
+    marks = _add(marks, *map(elsewhere_tenths, BETS))
+    return attrs.evolve(marks, seen_ms=seen_ms), 1
+
+
 def after_death(marks: Marks, deaths: Deaths, process: str, bits: int | None = None) -> Marks:
     """Return a job's marks after the death of its process; `bits` as of `Aboard`, None: no culprit.
 
@@ -159,12 +229,13 @@ def after_death(marks: Marks, deaths: Deaths, process: str, bits: int | None = N
     marks = settled(marks, deaths)
     if at_ms is None:
         return attrs.evolve(marks, place="", dealt=1)
+    marks, by_coin = _round_over(marks, deaths, at_ms)
     marks = _elsewhere(marks, deaths, at_ms - deaths.period_ms)
     is_first = not marks.deaths
     last = Aboard(
         process,
         at_ms,
-        marks.dealt if marks.place == process and not is_first else 1,
+        max(by_coin, marks.dealt) if marks.place == process and not is_first else by_coin,
         (bits or 0) if not is_first else 0,
         not is_first and (bits is not None or marks.is_tried),
     )
@@ -197,9 +268,12 @@ def tenths(marks: Marks, deaths: Deaths) -> int:
     return max(whole.low, whole.high) - MORE_TENTHS
 
 
-def is_proved(marks: Marks, deaths: Deaths, *, jobs: int, crashes_max: int) -> bool:
-    """Say whether a job is what kills its workers; `jobs` are running in the pool."""
+def is_proved(marks: Marks, deaths: Deaths, *, jobs: int, crashes_max: int, rival: int = 0) -> bool:
+    """Say whether a job is what kills its workers; `jobs` are running in the pool.
+
+    `rival` is how much speaks against another job that was aboard.
+    """
     by_trial = marks.last is not None and marks.last.bits > 0
     if settled(marks, deaths).deaths < crashes_max + (1 if by_trial else 2):
         return False
-    return tenths(marks, deaths) > TENTHS * math.log2(max(1, jobs) * ODDS)
+    return tenths(marks, deaths) > max(rival, TENTHS * math.log2(max(1, jobs) * ODDS))

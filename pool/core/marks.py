@@ -1,10 +1,11 @@
 """Crash marks: how much speaks for a job being what kills its workers, as its record keeps it.
 
-    deaths.low.high.seen.ends.grown, process.at.m.bits.kind, place.m.kind
+    deaths.low.high.seen.ends.grown, process.at.m.bits.kind, place.m.kind[, rounds.from.ms.kind]
 
 The first part is evidence from deaths that are settled, the second the last death with the job
 aboard, the third where the job was dealt after that.  The last death stays apart until the next
-one is judged: only then is it known which processes died together, and which one came back.
+one is judged: only then is it known which processes died together, and which one came back.  The
+fourth part is there once a coin was tossed for the job: how often, and the last round.
 """
 
 from __future__ import annotations
@@ -31,6 +32,20 @@ class Aboard:
 
 
 @attrs.frozen
+class Round:
+    """A time for which a coin has started or held a job."""
+
+    from_ms: int  # pool time of the death before it
+    for_ms: int
+    is_held: bool
+
+    @property
+    def upto_ms(self) -> int:
+        """When it is over."""
+        return self.from_ms + self.for_ms
+
+
+@attrs.frozen
 class Marks:
     """What a record says about the deaths that its job is suspected of."""
 
@@ -44,6 +59,8 @@ class Marks:
     place: str = ""  # the process that the dice chose
     dealt: int = 1  # over how many
     is_tried: bool = False  # the next run begins alone
+    rounds: int = 0  # how often a coin was tossed for it
+    round: Round | None = None  # the last one, until the next death with the job aboard
 
     @classmethod
     def parse(cls, text: str) -> Marks:
@@ -52,7 +69,7 @@ class Marks:
         if match is None:
             return NO_MARKS
         deaths, low, high, seen, ends, grown, *rest = match.groups()
-        process, at, of, bits, was, place, dealt, tried = rest
+        process, at, of, bits, was, place, dealt, tried, rounds, from_ms, for_ms, arm = rest
         last = Aboard(process, int(at), int(of), int(bits), was == "t") if process else None
         return cls(
             deaths=int(deaths),
@@ -65,6 +82,8 @@ class Marks:
             place=place,
             dealt=max(1, int(dealt)),
             is_tried=tried == "t",
+            rounds=int(rounds or 0),
+            round=Round(int(from_ms), int(for_ms), arm == "h") if arm else None,
         )
 
     def pack(self) -> str:
@@ -74,7 +93,12 @@ class Marks:
         last = self.last
         sums = f"{self.deaths}.{self.low}.{self.high}.{self.seen_ms}.{self.ends}.{self.grown}"
         aboard = last and f"{last.process}.{last.at_ms}.{last.dealt}.{last.bits}.{_t(last)}"
-        return f"{sums},{aboard or '.0.1.0.'},{self.place}.{self.dealt}.{_t(self)}"
+        text = f"{sums},{aboard or '.0.1.0.'},{self.place}.{self.dealt}.{_t(self)}"
+        if not self.rounds:
+            return text
+        coin = self.round
+        arm = coin and f"{coin.from_ms}.{coin.for_ms}.{'h' if coin.is_held else 'r'}"
+        return f"{text},{self.rounds}.{arm or '0.0.'}"
 
 
 def _t(tried: Aboard | Marks) -> str:
@@ -85,7 +109,8 @@ NO_MARKS: Final = Marks()
 MARKS_TEXT: Final = rf"[0-9A-Za-z.,-]{{0,{MARKS_CHARS_MAX}}}"
 _N: Final = rf"(\d{{1,{DIGITS_MAX}}})"
 _MARKS: Final = re.compile(
-    rf"{_N}\.{_N}\.{_N}\.{_N}\.{_N}\.{_N},([0-9A-Za-z]*)\.{_N}\.{_N}\.{_N}\.(t?),([0-9A-Za-z]*)\.{_N}\.(t?)",
+    rf"{_N}\.{_N}\.{_N}\.{_N}\.{_N}\.{_N},([0-9A-Za-z]*)\.{_N}\.{_N}\.{_N}\.(t?),([0-9A-Za-z]*)\.{_N}\.(t?)"
+    rf"(?:,{_N}\.{_N}\.{_N}\.([hr]?))?",
     re.ASCII,
 )
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 import attrs
 
-from pool.core.evidence import NO_DEATHS, Deaths, after_death, is_proved, outlived, settled
+from pool.core.evidence import (
+    NO_DEATHS,
+    Deaths,
+    after_death,
+    in_round,
+    is_proved,
+    outlived,
+    round_s,
+    settled,
+    tenths,
+)
 from pool.core.ids import process_of
 from pool.core.lapse import NOT_IN_TIME, lapsed
 from pool.core.lifecycle import OWNED
@@ -66,6 +76,11 @@ class CancelJob:
 
 
 Decision: TypeAlias = ParkJob | Wait | Grant | CancelJob
+
+
+def is_hold(decision: Decision) -> TypeGuard[Wait]:
+    """Say whether a job is held, to be judged once more and parked."""
+    return isinstance(decision, Wait) and decision.mark.startswith("h")
 
 
 def after_failure(
@@ -127,6 +142,42 @@ class Deal:
 NO_DEAL: Final = Deal()
 
 
+@attrs.define
+class Lineup:
+    """The two jobs of a dead identity that most speaks against.
+
+    Only one job may have killed it.  So a job is given up only if no other one aboard has as much
+    evidence: what explains the death of both is not that job.  A reaper reads the jobs in pages,
+    and carries the decisions of each page out.  Therefore it leaves the job that it would hold
+    where it is, until it has read all others.  A successor of a dead reaper compares what is left.
+    """
+
+    key: str = ""  # the first of the two
+    most: int = 0  # its evidence, in tenths of a bit
+    second: int = 0
+    is_whole: bool = False  # all jobs were seen
+
+    def see(self, key: str, evidence: int) -> None:
+        """Note how much speaks against a job; a job may be seen again."""
+        if key == self.key:
+            self.most = evidence
+        elif evidence > self.most:
+            self.key, self.most, self.second = key, evidence, self.most
+        else:
+            self.second = max(self.second, evidence)
+
+    def rival(self, key: str) -> int:
+        """Return how much speaks against the strongest other job."""
+        return self.second if key == self.key else self.most
+
+
+def suspicion(record: Record, death: Death, judgement: Judgement) -> int:
+    """Return how much speaks against a job after its owner's death, in tenths of a bit."""
+    if not record.marks.deaths or record.state not in OWNED:
+        return 0
+    return tenths(_marked(record, death, judgement)[0], judgement.deaths)
+
+
 def recover(
     record: Record,
     options: Options,
@@ -135,12 +186,14 @@ def recover(
     judgement: Judgement,
     death: Death | None = None,
     deal: Deal = NO_DEAL,
+    rival: int = 0,
     now_ms: int = 0,
 ) -> Decision:
     """Decide what becomes of a job whose owner is gone, or whose time has come (G-05).
 
-    From its record and the death of its owner; `death` is None when nobody died.  `now_ms` is pool
-    time, where the job may be too late (see `lapse`).
+    From its record and the death of its owner; `death` is None when nobody died.  `rival` is how
+    much speaks against another job aboard (see `Lineup`).  `now_ms` is pool time, where the job may
+    be too late (see `lapse`).
 
         the job was                          its marks
         running longer than the window       are halved for each window, then as below
@@ -148,6 +201,8 @@ def recover(
         pending, to be acknowledged first    stay: it never began
          pending, granted to one long silent  stay: its worker was dead by then
         whatever, of a process that drained  stay: such a death is no event
+
+    Where one process only may take the job, in a crash loop, it is started or held by a coin.
 
     A job that may have killed at once is begun alone the next time (flag `a`; see `trials.py`).  A
     job that is proved to kill is held for one TTL, then judged again with all that is known by
@@ -168,14 +223,24 @@ def recover(
         return _come_due(record, judgement)
     marks, letters = _marked(record, death, judgement)
     is_guilty = letters and is_proved(
-        marks, judgement.deaths, jobs=judgement.jobs, crashes_max=judgement.crashes_max
+        marks,
+        judgement.deaths,
+        jobs=judgement.jobs,
+        crashes_max=judgement.crashes_max,
+        rival=rival,
     )
     if marks.deaths:
         is_tried = record.state == "pending" or "a" in letters
         marks = attrs.evolve(marks, place=deal.place, dealt=deal.of, is_tried=is_tried)
+    held_s = 0.0
+    # Jobs that may have killed at once have trials instead.
+    if letters == "m" and not is_guilty and deal.of == 1:
+        marks, held_s = _toss(marks, judgement, dice)
     text = f"{letters}={marks.pack()}"
     if is_guilty:
         return Wait(judgement.hold_s, record.attempt, record.error, "h" + text)
+    if held_s:
+        return Wait(held_s, record.attempt, record.error, text)
     if record.state == "running":
         return Grant(text)
     # Once for each death of a neighbour it is requeued without a delay.
@@ -184,6 +249,20 @@ def recover(
     if delay_s:
         return Wait(delay_s, record.attempt, record.error, text)
     return Grant("r" + text)
+
+
+def _toss(marks: Marks, judgement: Judgement, dice: Dice) -> tuple[Marks, float]:
+    """Toss a coin for a job that one process only may take, in a crash loop.
+
+    Returns its marks, and for how long it is held.  The round begins with the death, so it lasts as
+    long as that took to be noticed, too.
+    """
+    lasts_s = round_s(marks, judgement.deaths, judgement.crash_window_s)
+    if not lasts_s:
+        return marks, 0.0
+    is_held = dice.random() < 0.5
+    marks = in_round(marks, judgement.hold_s + lasts_s, is_held=is_held)
+    return marks, lasts_s if is_held else 0.0
 
 
 def _come_due(record: Record, judgement: Judgement) -> Decision:

@@ -32,6 +32,7 @@ from pool.core.settlement import (
     Judgement,
     ParkJob,
     Wait,
+    is_hold,
     recover,
 )
 from pool.errors import PoolError
@@ -242,9 +243,14 @@ class Recovery:
         *,
         death: Death | None = None,
         deal: Deal = NO_DEAL,
+        rival: int = 0,
+        may_hold: bool = True,
         now_ms: int = 0,
-    ) -> None:
-        """Decide about a job; `targets` says who may have it, if it is granted at once."""
+    ) -> bool:
+        """Decide about a job; `targets` says who may have it, if it is granted at once.
+
+        False if the job would be held, and may not: it stays as it is.
+        """
         dice, judgement = self.context.io.dice, self.judgement
         decision = recover(
             record,
@@ -253,8 +259,11 @@ class Recovery:
             judgement=judgement,
             death=death,
             deal=deal,
+            rival=rival,
             now_ms=now_ms,
         )
+        if is_hold(decision) and not may_hold:
+            return False
         edge = edge_of(key, record, decision, self.context.settings, options=options)
         # What was asked to stop ends for that, however late it is.
         if record.more and not record.intent and (late := lapsed(record, now_ms)):
@@ -262,6 +271,7 @@ class Recovery:
         if isinstance(decision, Grant) and isinstance(edge, GrantEdge):
             edge.ranked = ranking(self._ranks.of(targets(key, record, decision)))
         self._edges.append(edge)
+        return True
 
     async def carry_out(
         self, guard: AdvanceGuard, source: str, tell_waiters: TellWaiters, *, claim: str = ""

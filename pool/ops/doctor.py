@@ -17,6 +17,7 @@ from typing import Final, get_args
 
 import attrs
 
+from pool.core.evidence import ROUNDS_MAX
 from pool.core.pauses import Pause, What
 from pool.core.record import Progress, Record, more_of
 from pool.names import key_of, lane_of, split_pair
@@ -588,7 +589,11 @@ def _stopping(facts: PoolFacts) -> Iterator[Spot]:
 def _suspects(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         found = [each for each in lane.records if each[1].marks.deaths >= SUSPECTED]
-        yield from spot_of(lane, found, f"jobs were aboard at {SUSPECTED} crashes or more")
+        tired = [each for each in found if each[1].marks.rounds >= ROUNDS_MAX]
+        others = [each for each in found if each not in tired]
+        yield from spot_of(lane, others, f"jobs were aboard at {SUSPECTED} crashes or more")
+        says = f"jobs were held or started by a coin in {ROUNDS_MAX} rounds, and nothing is proved"
+        yield from spot_of(lane, tired, says)
 
 
 def _queued(facts: PoolFacts) -> Iterator[Spot]:

@@ -30,7 +30,7 @@ from pool.core.placement import Candidates
 from pool.core.plans import ids_of, plan_and_version, plan_key, plan_of
 from pool.core.record import SUPERSEDED, Attempt, Progress, Record, more_of
 from pool.core.schedules import schedule_of
-from pool.core.settlement import CancelJob, Death, Judgement, ParkJob, Wait, recover
+from pool.core.settlement import CancelJob, Death, Judgement, ParkJob, Wait, is_hold, recover
 from pool.names import key_hash
 from pool.ops.keyfacts import KeyFacts, KeyOwner
 from pool.settings import Settings
@@ -345,7 +345,7 @@ def _if_owner_died(facts: KeyFacts, record: Record) -> str:
             return f"it would end as cancelled ({cause}), and not run again"
         case ParkJob(cause=cause):
             return f"it would become a dead letter ({cause})"
-        case Wait(delay_s=delay_s, mark=mark) if mark.startswith("h"):
+        case Wait(delay_s=delay_s) if is_hold(decision):
             held = f"it would be held for {span(delay_s)}, and parked as poison"
             return f"{held} unless that process comes back"
         case Wait(attempt=attempt):
@@ -410,6 +410,12 @@ def _has_marks(facts: KeyFacts) -> bool:
 
 def _is_stopping(facts: KeyFacts) -> bool:
     return _record(facts).intent.startswith("s")
+
+
+def _is_tossed(facts: KeyFacts) -> bool:
+    record = _record(facts)
+    coin = record.marks.round
+    return coin is not None and coin.is_held and record.since_ms > facts.now_ms
 
 
 def _is_suspect(facts: KeyFacts) -> bool:
@@ -612,6 +618,15 @@ CASES: Final = (
             f"it is suspected of {_record(facts).marks.deaths} worker crashes and held for "
             f"{span((_record(facts).since_ms - facts.now_ms) / 1000)} more; then it is parked as "
             "poison, unless one of these processes comes back"
+        ),
+    ),
+    Case(
+        "tossed",
+        _in("waiting", also=_is_tossed),
+        lambda facts: (
+            f"it is suspected of {_record(facts).marks.deaths} worker crashes in a crash loop, and "
+            f"a coin holds it for {span((_record(facts).since_ms - facts.now_ms) / 1000)} more: if "
+            "nothing crashes until then, that is evidence against it"
         ),
     ),
     Case(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import attrs
@@ -12,17 +13,21 @@ from hypothesis import strategies as st
 
 from pool.core.evidence import (
     BETS,
+    ROUNDS_MAX,
     SUM_MAX,
     Deaths,
     aboard_tenths,
     after_death,
     elsewhere_tenths,
+    in_round,
     is_proved,
     outlived,
+    round_s,
     settled,
     tenths,
 )
 from pool.core.marks import NO_MARKS, Marks
+from pool.core.settlement import Lineup
 
 PERIOD_MS = 2_000
 
@@ -137,6 +142,91 @@ def test_it_is_proved_by_one_in_a_million_for_each_running_job(jobs: int, needed
         assert tenths(marks, happened) == sum_ - 10
         assert is_proved(marks, happened, jobs=jobs, crashes_max=3) is proved
         assert not is_proved(marks, happened, jobs=jobs, crashes_max=4)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_the_lineup_knows_the_strongest_other_job(sums: list[int], dice: random.Random) -> None:
+    """In whichever order the jobs are read, and however often."""
+    evidence = {str(number): had for number, had in enumerate(sums)}
+    lineup = Lineup()
+    for key in dice.choices(list(evidence), k=9) + dice.sample(list(evidence), len(evidence)):
+        lineup.see(key, evidence[key])
+    for key, own in evidence.items():
+        others = [had for other, had in evidence.items() if other != key]
+        assert (own > lineup.rival(key)) == (own > max(others, default=0))
+
+
+def in_loop(*, is_held: bool, **changes: Any) -> Marks:
+    """Return marks with a round of 60 s, from a death at second 100 on."""
+    first = after_death(NO_MARKS, deaths(first=100), "first")
+    return attrs.evolve(in_round(first, 60, is_held=is_held), low=500, high=500, **changes)
+
+
+@given(st.lists(st.integers(101, 400), max_size=6, unique=True), st.sampled_from([0, 1]))
+def test_a_round_is_worth_nothing_on_average_whatever_dies_in_it(at_s: list[int], bet: int) -> None:
+    """One process at a time; a held job is aboard from second 160 on, and each job dies once more.
+
+    A job that never dies again is never judged, so it need not pay for its round.
+    """
+    happened = with_one(deaths(first=100), **{f"x{s}": s for s in [*at_s, 500]})
+    total = 0.0
+    for is_held in (False, True):
+        after_s = 160 if is_held else 100
+        own_s = min(s for s in [*at_s, 500] if s > after_s)
+        marks = after_death(in_loop(is_held=is_held), happened, f"x{own_s}")
+        marks = settled(marks, happened)
+        total += 2 ** (((marks.low, marks.high)[bet] - 500) / 10)
+    assert total <= 2 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("is_held", "at_s", "gains"),
+    [
+        (False, [120], True),  # it ran, and its process died
+        (False, [300], False),  # it ran, and nothing died in the round
+        (True, [300], True),  # it was held, and nothing died
+        (True, [120, 300], False),  # it was held, and something else did it
+    ],
+)
+def test_a_coin_tells_a_late_killer_where_one_process_only_may_take_it(
+    is_held: bool, at_s: list[int], gains: bool
+) -> None:
+    happened = with_one(deaths(first=100), **{f"x{s}": s for s in at_s})
+    marks = after_death(in_loop(is_held=is_held), happened, f"x{at_s[-1]}")
+    wins = tuple(500 + aboard_tenths(bet, 2, 1) for bet in BETS)
+    loses = tuple(500 + elsewhere_tenths(bet) for bet in BETS)
+    assert sums(marks, happened) == (wins if gains else loses)
+    assert marks.round is None
+
+
+def test_what_nobody_knows_of_a_round_is_no_evidence() -> None:
+    """The list has lost what it had before: a death within the round may be gone, too."""
+    happened = deaths(x300=300)
+    marks = after_death(in_loop(is_held=True), happened, "x300")
+    assert sums(marks, happened) == tuple(500 + elsewhere_tenths(bet) for bet in BETS)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "lasts_s"),
+    [
+        ([100, 110], 0),  # two deaths are no loop
+        ([100, 110, 120], 30),
+        ([100, 110, 120, 220, 230, 330], 30),  # silent rounds make some of the gaps long
+        ([100, 130, 160], 60),  # a minute at most
+        ([100, 160, 220], 0),  # a tenth of the window is no loop
+    ],
+)
+def test_a_round_lasts_for_three_gaps_of_a_crash_loop(at_s: list[int], lasts_s: float) -> None:
+    happened = Deaths({f"x{s}": 1000 * s for s in at_s}, PERIOD_MS)
+    marks = after_death(NO_MARKS, happened, f"x{at_s[-1]}")
+    assert round_s(marks, happened, 600.0) == lasts_s
+    tired = attrs.evolve(marks, rounds=ROUNDS_MAX)
+    assert round_s(tired, happened, 600.0) == 0
+
+
+def test_marks_keep_the_rounds() -> None:
+    for marks in (in_loop(is_held=True), in_loop(is_held=False), in_loop(is_held=True, round=None)):
+        assert Marks.parse(marks.pack()) == marks
 
 
 def test_renewals_tell_what_died_together() -> None:

@@ -77,6 +77,43 @@ async def test_what_is_proved_to_kill_is_held_and_then_parked(fleet: Fleet) -> N
     assert outcome == ("parked", "suspected of 5 worker crashes")
 
 
+@pytest.mark.parametrize("rival", [299, 300, 301])
+async def test_a_job_is_held_only_if_no_other_one_aboard_has_as_much_evidence(
+    fleet: Fleet, rival: int
+) -> None:
+    """Both were aboard at the same deaths; they are read in several pages, in any order."""
+    await fleet.node(serving(), crashes_max=3, lease_ttl_s=1.0)
+    others = [f"other{number}" for number in range(90)]
+    for key in others:
+        died(fleet, key, bits=0)
+    died(fleet, "a", bits=rival)
+    died(fleet, "b", bits=300)
+    expected = {299: ("running", "held"), 300: ("running",) * 2, 301: ("held", "running")}
+    assert (await becomes(fleet, "a"), await becomes(fleet, "b")) == expected[rival]
+    assert {await becomes(fleet, key) for key in others} == {"running"}
+
+
+async def test_in_a_crash_loop_of_one_process_a_coin_holds_half_of_the_suspects(
+    fleet: Fleet,
+) -> None:
+    """They begin when the round is over, and nobody holds them again before the next death."""
+    await fleet.node(serving(), crashes_max=3, lease_ttl_s=1.0)
+    now_ms = fleet.client.time()[0] * 1000
+    earlier = {f"process00{n}.1": now_ms - 6_000 - 1_000 * n for n in range(4)}
+    fleet.client.zadd(fleet.names.deaths, earlier)
+    keys = [f"k{number}" for number in range(20)]
+    for key in keys:
+        died(fleet, key, bits=0)
+    became = [await becomes(fleet, key) for key in keys]
+    assert set(became) == {"waiting", "running"}
+    held = keys[became.index("waiting")]
+    record = fleet.record(held)
+    assert record is not None
+    assert record.marks.round is not None
+    assert record.marks.round.is_held
+    await fleet.until(lambda: all(running(fleet, key) for key in keys))
+
+
 @pytest.mark.parametrize("why", ["little", "crowd", "thawed"])
 async def test_what_is_not_proved_runs_elsewhere(fleet: Fleet, why: str) -> None:
     """By too little, or in a pool so large that it may be chance, or its process came back."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pool.core.marks import Aboard, Marks
+from pool.core.marks import Aboard, Marks, Round
 from pool.core.record import Record
 from pool.jobs.roster import WorkerEntry
 from pool.ops.keyfacts import KeyOwner
@@ -14,6 +14,7 @@ TTL_MS = 10_000
 # What is found of a machine that is too busy to run a test in peace, and of nothing planted.
 BUSY = frozenset({"loop-lag", "renewals-fail", "leases-lost"})
 MARKED = Marks(2, last=Aboard("process1ss", 1, 3))
+TOSSED = Marks(2, rounds=40, round=Round(1, 9, is_held=True))
 
 
 def worker(name: str = "wA", **changes: Any) -> WorkerEntry:

@@ -45,7 +45,7 @@ from pool.redis.commands.pausing import LanePauses
 from pool.redis.connection import slot_of
 from pool.redis.url import Url
 from pool.schedules import Every
-from tests.ops.facts import BUSY, MARKED, NOW_MS, TTL_MS, owner, record, worker
+from tests.ops.facts import BUSY, MARKED, NOW_MS, TOSSED, TTL_MS, owner, record, worker
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet
@@ -313,6 +313,7 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
         "pool why k0",
     ),
     ("suspects", facts(record("running", marks=MARKED)), "1 jobs were aboard", "pool why k0"),
+    ("suspects", facts(record("running", marks=TOSSED)), "in 40 rounds", "pool why k0"),
     ("queued-long", facts(record("queued", **OLD)), "stood behind", "pool why k0"),
     ("inbox", facts(inboxes={"k": 120, "l": 3}), "1 jobs have 100 messages", "pool why k"),
     ("parked", facts(parked=5, parked_recently=2, parked_last=("i k",)), "5 dead", "parked list"),

@@ -27,7 +27,7 @@ from pool.ops.cli.why import fetch, lines
 from pool.ops.keyfacts import KeyFacts
 from pool.ops.why import CASES, Why, span, why
 from pool.redis.url import Url
-from tests.ops.facts import MARKED, NOW_MS, TTL_MS, owner, record, worker
+from tests.ops.facts import MARKED, NOW_MS, TOSSED, TTL_MS, owner, record, worker
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet
@@ -83,6 +83,12 @@ ROWS = [
         "held",
         facts(record("waiting", flags="dh", marks=MARKED, since_ms=NOW_MS + 4_000)),
         "2 worker crashes and held for 4.0 s more",
+        "",
+    ),
+    (
+        "tossed",
+        facts(record("waiting", marks=TOSSED, since_ms=NOW_MS + 4_000)),
+        "a coin holds it for 4.0 s more",
         "",
     ),
     ("overdue", facts(record("waiting", since_ms=NOW_MS - 30_000)), "due for 30.0 s", "doctor"),

@@ -418,7 +418,8 @@ def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
                 later and later.start.t < since
             ):
                 continue
-            by = due_by(view, bounds, run, since, more_s=bounds.suspects_s)
+            # In a crash loop of one process a coin may hold it for a round.
+            by = due_by(view, bounds, run, since, more_s=bounds.suspects_s + view.coin_s(run))
             by += view.slack_s(since, by, bounds)
             if run.end is not None and run.start.extra.get("timeout_s"):
                 by += bounds.backoff_max_s

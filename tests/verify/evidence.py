@@ -25,7 +25,18 @@ from pool.core.evidence import Deaths, trial_tenths
 from pool.core.marks import NO_MARKS, Marks
 from pool.core.options import Options
 from pool.core.record import Record
-from pool.core.settlement import Deal, Death, Grant, Judgement, ParkJob, Wait, recover
+from pool.core.settlement import (
+    Deal,
+    Death,
+    Grant,
+    Judgement,
+    Lineup,
+    ParkJob,
+    Wait,
+    is_hold,
+    recover,
+    suspicion,
+)
 from pool.jobs.trials import LIVED_S, OLD_S, SENDING_S, SPAN_S, SPAN_TRIALS, TRIAL_GROWTH, TRIAL_S
 
 TTL_MS: Final = 10_000
@@ -101,6 +112,7 @@ class World:
     deaths: dict[str, int] = attrs.field(factory=dict)
     aboard: dict[str, list[Service]] = attrs.field(factory=dict)
     parked: list[Service] = attrs.field(factory=list)
+    delayed: list[tuple[int, Service]] = attrs.field(factory=list)  # by a coin, until when
     events: int = 0
     granted: int = 0  # the last epoch
     crowded: float = 0.1  # how often the process that was dealt has no room
@@ -141,9 +153,19 @@ class World:
 
     def next_event(self) -> None:
         """Let what kills next kill: a job, or something outside."""
-        killers = [s for s in self.services if s.after_ms is not None and not s.is_over]
-        guilty = min(killers, key=lambda s: s.kills_ms, default=None)
         in_ms, outside = self.kill(self) if self.kill is not None else (math.inf, Event(()))
+        killers = [s for s in self.services if s.after_ms is not None and not s.is_over]
+        while True:
+            guilty = min(killers, key=lambda s: s.kills_ms, default=None)
+            fatal_ms = self.now_ms + in_ms
+            fatal_ms = min(fatal_ms, guilty.kills_ms) if guilty is not None else fatal_ms
+            if not self.delayed or self.delayed[0][0] > fatal_ms:
+                break
+            due_ms, service = self.delayed.pop(0)
+            was_ms = self.now_ms
+            self.now_ms = max(self.now_ms, due_ms)
+            in_ms -= self.now_ms - was_ms
+            self.come_due(service)
         if guilty is not None and guilty.kills_ms <= self.now_ms + in_ms:
             self.now_ms = max(self.now_ms, math.ceil(guilty.kills_ms))
             guilty.deaths += 1
@@ -225,6 +247,9 @@ class World:
         epoch, bits = culprit
         death = Death(identity=f"w{process}1.1", alive_ms=dead_ms, culprit=epoch, bits=bits)
         waiting: dict[str, list[Service]] = {}
+        lineup = Lineup()
+        for service in jobs:
+            lineup.see(str(service.name), suspicion(service.record(), death, judgement))
         # As `Scatter` deals: rounds, each in an order of its own.
         order: list[str] = []
         for service in self.dice.sample(jobs, len(jobs)):
@@ -232,12 +257,25 @@ class World:
             place = order.pop() if order else ""
             deal = Deal(place, max(1, len(able)))
             decision = recover(
-                service.record(), OPTIONS, self.dice, judgement=judgement, death=death, deal=deal
+                service.record(),
+                OPTIONS,
+                self.dice,
+                judgement=judgement,
+                death=death,
+                deal=deal,
+                rival=lineup.rival(str(service.name)),
             )
-            if isinstance(decision, Wait) and decision.mark.startswith("h"):
+            if is_hold(decision):
                 letters, _, text = decision.mark.partition("=")
                 service.marks, service.flags = Marks.parse(text), letters.strip("m")
                 held.append(service)
+                continue
+            service.kills_ms = math.inf
+            if isinstance(decision, Wait):
+                letters, _, text = decision.mark.partition("=")
+                service.marks, service.flags = Marks.parse(text), "a" if "a" in letters else ""
+                self.delayed.append((self.now_ms + round(1000 * decision.delay_s), service))
+                self.delayed.sort(key=lambda each: each[0])
                 continue
             assert isinstance(decision, Grant), decision
             letters = decision.mark.partition("=")[0]
@@ -272,7 +310,8 @@ class World:
             self.parked.append(service)
             return
         assert isinstance(decision, Grant)
-        service.marks, service.flags = decision.marks, ""
+        service.marks = decision.marks
+        service.flags = "a" if decision.mark.startswith("r") else ""
         self.put(service, self.dice.choice(list(self.aboard) or [self.join()]))
 
 
@@ -359,13 +398,15 @@ class Result:
     innocents: list[str] = attrs.field(factory=list)
 
 
-def outside(seed: int, events: int, *, per_world: int = 200, jobs_max: int = 1000) -> Result:
+def outside(
+    seed: int, events: int, *, per_world: int = 200, jobs_max: int = 1000, sizes: int = 13
+) -> Result:
     """Kill from outside only; nobody may be given up."""
     result, number = Result(), 0
     while sum(result.events.values()) < events:
         kind = list(KINDS)[number % len(KINDS)]
         dice = random.Random(f"{kind}/{seed}/{number}")
-        size = dice.randrange(1, 13)
+        size = dice.randrange(1, sizes)
         least = FULL * size if kind == "fullest" else 1
         count = round(math.exp(dice.uniform(math.log(least), math.log(max(least, jobs_max)))))
         world = World(dice, size, [Service(n) for n in range(count)], KINDS[kind])
@@ -380,8 +421,11 @@ def outside(seed: int, events: int, *, per_world: int = 200, jobs_max: int = 100
 
 
 def goal(jobs: int, dealt: int) -> float:
-    """Return how many of its deaths may go by before one late killer is given up."""
-    return CRASHES_MAX + 2 + math.log2(jobs * 10**6) / math.log2(dealt)
+    """Return how many of its deaths may go by before one late killer is given up.
+
+    Where one process only may take it, each round is as one death of two.
+    """
+    return CRASHES_MAX + 2 + math.log2(jobs * 10**6) / math.log2(max(2, dealt))
 
 
 def found_after(
@@ -400,7 +444,8 @@ def found_after(
     ]
     # Replaced before the reaping: as many processes as before may take what died.
     world = World(dice, dealt, services, None, crowded=0.0, restless=0.0)
-    world.join()  # one is dead while the others are dealt to
+    if dealt > 1:
+        world.join()  # one is dead while the others are dealt to
     found, caused = list[Service](), 0
     while len(found) < killers:
         world.next_event()
@@ -430,7 +475,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     result = outside(given.seed, given.events)
     _say(events=result.events, innocents=len(result.innocents), first=result.innocents[:5])
     for killers in (1, 2):
-        for dealt in (2, 3, 6, 12):
+        for dealt in (1, 2, 3, 6, 12):
             for jobs in (10, 100, 1000) if killers == 1 else (60,):
                 worlds = given.worlds if jobs < 1000 else max(3, given.worlds // 5)
                 counts = sorted(

@@ -842,6 +842,7 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
 
     If nobody was left, B counts from when the first one is back.  Who may have ended its process,
     among others, is begun when the one before it has turned out to be innocent (DESIGN 13.8).
+    In a crash loop of one process a coin may hold it for a round more.
     """
     for run, crash, later in (*takeovers(view), *_stood(view, bounds)):
         found.judged += 1
@@ -855,6 +856,9 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
             by = due_by(view, bounds, run, crash, more_s=bounds.suspects_s)
             wait_s = bounds.takeover_s + bounds.suspects_s
             by = min(by, view.by_silences(run, crash, wait_s, bounds))
+            by += view.slack_s(crash, by, bounds)
+        if took > by and (coin_s := view.coin_s(run)):
+            by = due_by(view, bounds, run, crash, more_s=bounds.suspects_s + coin_s)
             by += view.slack_s(crash, by, bounds)
         if took > by and (free := _given_up(view, bounds, run, by)) < took:
             at_end = view.final.t if view.final else view.events[-1].t

@@ -599,6 +599,54 @@ MUTANTS: Final = (
         by=("tests/core/test_job.py::test_what_is_proved_is_held_for_a_ttl_and_then_parked",),
     ),
     Mutant(
+        name="a tie is a proof",
+        breaks="of two jobs that are suspected alike one is given up, or both",
+        path="pool/core/evidence.py",
+        old="> max(rival, TENTHS",
+        new="> max(0, TENTHS",
+        by=(
+            "tests/jobs/test_reaper.py::test_a_job_is_held_only_if_no_other_one_aboard_has_as_much_evidence",
+        ),
+    ),
+    Mutant(
+        name="the strongest is its own rival",
+        breaks="no job is given up at all, or one beside a stronger one",
+        path="pool/core/settlement.py",
+        old="return self.second if key == self.key else self.most",
+        new="return self.most if key == self.key else self.second",
+        by=("tests/core/test_evidence.py::test_the_lineup_knows_the_strongest_other_job",),
+    ),
+    Mutant(
+        name="a silent round is no evidence",
+        breaks="what is held gains nothing, so half of the rounds are lost",
+        path="pool/core/evidence.py",
+        old="    if coin.is_held and not has_died and",
+        new="    if coin.is_held and has_died and",
+        by=(
+            "tests/core/test_evidence.py::test_a_coin_tells_a_late_killer_where_one_process_only_may_take_it",
+        ),
+    ),
+    Mutant(
+        name="the coin has one side",
+        breaks="in a crash loop all suspects of a death are held",
+        path="pool/core/settlement.py",
+        old="    is_held = dice.random() < 0.5",
+        new="    is_held = dice.random() < 1.5",
+        by=(
+            "tests/jobs/test_reaper.py::test_in_a_crash_loop_of_one_process_a_coin_holds_half_of_the_suspects",
+        ),
+    ),
+    Mutant(
+        name="running in a silent round costs nothing",
+        breaks="an innocent job gains by each death from outside in its rounds, and never loses",
+        path="pool/core/evidence.py",
+        old="    if not coin.is_held and has_died:",
+        new="    if not coin.is_held:",
+        by=(
+            "tests/core/test_evidence.py::test_a_round_is_worth_nothing_on_average_whatever_dies_in_it",
+        ),
+    ),
+    Mutant(
         name="the first death counts",
         breaks="the death that chose a job is taken for evidence against it",
         path="pool/core/evidence.py",

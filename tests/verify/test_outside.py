@@ -15,7 +15,15 @@ def test_no_innocent_is_given_up_whatever_kills(seed: int) -> None:
     assert not result.innocents
 
 
-@pytest.mark.parametrize("dealt", [2, 3, 6, 12])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_innocent_is_given_up_where_a_coin_is_tossed(seed: int) -> None:
+    """Fleets of one and two processes, in which kills from outside are a crash loop."""
+    result = outside(seed, 1_600, per_world=200, jobs_max=30, sizes=3)
+    assert result.events.keys() == KINDS.keys()
+    assert not result.innocents
+
+
+@pytest.mark.parametrize("dealt", [1, 2, 3, 6, 12])
 @pytest.mark.parametrize("jobs", [10, 60])
 def test_a_late_killer_is_found_after_as_many_deaths_as_it_takes(dealt: int, jobs: int) -> None:
     """G-06: the fewer, the more processes may take it, and hardly more in a larger pool."""

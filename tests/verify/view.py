@@ -562,6 +562,12 @@ class View:
         waited = total[bisect_right(told, ended + bounds.slack_s)] - total[bisect_left(told, began)]
         return bounds.slack_s + waited
 
+    def coin_s(self, run: Run) -> float:
+        """Return for how long a coin held a job back after the death of this run's process."""
+        moved = (e for e in self.of.get("requeue", ()) if e.job == run.start.job)
+        held = (e.extra.get("coin_s", 0.0) for e in moved if e.epoch == run.start.epoch)
+        return max(map(float, held), default=0.0)
+
     def waited_s(self, process: str, began: float, ended: float) -> float:
         """Return how long this process was ready to run then, and waited for a processor."""
         told = (e for e in self.of.get("stall", ()) if began - APART_S <= e.t <= ended + APART_S)

@@ -11,6 +11,9 @@ Many nodes wake, one gets the claim (SetIfNotExists).  Dying after any step: `un
 node takes the claim with a higher fence, and reads what is left; each key was moved in one step.
 A claim that was taken over writes nothing more (POOLGONE).
 
+The job that most speaks against is moved last, when all others aboard were read: it is held only if
+no other one has as much evidence (`Lineup`).
+
 Of those that are reaped at the same time each must come to its turn before `until`: so they are
 few, and nobody is claimed for whom there is no place.  Who only waits for something takes none.
 """
@@ -27,6 +30,7 @@ import anyio
 import attrs
 
 from pool.core.retry import RECOVERY_RETRY_S, SPREAD_S
+from pool.core.settlement import Lineup, suspicion
 from pool.errors import Gone, PoolError, StoreFault, StoreLost
 from pool.events import WorkerReaped
 from pool.jobs.context import Context, LaneState
@@ -201,7 +205,7 @@ class Reaper(Actor[Message]):
         """Move everything that a fenced identity owned, then forget it."""
         pipeline, keys = self.context.pipeline, 0
         after, stuck, is_told = 0, 0, False
-        scatter = Scatter(self.context, state.number, claim.identity)
+        scatter, lineup = Scatter(self.context, state.number, claim.identity), Lineup()
         try:
             while True:
                 reap_s = self.context.timing.reap_s
@@ -211,7 +215,7 @@ class Reaper(Actor[Message]):
                     if reaped.is_forgotten:
                         break
                     held, upto = reaped.held, reaped.upto
-                    moved = await self._move(state, claim, held, scatter)
+                    moved = await self._move(state, claim, held, scatter, lineup)
                     keys += moved
                     # Where a key of one job or handler is of another type its starts stay: those
                     # behind them come next, and when there are none, all once more.
@@ -219,6 +223,9 @@ class Reaper(Actor[Message]):
                     is_last = not upto
                     after = upto if moved < len(held) else 0
                     if not is_last or not stuck:
+                        continue
+                    if not moved and not lineup.is_whole:
+                        lineup.is_whole, stuck = True, 0  # the most suspected job comes last
                         continue
                     if not moved and not is_told:
                         is_told = True
@@ -246,12 +253,17 @@ class Reaper(Actor[Message]):
         claim: Claim,
         held: Sequence[Holding],
         scatter: Scatter,
+        lineup: Lineup,
     ) -> int:
         """Move or park these; return how many of them could be."""
         if not held:
             return 0
         judgement = await judgement_of(self.context, state, [each.record for each in held])
         recovery, parked = Recovery(self.context, state, judgement), 0
+        for holding in held:
+            if holding.record is not None:
+                evidence = suspicion(holding.record, claim.death, judgement)
+                lineup.see(holding.key, evidence)
         # Starts are read in the order of their stream, which is the same at each death.
         for holding in self.context.io.dice.sample(held, len(held)):
             key, record, text = holding.key, holding.record, holding.text
@@ -260,7 +272,16 @@ class Reaper(Actor[Message]):
                 continue
             deal, dealt = scatter.deal(record.handler)
             targets = partial(scatter.targets, dealt=dealt)
-            recovery.add(key, record, holding.options, targets, death=claim.death, deal=deal)
+            recovery.add(
+                key,
+                record,
+                holding.options,
+                targets,
+                death=claim.death,
+                deal=deal,
+                rival=lineup.rival(key),
+                may_hold=lineup.is_whole,
+            )
         return parked + await recovery.carry_out(
             "reap", claim.identity, self.tell_waiters, claim=claim.claim
         )

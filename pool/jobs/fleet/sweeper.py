@@ -34,6 +34,7 @@ from typing import Final
 
 import attrs
 
+from pool.core.evidence import SUM_MAX
 from pool.core.record import Record, left_by
 from pool.core.retry import RECOVERY_RETRY_S, refused_delay
 from pool.core.settlement import Death, Grant
@@ -284,7 +285,16 @@ class Sweeper(Actor[Deadline]):
 
         for each, record in group:
             # What else is known of that death only its reaper knows, who may hold and park.
+            # It also knows the other jobs aboard, so no job is held here.
             is_dead = each.owner == "gone"
             death = Death(identity=owner, alive_ms=0, culprit=-1) if is_dead else None
-            recovery.add(each.key, record, each.options, targets, death=death, now_ms=each.now_ms)
+            recovery.add(
+                each.key,
+                record,
+                each.options,
+                targets,
+                death=death,
+                rival=SUM_MAX,
+                now_ms=each.now_ms,
+            )
         return await recovery.carry_out("free", owner, self.tell_waiters)

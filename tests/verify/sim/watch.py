@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import attrs
 
+from pool.core.marks import Marks
 from pool.core.record import Record, more_of
 from pool.core.times import When
 from pool.core.timing import Timing
@@ -336,6 +337,8 @@ class Watch:
                     self._store("commit", "fail", err=word, **facts)
             elif guard == "reap" and word in ("GRANTED", "UNASSIGNED", "OK"):
                 extra = {"dead": f"{source}@{lane}", "fence": int(claim.split("|")[1])}
+                held_s = _held_by_coin_s(edge, item)
+                extra |= {"coin_s": held_s} if held_s else {}
                 del facts["nonce"]
                 self._store("requeue", extra=extra, **facts)
             if (guard, edge, word) == ("own", "a", "OK"):
@@ -344,6 +347,12 @@ class Watch:
                 self.seen.add("a start was stopped by its acknowledgement")
             if word == "TIMEDOUT":
                 self.seen.add("a timed out attempt was not settled")
+
+
+def _held_by_coin_s(edge: str, item: Sequence[bytes]) -> float:
+    """Return for how long a coin holds a job with this edge."""
+    coin = Marks.parse(item[6].decode().partition("=")[2]).round if edge == "w" else None
+    return int(item[5]) / 1000 if coin is not None and coin.is_held else 0.0
 
 
 def _items(args: Sequence[bytes], counted: int) -> list[Sequence[bytes]]:
