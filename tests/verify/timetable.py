@@ -94,10 +94,10 @@ def _judge_times(event: Event, found: Finding) -> None:
 def _judge_change(view: View, event: Event, found: Finding) -> None:
     """Judge what a change makes of the times that had come: each is fired, missed or overlapped."""
     came = event.extra.get("came")
-    if not came or _is_lost(view, -math.inf, event.t) or event.extra["settled"] >= COUNTED_MAX - 1:
+    if not came or event.extra["settled"] >= COUNTED_MAX - 1:
         return
     found.judged += 1
-    if event.extra["settled"] not in came:
+    if event.extra["settled"] not in came and not _is_lost(view, -math.inf, event.t):
         told = f"{event.extra['settled']} of {' or '.join(map(str, came))} times that had come"
         found.say(f"who changed {event.key} counted {told}", event)
 

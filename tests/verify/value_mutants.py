@@ -95,8 +95,8 @@ VALUE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "waits of another node of the process",
         "breaks": "who waits by a client that blocks is not found in a circle",
         "path": _WAITERS,
-        "old": "            for other in list(_HERE.values()):",
-        "new": "            for other in ():",
+        "old": "            for ref in _HERE.valuerefs():",
+        "new": "            for ref in ():",
         "by": (
             _TESTS
             + "in_a_handler.py::test_handlers_without_async_that_wait_for_each_other_are_told",

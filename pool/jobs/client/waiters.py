@@ -36,6 +36,7 @@ are told that the node is closed.
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -435,8 +436,11 @@ class Waiters(Actor[Message]):
     def _on_wait(self, wait: WaitsFor) -> None:
         """Somebody waits for a job of ours: end that if it is itself, else pass it on."""
         if not self._knows(wait.job):
-            for other in list(_HERE.values()):
-                if other.context.pool == self.context.pool and other._knows(wait.job):
+            for ref in _HERE.valuerefs():
+                other = ref()
+                if other is None or other.context.pool != self.context.pool:
+                    continue
+                if other._knows(wait.job):
                     other.context.loop.post(other.put, wait)
             return
         if wait.job == wait.origin:
@@ -474,4 +478,5 @@ class Waiters(Actor[Message]):
             self.context.loop.later(ASK_AGAIN_S, lambda: self.put(_AskAgain()))
 
 
-_HERE: Final[dict[int, Waiters]] = {}  # those of this process that run, in whichever thread
+# Those of this process that run, in whichever thread; who was thrown away never ended.
+_HERE: Final[weakref.WeakValueDictionary[int, Waiters]] = weakref.WeakValueDictionary()
