@@ -218,7 +218,10 @@ async def test_renewals_say_since_when_they_were_not_answered(
         firsts = [first_ms for first_ms, _ in told if first_ms]
         assert firsts == sorted(firsts)
         assert 500 * TTL_S < firsts[-1] < 2000 * TTL_S
-        assert all(last_ms < first_ms for first_ms, last_ms in told if first_ms)
+        # A try that is refused at once begins and fails in the same millisecond.
+        tried = [first_ms - last_ms for first_ms, last_ms in told if first_ms]
+        assert min(tried) >= 0
+        assert tried[-1] > 500 * TTL_S
         assert len(firsts) >= 5, "with growing pauses it would be fewer"
         await proxy.listen()
         await fleet.until(lambda: told[-1] == (0, 0))
@@ -245,7 +248,7 @@ async def test_a_node_cut_off_alone_loses_its_keys_and_joins_again_under_another
         assert (await fleet.seen(WorkerReaped)).by == other.id
         elsewhere = type(ref)(ref.key, ref.job_id, ref.handler, other._client)
         status = await elsewhere.status()
-        assert (status.crashes, status.attempt) == (0.5, 1)
+        assert (status.crashes, status.attempt) == (1, 1)
         await proxy.heal()
         fenced = await fleet.seen(WorkerFenced)
         assert fenced.worker == f"{fenced.worker.rpartition('.')[0]}.1"

@@ -12,6 +12,7 @@ import anyio.from_thread
 import pytest
 
 from pool import Cancel, Handlers, Job, JobRef, Park, Retry
+from pool.core.marks import Marks
 from pool.core.record import Outcome
 from pool.errors import (
     JobCancelled,
@@ -89,7 +90,7 @@ async def test_a_status_tells_when_a_job_was_accepted_started_and_ended(
     assert now.ended_ms == 0
     text: Any = fleet.client.hget(fleet.names.jobs, "long")
     fields = text.split(b"|")
-    fields[9] = b"1,wa.1,wb.1-"  # as after deaths of its workers
+    fields[9] = Marks(deaths=2).pack().encode()  # as after deaths of its workers
     fleet.client.hset(fleet.names.jobs, "long", b"|".join(fields))
     assert (await long.status()).crashes == 2
     go.set()

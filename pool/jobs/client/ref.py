@@ -54,8 +54,7 @@ class Status:
     given to it; `owner` the worker that has it, or had it last, and `worker` what the fleet knows
     of that one while it works.  `accepted_us`, `started_ms` (of its present run, or its last),
     `ended_ms` and `since_ms` (running, or ended, since) are pool time; 0 is what has not been.
-    `crashes` are the worker crashes that it is suspected of, as `Settings.crashes_max` counts them:
-    1 where it was the last suspect to begin, 1/2 where others may have done it as well.
+    `crashes` are the worker crashes that it is suspected of, as `Settings.crashes_max` counts them.
     `history` are the last eight of its attempts that failed, and of the deaths of its workers.
     `why` says what a job that has not begun waits for, and `waits_until_ms` until when, if that is
     known; `begin_by_ms` is by when it must have begun, if that is limited.  `progress` is what its
