@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from typing import Final
 
 import attrs
 
@@ -27,7 +28,7 @@ _OF_A_PROBE = 8  # words for each stream
 
 @attrs.frozen
 class Facts:
-    """Where a stream is; `exists` is None for a key that is no stream."""
+    """Where a stream is; `exists` is None where nobody can say, as for what is no stream."""
 
     exists: bool | None
     last_id: str
@@ -42,6 +43,9 @@ class Facts:
     def number_at(self, position: str) -> int | None:
         """Return the number of the event at the position asked for; None: it is not there."""
         return self.number if self.found == position else None
+
+
+UNKNOWN: Final = Facts(None, FIRST, 0, "", False, b"", FIRST, None, b"")
 
 
 def probed(reply: Reply) -> list[Facts]:
@@ -60,7 +64,7 @@ def probed(reply: Reply) -> list[Facts]:
             mark=mark,
         )
         if last != b"!"
-        else Facts(None, FIRST, 0, "", False, b"", FIRST, None, b"")
+        else UNKNOWN
         for last, added, trimmed, ended, born, found, number, mark in parts
     ]
 

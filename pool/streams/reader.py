@@ -47,7 +47,7 @@ import anyio.lowlevel
 import attrs
 
 from pool.core.ids import order
-from pool.errors import InvalidOption, NotRunning, PoolError, StoreFault, again
+from pool.errors import AuthError, InvalidOption, NotRunning, PoolError, StoreFault, again
 from pool.events import (
     StreamEnded,
     StreamMissed,
@@ -61,7 +61,7 @@ from pool.runtime.session import CLOSE_BUDGET_S, Session
 from pool.runtime.stream_tailer import Brought, Fields, Reading, StreamEntry, StreamTailer
 from pool.runtime.supervisor import Apart
 from pool.streams.buffer import BufferedReader, EventBuffer, EventSource, check_may_read, stored_of
-from pool.streams.commands import Facts, StoredStream, probe_call
+from pool.streams.commands import UNKNOWN, Facts, StoredStream, probe_call
 from pool.streams.event import (
     FIRST,
     NEWEST,
@@ -268,8 +268,15 @@ class Reader(BufferedReader):
         readings = self._tailer.readings
         check_may_read(stored, {*readings, *self._aside})
         call = probe_call([(stored, position)])
-        reply = await self._session.pipeline.call(call, repeatable=True)
-        [facts] = reply
+        try:
+            [facts] = await self._session.pipeline.call(call, repeatable=True)
+        except AuthError as error:
+            if position == NEWEST or "xinfo" not in error.problem.lower():
+                raise
+            at = position if isinstance(start, str) else FIRST
+            cursor = _Cursor(stored.events, position, of=stored, given=position, read_to=at)
+            self._tailer.follow([*self._tailer.readings.values(), cursor])
+            return
         is_cursor = isinstance(start, str)  # an id, which the program has seen
         if position == NEWEST:
             position = facts.last_id
@@ -485,6 +492,8 @@ class Reader(BufferedReader):
     ) -> list[tuple[_Cursor, Facts]]:
         call = probe_call([(cursor.of, cursor.position) for cursor in cursors])
         [reply] = await body_io.run([call], timeout_s=self._session.settings.op_timeout_s)
+        if isinstance(reply, AuthError):
+            return [(cursor, UNKNOWN) for cursor in cursors]  # who may not ask may still read
         if isinstance(reply, PoolError):
             raise again(reply)
         return list(zip(cursors, reply, strict=True))

@@ -753,13 +753,15 @@ async def test_a_reader_that_waits_for_a_time_to_come_is_not_sent_back(bench: Be
     assert not bench.all_seen(StreamRestarted)
 
 
-@pytest.mark.parametrize("why", ["made by hand", "not allowed"])
+@pytest.mark.parametrize("why", ["made by hand", "not allowed", "never allowed"])
 async def test_a_reader_that_is_told_nothing_of_a_streams_life_reads_it(
     bench: Bench, own_server: EmbeddedServer, why: str
 ) -> None:
     """Nobody has made it by our scripts, or we may not ask: that keeps nobody from reading it."""
     url = own_server.url
     with redis.Redis.from_url(url) as client:
+        if why == "never allowed":
+            client.execute_command("ACL", "SETUSER", "default", "-xinfo")
         async with bench.stream(url=url) as stream, stream.reader() as reader:
             if why == "not allowed":
                 client.execute_command("ACL", "SETUSER", "default", "-xinfo")

@@ -9,6 +9,7 @@ _WORDS: Final = (
 )
 _BACKLOG: Final = "tests/jobs/test_others_backlog.py::"
 _AWAY: Final = "tests/ops/test_lanes_away.py::"
+_READER: Final = "tests/streams/test_reader.py::"
 _LOST: Final = "tests/jobs/test_lost.py::"
 
 OPERATOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
@@ -30,6 +31,14 @@ OPERATOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "not is_missing and typed('XINFO', 'STREAM', events).err)",
         "new": "not is_missing)",
         "by": (_WORDS,),
+    },
+    {
+        "name": "reader that ends where it may not ask",
+        "breaks": "a program whose user lacks the right to XINFO reads no event",
+        "path": "pool/streams/reader.py",
+        "old": "if isinstance(reply, AuthError):",
+        "new": "if not reply:",
+        "by": (_READER + "test_a_reader_that_is_told_nothing_of_a_streams_life_reads_it",),
     },
     {
         "name": "worker that forgets that a pull was in vain",
