@@ -730,8 +730,8 @@ MUTANTS: Final = (
         name="moved, and still by dice",
         breaks="a job that was moved since it was dealt is suspected as if it had not been",
         path="pool/core/evidence.py",
-        old="if marks.place == process and not is_first else 1",
-        new="if not is_first else 1",
+        old="max(by_coin, marks.dealt) if marks.place == process and not is_first else by_coin,",
+        new="max(by_coin, marks.dealt) if not is_first else by_coin,",
         by=("tests/core/test_evidence.py::test_the_second_death_aboard_counts_by_the_dice_alone",),
     ),
     Mutant(
