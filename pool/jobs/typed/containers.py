@@ -147,7 +147,7 @@ def mapping_of(name: str, key: Shape, value: Shape) -> Shape:
                 pairs.append((of_key(each), of_value(item)))
             except Wrong as error:
                 raise error.within(f"[{shown(each)!r}]") from error.__cause__
-        if not key.is_plain:
+        if of_key is key.from_wire and not key.is_plain:
             _check_spread([each for each, _ in pairs])
         made = dict(pairs)
         if len(made) != len(given):
