@@ -1008,6 +1008,29 @@ def nobody_takes_over(s: Story) -> None:
     s.final(jobs={"k": ["j1", "running", "job"]})
 
 
+def taken_over_by_the_young(*, after_s: float, age_s: float = 1.0) -> Callable[[Story], None]:
+    """It had just begun, alone: a process that is young begins it at some time within a span."""
+
+    def tell(s: Story) -> None:
+        s.say("boot", p="b/1")
+        s.say("join", p="b/1", nonce="Wb.1", extra={"worker": True})
+        s.at += age_s
+        s.dispatch("j1")
+        s.start("j1")
+        s.crash()
+        s.at += after_s
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+
+    return tell
+
+
+SPAN_S = BOUNDS.span_s(0)  # of a suspect that was none before
+good("I18")(taken_over_by_the_young(after_s=3.2 + SPAN_S))
+bad("I18")(taken_over_by_the_young(after_s=3.4 + SPAN_S))
+bad("I18")(taken_over_by_the_young(after_s=3.4, age_s=60.1))
+
+
 def back_from_a_pause(*, while_away: bool) -> Callable[[Story], None]:
     """It stands still for 6 s of a lease of 2; whoever else there is does, too, or is well."""
 
