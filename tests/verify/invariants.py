@@ -787,8 +787,16 @@ def dead_dealt_nothing(view: View, bounds: Bounds, found: Finding) -> None:
         found.judged += 1
         silent_s = grant.t - ended.get(view.process_of(grant.nonce), math.inf)
         slack_s = view.slack_s(grant.t - silent_s, grant.t, bounds)
-        if silent_s > 2 * bounds.renew_s + slack_s and not view.excuses(
-            {"clock", STEP, "store", "loss"}, grant.t - bounds.ttl_s, grant.t
+        # A lease of a longer TTL looks as if it had been renewed by that of now.
+        is_shorter = any(
+            grant.t - bounds.ttl_s <= e.t <= grant.t and e.extra["s"] < e.extra["before_s"]
+            for e in view.of.get("ttl", ())
+            if e.extra["lane"] == view.lane_of(grant.key)
+        )
+        if (
+            silent_s > 2 * bounds.renew_s + slack_s
+            and not is_shorter
+            and not view.excuses({"clock", STEP, "store", "loss"}, grant.t - bounds.ttl_s, grant.t)
         ):
             found.say(f"{grant.key!r} went to {grant.nonce}, dead for {silent_s:.2f} s", grant)
 

@@ -838,7 +838,7 @@ def granted_under_a_lower_epoch_without_any_loss(s: Story) -> None:
 # --- recovery --------------------------------------------------------------------------------
 
 
-def dealt(*, after_s: float) -> Callable[[Story], None]:
+def dealt(*, after_s: float, ttl_s: float = 2.0) -> Callable[[Story], None]:
     """Two processes die at once; the keys of one are moved to the other a while later."""
 
     def story(s: Story) -> None:
@@ -846,15 +846,19 @@ def dealt(*, after_s: float) -> Callable[[Story], None]:
         s.crash("a")
         s.crash("b")
         s.at += after_s
+        if ttl_s != BOUNDS.ttl_s:
+            s.say("ttl", extra={"lane": "", "before_s": BOUNDS.ttl_s, "s": ttl_s})
         s.say("own", key="k", job="j1", epoch=11, nonce="Wb.1")
         s.say("requeue", key="k", job="j1", epoch=10, extra={"dead": "Wa.1", "fence": 1})
 
-    story.__name__ = f"dealt_after_{after_s}"
+    story.__name__ = f"dealt_after_{after_s}_of_{ttl_s}"
     return story
 
 
 good("I71")(dealt(after_s=0.2))
 bad("I71")(dealt(after_s=1.9))
+good("I71")(dealt(after_s=1.9, ttl_s=1.0))
+bad("I71")(dealt(after_s=1.9, ttl_s=3.0))
 
 
 @good("I16")

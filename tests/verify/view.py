@@ -435,6 +435,7 @@ class View:
         gone, or that its loop hangs (unless it `keeps` its keys then).  Only while no node is well
         that could have it, any node's fault counts.
         """
+        wait_s += self.unvouched_s(since, bounds, lane)
         by = self.served_from(since, bounds.slack_s) + wait_s
         while by < math.inf:
             found = [
@@ -459,6 +460,20 @@ class View:
                 return by
             by = again
         return by
+
+    def unvouched_s(self, since: float, bounds: Bounds, lane: str) -> float:
+        """Return by how much leases last longer because the TTL was changed while nobody had been
+        answered for so long that nobody vouched for the time: a window of each TTL.
+        """
+        window_s, heard = 2 * bounds.renew_s, self._heard.get(lane, ())
+        for change in self.of.get("ttl", ()):
+            at = bisect_right(heard, change.t - window_s)
+            before = heard[at - 1] if at else -math.inf
+            after = heard[at] if at < len(heard) else math.inf
+            is_old = after > before + window_s
+            if change.extra["lane"] == lane and is_old and after + window_s > since:
+                return 2 * window_s
+        return 0.0
 
     def by_silences(self, run: Run, since: float, wait_s: float, bounds: Bounds) -> float:
         """Return by when what died must have been taken over, where the server only fell silent.
