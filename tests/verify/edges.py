@@ -306,7 +306,8 @@ def _judge_wait(
         held = view.granted(key, since, by)
         if any(fault.target in held for fault in view.excuses({"crash"}, since, by)):
             # Whoever had it died with it: it may be what did that, and begins as such (13.8).
-            wait_s += bounds.suspects_s
+            last = max(f.ended for f in view.excuses({"crash"}, since, by) if f.target in held)
+            wait_s += bounds.suspects_s + view.late_s(start or event, last, bounds)
             by = due_within(wait_s)
     by += view.slack_s(due, by, bounds)
     if took > by:
@@ -396,7 +397,8 @@ def _due(view: View, bounds: Bounds) -> Iterator[tuple[float, float, Event, Even
 @invariant("I35", "innocents are back soon")
 def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
     """Whatever ended a run from outside (its process died, its lease ended, its node left), the key
-    runs again within TTL + 6 s, whatever it is suspected of (DESIGN 13.8).
+    runs again within TTL + 6 s, in a young process after a random time beyond that, whatever it is
+    suspected of (DESIGN 13.8).
     """
     stopped = {event.job for event in view.of.get("cancel", ())}
     last = view.final.t if view.final else view.events[-1].t if view.events else 0.0
@@ -414,12 +416,11 @@ def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
                 continue
             found.judged += 1
             took = later.start.t if later else math.inf
-            if took <= since + bounds.takeover_s + bounds.suspects_s or (
-                later and later.start.t < since
-            ):
+            more_s = bounds.suspects_s + view.late_s(run.start, since, bounds)
+            if took <= since + bounds.takeover_s + more_s or (later and later.start.t < since):
                 continue
             # In a crash loop of one process a coin may hold it for a round.
-            by = due_by(view, bounds, run, since, more_s=bounds.suspects_s + view.coin_s(run))
+            by = due_by(view, bounds, run, since, more_s=more_s + view.coin_s(run))
             by += view.slack_s(since, by, bounds)
             if run.end is not None and run.start.extra.get("timeout_s"):
                 by += bounds.backoff_max_s

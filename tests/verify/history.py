@@ -95,6 +95,7 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
                            (node name, empty: all), lane (empty: all; `control`: none), weight
                            (how many faults this counts for); of a loss since: as of when the
                            data are; of a clock step_s; by: the job whose deed it is
+    ttl       driver       the TTL of a lane is another one.  extra: lane, before_s, s
     heal      driver       no fault is in effect any more
     final_state  driver    extra: see `final` below
 

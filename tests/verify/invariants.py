@@ -787,8 +787,16 @@ def dead_dealt_nothing(view: View, bounds: Bounds, found: Finding) -> None:
         found.judged += 1
         silent_s = grant.t - ended.get(view.process_of(grant.nonce), math.inf)
         slack_s = view.slack_s(grant.t - silent_s, grant.t, bounds)
-        if silent_s > 2 * bounds.renew_s + slack_s and not view.excuses(
-            {"clock", STEP, "store", "loss"}, grant.t - bounds.ttl_s, grant.t
+        # A lease of a longer TTL looks as if it had been renewed by that of now.
+        is_shorter = any(
+            grant.t - bounds.ttl_s <= e.t <= grant.t and e.extra["s"] < e.extra["before_s"]
+            for e in view.of.get("ttl", ())
+            if e.extra["lane"] == view.lane_of(grant.key)
+        )
+        if (
+            silent_s > 2 * bounds.renew_s + slack_s
+            and not is_shorter
+            and not view.excuses({"clock", STEP, "store", "loss"}, grant.t - bounds.ttl_s, grant.t)
         ):
             found.say(f"{grant.key!r} went to {grant.nonce}, dead for {silent_s:.2f} s", grant)
 
@@ -841,7 +849,8 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
     often, that is no more than the time of its silences (see `View.by_silences`).
 
     If nobody was left, B counts from when the first one is back.  Who may have ended its process,
-    among others, is begun when the one before it has turned out to be innocent (DESIGN 13.8).
+    among others, is begun when the one before it has turned out to be innocent (DESIGN 13.8), and
+    in a young process after a random time.
     In a crash loop of one process a coin may hold it for a round more.
     """
     for run, crash, later in (*takeovers(view), *_stood(view, bounds)):
@@ -852,10 +861,9 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
         found.exact += by <= crash + bounds.takeover_s
         by += view.slack_s(crash, by, bounds)
         by += view.stood_s(crash, bounds, view.lane_of(run.start.key))
-        if took > by and _is_suspect(view, bounds, run, crash):
-            by = due_by(view, bounds, run, crash, more_s=bounds.suspects_s)
-            wait_s = bounds.takeover_s + bounds.suspects_s
-            by = min(by, view.by_silences(run, crash, wait_s, bounds))
+        if took > by and (more_s := _suspect_s(view, bounds, run, crash)):
+            by = due_by(view, bounds, run, crash, more_s=more_s)
+            by = min(by, view.by_silences(run, crash, bounds.takeover_s + more_s, bounds))
             by += view.slack_s(crash, by, bounds)
         if took > by and (coin_s := view.coin_s(run)):
             by = due_by(view, bounds, run, crash, more_s=bounds.suspects_s + coin_s)
@@ -896,16 +904,19 @@ def _goes_on(view: View, run: Run, at: float) -> bool:
     )
 
 
-def _is_suspect(view: View, bounds: Bounds, run: Run, crash: float) -> bool:
-    """Say whether a job may have ended its process, as others there may have: it had just begun, by
-    the time that its process did not stand still, or another process had died with it.
+def _suspect_s(view: View, bounds: Bounds, run: Run, crash: float) -> float:
+    """Return how much later a job may begin that may have ended its process: it had just begun, by
+    the time that its process did not stand still, or another process had died with it.  They take
+    turns where others there may have as well.
     """
     here = [r for r in view.runs if r.start.p == run.start.p and r.start.t <= crash <= r.ended]
     before = [r for r in view.by_job[run.start.job] if r.start.t < run.start.t]
     paused = view.excuses({"pause"}, run.start.t, crash, run.start.node)
     stood_s = sum(min(f.ended, crash) - max(f.began, run.start.t) for f in paused)
     is_new = run.start.t >= crash - AT_ONCE_S - stood_s - bounds.slack_s
-    return len(here) > 1 and (is_new or any(r.start.p in view.died for r in before))
+    if not is_new and not any(r.start.p in view.died for r in before):
+        return 0.0
+    return bounds.suspects_s * (len(here) > 1) + view.late_s(run.start, crash, bounds)
 
 
 AT_ONCE_S: Final = 1.0  # who began so long ago is not suspected alone

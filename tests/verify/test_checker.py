@@ -838,7 +838,7 @@ def granted_under_a_lower_epoch_without_any_loss(s: Story) -> None:
 # --- recovery --------------------------------------------------------------------------------
 
 
-def dealt(*, after_s: float) -> Callable[[Story], None]:
+def dealt(*, after_s: float, ttl_s: float = 2.0) -> Callable[[Story], None]:
     """Two processes die at once; the keys of one are moved to the other a while later."""
 
     def story(s: Story) -> None:
@@ -846,15 +846,19 @@ def dealt(*, after_s: float) -> Callable[[Story], None]:
         s.crash("a")
         s.crash("b")
         s.at += after_s
+        if ttl_s != BOUNDS.ttl_s:
+            s.say("ttl", extra={"lane": "", "before_s": BOUNDS.ttl_s, "s": ttl_s})
         s.say("own", key="k", job="j1", epoch=11, nonce="Wb.1")
         s.say("requeue", key="k", job="j1", epoch=10, extra={"dead": "Wa.1", "fence": 1})
 
-    story.__name__ = f"dealt_after_{after_s}"
+    story.__name__ = f"dealt_after_{after_s}_of_{ttl_s}"
     return story
 
 
 good("I71")(dealt(after_s=0.2))
 bad("I71")(dealt(after_s=1.9))
+good("I71")(dealt(after_s=1.9, ttl_s=1.0))
+bad("I71")(dealt(after_s=1.9, ttl_s=3.0))
 
 
 @good("I16")
@@ -1006,6 +1010,29 @@ def nobody_takes_over(s: Story) -> None:
     s.crash()
     s.at += 20.0
     s.final(jobs={"k": ["j1", "running", "job"]})
+
+
+def taken_over_by_the_young(*, after_s: float, age_s: float = 1.0) -> Callable[[Story], None]:
+    """It had just begun, alone: a process that is young begins it at some time within a span."""
+
+    def tell(s: Story) -> None:
+        s.say("boot", p="b/1")
+        s.say("join", p="b/1", nonce="Wb.1", extra={"worker": True})
+        s.at += age_s
+        s.dispatch("j1")
+        s.start("j1")
+        s.crash()
+        s.at += after_s
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+
+    return tell
+
+
+SPAN_S = BOUNDS.span_s(0)  # of a suspect that was none before
+good("I18")(taken_over_by_the_young(after_s=3.2 + SPAN_S))
+bad("I18")(taken_over_by_the_young(after_s=3.4 + SPAN_S))
+bad("I18")(taken_over_by_the_young(after_s=3.4, age_s=60.1))
 
 
 def back_from_a_pause(*, while_away: bool) -> Callable[[Story], None]:

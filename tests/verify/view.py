@@ -12,6 +12,15 @@ from typing import Any, Final
 
 import attrs
 
+from pool.jobs.trials import (
+    LIVED_S,
+    OLD_S,
+    SPAN_S,
+    SPAN_TRIALS,
+    SPAN_TTLS,
+    TRIAL_GROWTH,
+    TRIAL_S,
+)
 from pool.names import key_of, pair
 from tests.verify.history import Event
 
@@ -62,6 +71,11 @@ class Bounds:
         bits = math.log2(max(0.5, min(5.0, self.ttl_s / 2)) / 0.06) - 0.3
         needed = math.ceil((math.log2(1_000_000 * max(1, jobs)) + 1.1) / bits)
         return 1 + max(self.crashes_max, needed)
+
+    def span_s(self, before: int) -> float:
+        """Over how long a young process spreads a suspect that was one so many times before."""
+        longer: int = min(TRIAL_GROWTH ** min(8, before), round(LIVED_S / TRIAL_S))
+        return max(min(SPAN_S, SPAN_TTLS * self.ttl_s), SPAN_TRIALS * longer * TRIAL_S)
 
     @property
     def margin_s(self) -> float:
@@ -421,6 +435,7 @@ class View:
         gone, or that its loop hangs (unless it `keeps` its keys then).  Only while no node is well
         that could have it, any node's fault counts.
         """
+        wait_s += self.unvouched_s(since, bounds, lane)
         by = self.served_from(since, bounds.slack_s) + wait_s
         while by < math.inf:
             found = [
@@ -445,6 +460,20 @@ class View:
                 return by
             by = again
         return by
+
+    def unvouched_s(self, since: float, bounds: Bounds, lane: str) -> float:
+        """Return by how much leases last longer because the TTL was changed while nobody had been
+        answered for so long that nobody vouched for the time: a window of each TTL.
+        """
+        window_s, heard = 2 * bounds.renew_s, self._heard.get(lane, ())
+        for change in self.of.get("ttl", ()):
+            at = bisect_right(heard, change.t - window_s)
+            before = heard[at - 1] if at else -math.inf
+            after = heard[at] if at < len(heard) else math.inf
+            is_old = after > before + window_s
+            if change.extra["lane"] == lane and is_old and after + window_s > since:
+                return 2 * window_s
+        return 0.0
 
     def by_silences(self, run: Run, since: float, wait_s: float, bounds: Bounds) -> float:
         """Return by when what died must have been taken over, where the server only fell silent.
@@ -525,8 +554,10 @@ class View:
         for run in self.runs:
             if run.start.t < ended and run.ended > began:
                 runs[run.start.p].append(run)
+        held = [each for each in self._held if each[1] < ended and each[2] > began]
         hurt = self.excuses(DISTURBS, began, ended)
         changes = {began, *(t for run in self.runs for t in (run.start.t, run.ended))}
+        changes |= {t for _, *times in held for t in times}
         changes |= {t for fault in hurt for t in (fault.began, fault.ended)} | {*joined.values()}
         changes |= {*self.died.values(), *left.values()}
         times = [*sorted(t for t in changes if began <= t < ended), ended]
@@ -540,11 +571,49 @@ class View:
                 and p.partition("/")[0] not in away
             ]
             if there and all(
-                sum(run.start.t <= since < run.ended for run in runs[p]) >= bounds.slots
+                sum(run.start.t <= since < run.ended for run in runs[p])
+                + sum(p == by and at <= since < left_at for by, at, left_at in held)
+                >= bounds.slots
                 for p in there
             ):
                 total += until - since
         return total
+
+    @cached_property
+    def _held(self) -> list[tuple[str, float, float]]:
+        """Which process kept a slot, from when to when, for a suspect that had yet to begin."""
+        held = []
+        for grants in self.grants.values():
+            for at, grant in enumerate(grants):
+                if self.deaths_with(grant.key, grant.job, grant.t):
+                    left = [e.t for e in grants[at + 1 : at + 2]]
+                    left.append(self.ended.get(grant.job, math.inf))
+                    left += [
+                        run.start.t
+                        for run in self.by_job.get(grant.job, ())
+                        if run.start.epoch == grant.epoch
+                    ]
+                    held.append((self.process_of(grant.nonce), grant.t, min(left)))
+        return held
+
+    def deaths_with(self, key: str, job: str, by: float) -> int:
+        """Return how many processes died until then to which a job was granted."""
+        aboard = {self.process_of(e.nonce) for e in self.grants.get(key, ()) if e.job == job}
+        aboard |= {run.start.p for run in self.by_job.get(job, ())}
+        return sum(self.died.get(p, math.inf) < by for p in aboard)
+
+    @cached_property
+    def _came(self) -> dict[str, float]:
+        """When each process was there, as far as that is told."""
+        came: dict[str, float] = {}
+        for event in self.of.get("boot", ()):
+            came[event.p] = min(event.t, came.get(event.p, math.inf))
+        return came
+
+    def late_s(self, start: Event, by: float, bounds: Bounds) -> float:
+        """Return how much later a suspect of a death then may begin, as somebody is young."""
+        is_young = any(came + OLD_S > by for came in self._came.values())
+        return bounds.span_s(self.deaths_with(start.key, start.job, by)) if is_young else 0.0
 
     def lane_of(self, key: str) -> str:
         """Return the lane of a key, as far as a grant or a start has told it."""

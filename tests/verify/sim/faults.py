@@ -301,7 +301,10 @@ class Faults:
             sha = SCRIPTS.load(call.script.source.encode())
             args = [str(arg).encode() for arg in call.args]
             with suppress(CommandError):  # nobody has joined it yet
-                SCRIPTS.run(keyspace, sha, [key.encode() for key in call.keys], args)
+                before, _ = SCRIPTS.run(keyspace, sha, [key.encode() for key in call.keys], args)
+                if int(before) != ttl_ms:
+                    facts = {"lane": str(number), "before_s": int(before) / 1000, "s": ttl_s}
+                    self._record("ttl", extra=facts)
 
     def heal(self) -> None:
         """End every fault that is in effect."""
