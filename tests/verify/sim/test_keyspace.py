@@ -40,6 +40,7 @@ class _Both:
         self.client = client
         self.names = Names(f"{POOL}{seed}", 0)
         self.keyspace = Keyspace(lambda: self.now_us, random.Random(seed))
+        self.keyspace.run_id = client.info("server")["run_id"].encode()
         self.now_us = _FIXED_US
         self.scripts = Scripts()
 
