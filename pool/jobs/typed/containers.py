@@ -141,12 +141,15 @@ def mapping_of(name: str, key: Shape, value: Shape) -> Shape:
         raise Unfit(f"{name}: a key is text in JSON, and {key.name} is not")
 
     def convert(given: Any, of_key: Convert, of_value: Convert) -> dict[Any, Any]:
-        made: dict[Any, Any] = {}
+        pairs: list[tuple[Any, Any]] = []
         for each, item in given.items():
             try:
-                made[of_key(each)] = of_value(item)
+                pairs.append((of_key(each), of_value(item)))
             except Wrong as error:
                 raise error.within(f"[{shown(each)!r}]") from error.__cause__
+        if of_key is key.from_wire and not key.is_plain:
+            _check_spread([each for each, _ in pairs])
+        made = dict(pairs)
         if len(made) != len(given):
             raise Wrong("has two keys that are one on the wire")
         return made
@@ -163,8 +166,6 @@ def mapping_of(name: str, key: Shape, value: Shape) -> Shape:
             raise wrong(given, f"a dict, for {name}")
         if is_any or is_fine(given):
             return given
-        if not key.is_plain:
-            _check_spread(_each(key.from_wire, given))
         return convert(given, key.from_wire, value.from_wire)
 
     def is_fine(given: dict[Any, Any]) -> bool:
