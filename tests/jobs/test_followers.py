@@ -618,7 +618,7 @@ class Fixed:
 @pytest.fixture
 def typed_handlers(handlers: Handlers, diary: Diary) -> Handlers:
     def returns(name: str, hint: Any, codec: Any = "json") -> None:
-        async def fn(job: Job) -> Any:
+        async def fn(job: Job, data: Any = None) -> Any:
             diary.note("worked", name)
 
         fn.__annotations__ = {"job": Job, "return": hint}
@@ -677,12 +677,13 @@ async def test_a_result_that_can_never_fit_is_refused_when_it_is_dispatched(
     node = await fleet.node(typed_handlers)
     follower = Follower(then, "f", *args).options(takes_result=True)
     with pytest.raises(WrongArguments):
-        await node.options(then=follower, allow_unknown=True).dispatch(first, "k")
+        await node.options(then=follower, allow_unknown=True).dispatch(first, "k", b"")
     # So is one of a follower.
-    behind = Follower(first, "g").options(then=follower)
+    behind = Follower(first, "g", b"").options(then=follower)
     with pytest.raises(WrongArguments):
         await node.options(then=behind).dispatch("note", "k")
     assert not diary.entries
+    await node.dispatch(first, "k", b"")  # nothing else was wrong
 
 
 @pytest.mark.parametrize(("first", "then", "args"), MAY)
@@ -691,7 +692,7 @@ async def test_a_result_that_may_fit_is_accepted(
 ) -> None:
     node = await fleet.node(typed_handlers)
     follower = Follower(then, "f", *args).options(takes_result=True)
-    ref = await node.options(then=follower, allow_unknown=True).dispatch(first, "k")
+    ref = await node.options(then=follower, allow_unknown=True).dispatch(first, "k", b"")
     await ref.stop()
 
 
