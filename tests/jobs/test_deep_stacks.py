@@ -249,8 +249,10 @@ async def test_a_caller_who_cannot_wake_us_leaves_nothing_asleep(
     node = await fleet.node(program())
     calls, failed = await calls_of(node), set[str]()
     broken = Broken(monkeypatch)
-    for name, call in calls.items():
-        for wakes in range(4):
+    # A call whose answer comes at once wakes nobody: then it is made once more.
+    looks = [(name, calls[name]) for name in ("count", "status", "jobs")]
+    for name, call in [*calls.items(), *looks * 5]:
+        for wakes in range(4) if name not in failed else ():
             broken.has_failed = False
             with anyio.fail_after(PATIENCE_S):
                 try:
