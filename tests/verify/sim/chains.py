@@ -77,8 +77,10 @@ def carried(text: bytes) -> dict[str, Any]:
     key, job, handler, more, payload = parts
     if handler.decode() == timetable.HANDLER:
         kind = head.decode().split(" ")[2]
-        policy = {"policy": "queue"} if kind[1:2] == "q" else {}
-        return {"key": key.decode(), **timetable.told(job.decode(), policy)}
+        facts: dict[str, Any] = {"policy": "queue"} if kind[1:2] == "q" else {}
+        if int(delay):  # of a changed schedule: what is left of the jitter
+            facts["delay_s"] = int(delay) / 1000
+        return {"key": key.decode(), **timetable.told(job.decode(), facts)}
     of_call = [each[1:] for each in more.decode().split(",") if each[:1] == "f"]
     *_, token, plan = json.loads(payload[: int(of_call[0])] if of_call else payload)
     extra = {"digest": digest(plan), "kind": "job", "attempts_max": ATTEMPTS_MAX}
