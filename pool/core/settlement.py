@@ -199,7 +199,7 @@ def recover(
         running longer than the window       are halved for each window, then as below
         running, or pending                  one death more, and what that proves (`evidence.py`)
         pending, to be acknowledged first    stay: it never began
-         pending, granted to one long silent  stay: its worker was dead by then
+        pending, granted to one long silent  stay: its worker was dead by then
         whatever, of a process that drained  stay: such a death is no event
 
     Where one process only may take the job, in a crash loop, it is started or held by a coin.

@@ -666,7 +666,7 @@ MUTANTS: Final = (
         name="dealt over all that there are",
         breaks="processes that cannot take a job count as places where it could be",
         path="pool/jobs/fleet/scatter.py",
-        old="len(processes)), workers",
+        old="count), workers",
         new="len(self.context.roster.workers)), workers",
         by=(
             "tests/jobs/test_reaper.py::test_who_stood_together_is_dealt_out_to_different_processes",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain, islice
 
 import attrs
 
@@ -48,9 +49,14 @@ class Scatter:
         if turn == 0:  # each round has an order of its own
             dice.shuffle(processes)
         self._turns[handler] = turn + 1
-        order = [*processes[turn:], *processes[:turn]]
-        workers = [worker for ids in order for worker in dice.sample(ids, len(ids))]
-        return Deal(process_of(workers[0]), len(processes)), workers[:TARGETS_MAX]
+        # No more than are asked: a deal must not cost more in a larger fleet.
+        count = len(processes)
+        order = (processes[(turn + at) % count] for at in range(min(count, TARGETS_MAX)))
+        workers = list(islice(chain.from_iterable(map(self._shuffled, order)), TARGETS_MAX))
+        return Deal(process_of(workers[0]), count), workers
+
+    def _shuffled(self, ids: list[str]) -> list[str]:
+        return self.context.io.dice.sample(ids, len(ids))
 
     def targets(
         self, key: str, record: Record, grant: Grant, dealt: Sequence[str]
