@@ -11,7 +11,9 @@ and its entry in the documentation holds: when it comes, which limit it is about
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import ClassVar, Final, TypeVar
+from zoneinfo import ZoneInfo
 
 import attrs
 
@@ -35,12 +37,14 @@ __all__ = [
     "InvalidOption",
     "JobCancelled",
     "JobExists",
+    "JobExpired",
     "JobLost",
     "JobParked",
     "JobStopping",
     "JobSuperseded",
     "LostError",
     "MapFull",
+    "MiddlewareFailed",
     "NoHandlers",
     "NoServer",
     "NoSuchBatch",
@@ -84,6 +88,7 @@ __all__ = [
     "WrongArguments",
     "WrongClaim",
     "WrongLoop",
+    "WrongProtocol",
     "WrongValue",
 ]
 
@@ -92,6 +97,7 @@ E = TypeVar("E", bound="PoolError")
 _SHOWN_MAX = 80  # characters of an offending value that an error may repeat
 _BITS_SHOWN_MAX = 128  # of a whole number that is shown with all its digits
 _PLAIN = frozenset({int, float, complex, bool, type(None)})  # their repr is short, and Python's own
+_ZONES = frozenset({timezone, ZoneInfo, type(None)})  # nobody's code is called for these
 _SAID = "problem"
 _NAME = type.__dict__["__name__"].__get__
 
@@ -106,6 +112,8 @@ def shown(value: object) -> str:
         text = value[: _SHOWN_MAX + 1]
     elif type(value) is bytes:
         text = repr(value[: _SHOWN_MAX + 1])
+    elif type(value) is datetime and type(value.tzinfo) in _ZONES:
+        text = value.isoformat()
     elif type(value) is int and value.bit_length() > _BITS_SHOWN_MAX:
         text = f"<int of {value.bit_length()} bits>"
     else:
@@ -132,6 +140,11 @@ class PoolError(Exception):
     retryable: ClassVar[bool] = False
     hint: ClassVar[str] = ""
 
+    @property
+    def hint_now(self) -> str:
+        """What to do about this very error: `hint`, unless a value says more."""
+        return self.hint
+
     def __str__(self) -> str:
         said = (self.__doc__ or type(self).__name__).splitlines()[0]
         names = [fact.name for fact in attrs.fields(type(self))]
@@ -139,7 +152,8 @@ class PoolError(Exception):
             names.remove(_SAID)
             said = f"{said.removesuffix('.')}: {_words(getattr(self, _SAID))}"
         facts = ", ".join(f"{name}={_fact(getattr(self, name))}" for name in names)
-        tail = f"  Hint: {self.hint}" if self.hint else ""
+        hint = self.hint_now
+        tail = f"  Hint: {hint}" if hint else ""
         told = f"[{self.code}] {said}{f' ({facts})' if facts else ''}{tail}"
         return f"{told}  More: pool explain {self.code}"
 
@@ -275,11 +289,15 @@ class UnknownHandler(UsageError):
     registered names that look like it. Three causes: a typing error; the worker has never been
     started; another pool (`Node("media", ...)` and `Node("Media2", ...)` share nothing). Who
     deploys the caller before the worker uses `node.options(allow_unknown=True)`: then the job
-    waits for a worker that knows it.
+    waits for a worker that knows it. This is about handlers that are dispatched by name. One that
+    is dispatched as the object which `Handlers.job()` returned cannot be misspelt, so its job is
+    accepted, and waits for its worker.
     """
 
     code: ClassVar[str] = "POOLUNKNOWN"
-    hint: ClassVar[str] = "check the name, start a worker first, or say allow_unknown"
+    hint: ClassVar[str] = (
+        "check the name, start a worker first, or dispatch with node.options(allow_unknown=True)"
+    )
 
     handler: str
     close_matches: tuple[str, ...] = ()
@@ -287,7 +305,7 @@ class UnknownHandler(UsageError):
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class PayloadEncodingError(UsageError):
-    """A value cannot be encoded as strict JSON, or decoded from it.
+    """A value cannot be encoded, or what is stored cannot be decoded.
 
     Arguments, results, messages and states are str, int, float, bool, None, lists and dicts with
     str keys, at most 100 deep; or one `bytes` value, which passes untouched. `path` says where the
@@ -301,20 +319,35 @@ class PayloadEncodingError(UsageError):
     path: str
     problem: str
 
+    @property
+    def hint_now(self) -> str:
+        """Of a codec of the user's own: what its values are is its own matter."""
+        if self.problem.startswith("the codec "):
+            return "mend the codec, or give it what it takes"
+        return self.hint
+
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class CodecMissing(PayloadEncodingError):
-    """Arguments, a result or a state were made by a codec that this program has not got.
+    """Arguments, a result or a state were made by a codec that this program does not have.
 
-    Its name is stored beside what it made. A worker without it leaves the job for one that has it,
-    and looks again within the handler's `backoff_max_s`; whoever only reads is told its name. Give
-    the node that reads the handler, with its codec; for `msgspec` install the extra.
+    The name of the codec is stored with what it made. A worker without it leaves the job for one
+    that has it, and looks again within the handler's `backoff_max_s`; a caller or an operator gets
+    this error. Nothing is lost: a node that has a handler with this codec reads it. For `msgspec`
+    any node does, if the package is installed.
     """
 
     code: ClassVar[str] = "POOLCODEC"
-    hint: ClassVar[str] = "give this node the handler with its codec; of msgspec install the extra"
+    hint: ClassVar[str] = "read it from a node that has a handler with this codec"
 
     codec: str
+
+    @property
+    def hint_now(self) -> str:
+        """Of ours all that can be missing is the package."""
+        if self.codec == "msgspec":
+            return "install the extra: pip install 'keyed-pool[msgspec]'"
+        return self.hint
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -344,7 +377,7 @@ class WrongArguments(UsageError):
     """
 
     code: ClassVar[str] = "POOLARGUMENTS"
-    hint: ClassVar[str] = "see the handler's signature; `Any` takes everything"
+    hint: ClassVar[str] = "give what the handler's signature says"
 
     handler: str
     problem: str
@@ -355,10 +388,12 @@ class PayloadTooLarge(UsageError):
     """A value is larger than the pool takes.
 
     `what` is the value that is meant, `size_bytes` what it takes encoded, `size_bytes_max` the
-    limit. For jobs that is a setting: `payload_bytes_max` (arguments), `result_bytes_max`,
-    `message_bytes_max`, `state_bytes_max`, `steps_bytes_max` (all steps of a job). Redis holds all
-    of it in memory, and each worker reads it before it begins: put what is large into a file or an
-    object store, and pass its name.  Of a map's keys and values the limits are fixed.
+    limit. For jobs that is a setting: `payload_bytes_max` (arguments, and all followers of a job
+    together), `result_bytes_max`, `message_bytes_max`, `state_bytes_max`, `steps_bytes_max` (all
+    steps of a job). Redis holds all of it in memory, and each worker reads it before it begins: put
+    what is large into a file or an object store, and pass its name. `payload_bytes_max` bounds what
+    a stream's event carries, too. Of names and topics of streams, and of a map's keys and values,
+    the limits are fixed.
     """
 
     code: ClassVar[str] = "POOLTOOLARGE"
@@ -427,7 +462,8 @@ class NotRunning(UsageError):
     A node, map, stream, reader or sink is used inside its `async with` block, and not after it.
     `state` says what it is now: `new` was never entered, `closed` was left, `forked` is a copy in
     a child process, which may not use it. A call that comes while it opens or closes is refused,
-    too. One that is `draining`, or has `drained`, is a client, and takes no workers. A
+    too. `of make_job()` is the node of a job for tests that was given none: open one, and pass it.
+    One that is `draining`, or has `drained`, is a client, and takes no workers. A
     `pool.sync.Client` is used until it is closed, or the interpreter ends.
     """
 
@@ -435,6 +471,13 @@ class NotRunning(UsageError):
     hint: ClassVar[str] = "use it inside its `async with` block; a pool.sync.Client before close()"
 
     state: str
+
+    @property
+    def hint_now(self) -> str:
+        """The node of a job for tests is opened by the test."""
+        if self.state == "of make_job()":
+            return "open a Node and pass it: make_job(..., node=node)"
+        return self.hint
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -488,11 +531,12 @@ class RefusedError(PoolError):
 class JobExists(RefusedError):
     """The key has a live job already.
 
-    One key has one job at a time; this is how the pool keeps two from working on it. `state`,
-    `owner` and `job_id` say what is there. Wait for its result; stop it with `node.stop(key)`; or
-    say with `node.options(if_exists=...)` what shall happen: `attach` returns a reference to the
-    live one, `queue` lets this one wait behind it, `replace` stops it for this one, `coalesce`
-    keeps the newest. Where both should run at once, they need two keys.
+    One key has one job at a time; this is how the pool keeps two from working on it. `handler`,
+    `kind`, `state`, `owner` and `job_id` say what is there. Wait for its result; stop it with
+    `node.stop(key)`; or say with `node.options(if_exists=...)` what shall happen: `attach` returns
+    a reference to the live one, `queue` lets this one wait behind it, `replace` stops it for this
+    one, `coalesce` keeps the newest. A service (`kind`) ends only when it is stopped, so a job that
+    is queued behind it waits until then. Where both should run at once, they need two keys.
     """
 
     code: ClassVar[str] = "POOLEXISTS"
@@ -500,8 +544,17 @@ class JobExists(RefusedError):
 
     key: str
     job_id: str
+    handler: str
+    kind: str
     state: str
     owner: str
+
+    @property
+    def hint_now(self) -> str:
+        """Nobody waits for the end of a service."""
+        if self.kind == "service":
+            return "stop the service with node.stop(), or dispatch with if_exists attach or replace"
+        return self.hint
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -689,7 +742,9 @@ class NoSuchJob(RefusedError):
     """There is no live job under this key, or none of this id."""
 
     code: ClassVar[str] = "POOLNOJOB"
-    hint: ClassVar[str] = "it has ended, or was never dispatched; a reference's status() says which"
+    hint: ClassVar[str] = (
+        "it has ended, or was never dispatched; by its id it is known while its outcome is kept"
+    )
 
     key: str
     job_id: str = ""
@@ -949,6 +1004,16 @@ class StoreUnavailable(StoreError):
     problem: str
     maybe_done: bool  # True: the server may have done it, or may still do it
 
+    @property
+    def hint_now(self) -> str:
+        """Of a server that answers and refuses all writes: what makes it take them again."""
+        if "MISCONF" in self.problem:
+            return (
+                "free space on the server's disk, or give it a directory that it may write to; see "
+                "its log, and rdb_last_bgsave_status and aof_last_write_status in INFO persistence"
+            )
+        return self.hint
+
 
 @attrs.define(eq=False, kw_only=True, str=False)
 class StoreLost(StoreError):
@@ -998,13 +1063,21 @@ class AuthError(StoreError):
 
     Either user and password are wrong, or the user lacks a right: `problem` names the command or
     key. `pool acl NAME` prints the rules that a user of that pool needs, for `ACL SETUSER` or an
-    ACL file. Print them anew for each version, before you roll it out.
+    ACL file; a user of `pool maps`, `streams` or `purge` needs those of `pool acl NAME --operator`.
+    Print them anew for each version, before you roll it out.
     """
 
     code: ClassVar[str] = "POOLAUTH"
     hint: ClassVar[str] = "check user and password; `pool acl NAME` prints the rules it needs"
 
     problem: str
+
+    @property
+    def hint_now(self) -> str:
+        """The rules of a pool's nodes lack the right to list the names of all keys."""
+        if "+scan " in self.problem:
+            return "`pool acl NAME --operator` prints the rules that `maps` and the like need"
+        return self.hint
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -1020,6 +1093,25 @@ class UnsupportedServer(StoreError):
     hint: ClassVar[str] = "use a primary of Redis >= 7.0 or Valkey that evicts nothing"
 
     problem: str
+
+
+@attrs.define(eq=False, kw_only=True, str=False)
+class WrongProtocol(StoreError):
+    """The pool is kept in another layout than this version of pool reads and writes.
+
+    `protocol` is the number that stands in the pool (-1: it cannot be read), `ours` is that of this
+    version. Nothing was read beyond the number, and nothing was written. All nodes, gateways and
+    command lines of a pool need versions with the same number. `pool --version` prints the version
+    of a command line. A pool of another number can only be looked at, operated and purged by
+    its own version.
+    """
+
+    code: ClassVar[str] = "POOLPROTOCOL"
+    hint: ClassVar[str] = "use the version that the pool's nodes run, or another pool"
+
+    pool: str
+    protocol: int
+    ours: int
 
 
 @attrs.define(eq=False, kw_only=True, str=False)
@@ -1176,10 +1268,12 @@ class JobParked(HandlerError):
 
     `cause` says why: "failed" or "timed out" (its `attempts` are used up, `last_error` is the last
     one's), "poison" (it is suspected of having killed its workers), "malformed payload" (its
-    arguments cannot be read), "unusable result" (what it returned cannot be stored), or what its
-    handler said with `Park`. Dead letters are kept for `parked_ttl_s`, 30 days by default, and
-    hold no key: a new dispatch may follow at once. If one was replayed, `replayed_as` is the id of
-    the job that was made from it.
+    arguments cannot be read), "undeliverable payload" (the server ends each connection that fetches
+    its arguments, as where `client-output-buffer-limit` is smaller than they are), "unusable
+    result" (what it returned cannot be stored), "wrong arguments" (they are not those of its
+    handler), or what its handler said with `Park`, in one line, with `¦` for `|`. Dead letters are
+    kept for `parked_ttl_s`, 30 days by default, and hold no key: a new dispatch may follow at
+    once. If one was replayed, `replayed_as` is the id of the job that was made from it.
     """
 
     code: ClassVar[str] = "POOLPARKED"

@@ -22,7 +22,9 @@ __all__ = [
     "ControlLost",
     "CountersMended",
     "DataLost",
+    "DataOlder",
     "Event",
+    "EvictionEnabled",
     "HandlerLeaked",
     "HandlerOverran",
     "HookFailed",
@@ -49,6 +51,7 @@ __all__ = [
     "MemberCordoned",
     "MemberUncordoned",
     "MessageUnheard",
+    "MessagesDropped",
     "NodeJoined",
     "NodeLeft",
     "Observer",
@@ -98,8 +101,22 @@ class Event(attrs.AttrsInstance, Protocol):
     event: ClassVar[str]
     level: ClassVar[str]
 
+    @property
+    def pool(self) -> str:
+        """The name of the pool that it is about."""
+
 
 Observer = Callable[[Event], object]
+
+
+@attrs.frozen(kw_only=True)
+class PoolEvent:
+    """The fact that all events have: the pool they are about.  A process may work for several.
+
+    The node or session that emits an event fills it in, see `emit_to`.
+    """
+
+    pool: str = ""
 
 
 @attrs.frozen
@@ -121,19 +138,18 @@ class JobEvents:
 
 
 @attrs.frozen(kw_only=True)
-class NodeJoined:
+class NodeJoined(PoolEvent):
     """The node is open."""
 
     event: ClassVar[str] = "node.joined"
     level: ClassVar[str] = "info"
 
-    pool: str
     node: str
     server: str
 
 
 @attrs.frozen(kw_only=True)
-class PasswordInClear:
+class PasswordInClear(PoolEvent):
     """The address sends a password over a network without TLS; said once by each node."""
 
     event: ClassVar[str] = "store.password_in_clear"
@@ -144,7 +160,7 @@ class PasswordInClear:
 
 
 @attrs.frozen(kw_only=True)
-class PolicyUnknown:
+class PolicyUnknown(PoolEvent):
     """The server may evict jobs for all that can be seen: it does not show its maxmemory-policy."""
 
     event: ClassVar[str] = "store.policy_unknown"
@@ -155,19 +171,31 @@ class PolicyUnknown:
 
 
 @attrs.frozen(kw_only=True)
-class NodeLeft:
+class EvictionEnabled(PoolEvent):
+    """A server's maxmemory-policy was changed while the pool works: it may evict jobs from now on.
+    Each node that is open says so once for each change, and goes on."""
+
+    event: ClassVar[str] = "store.eviction_enabled"
+    level: ClassVar[str] = "error"
+
+    server: str
+    policy: str
+    hint: str = "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
+
+
+@attrs.frozen(kw_only=True)
+class NodeLeft(PoolEvent):
     """The node has closed; `abandoned` keys are left to the reapers of others."""
 
     event: ClassVar[str] = "node.left"
     level: ClassVar[str] = "info"
 
-    pool: str
     node: str
     abandoned: int
 
 
 @attrs.frozen(kw_only=True)
-class LeaseLost:
+class LeaseLost(PoolEvent):
     """Renewals failed for so long that handlers had to be stopped."""
 
     event: ClassVar[str] = "lease.lost"
@@ -181,7 +209,7 @@ class LeaseLost:
 
 
 @attrs.frozen(kw_only=True)
-class TtlChanged:
+class TtlChanged(PoolEvent):
     """The pool's TTL was changed; this node goes by it now."""
 
     event: ClassVar[str] = "ttl.changed"
@@ -193,7 +221,7 @@ class TtlChanged:
 
 
 @attrs.frozen(kw_only=True)
-class ClockStepped:
+class ClockStepped(PoolEvent):
     """A lane's server has another time than it should have; the lane goes on by the one before."""
 
     event: ClassVar[str] = "clock.stepped"
@@ -205,7 +233,7 @@ class ClockStepped:
 
 
 @attrs.frozen(kw_only=True)
-class LeaseResumed:
+class LeaseResumed(PoolEvent):
     """A renewal succeeded: what was stopped goes on, as far as nobody took it."""
 
     event: ClassVar[str] = "lease.resumed"
@@ -217,7 +245,7 @@ class LeaseResumed:
 
 
 @attrs.frozen(kw_only=True)
-class JobsPaused:
+class JobsPaused(PoolEvent):
     """The pool, a handler or a key was paused: its jobs are accepted and wait.  Each node says so,
     and one that joins says so of what is paused then."""
 
@@ -231,7 +259,7 @@ class JobsPaused:
 
 
 @attrs.frozen(kw_only=True)
-class JobsResumed:
+class JobsResumed(PoolEvent):
     """It was resumed; what waited goes on."""
 
     event: ClassVar[str] = "pause.ended"
@@ -242,7 +270,7 @@ class JobsResumed:
 
 
 @attrs.frozen(kw_only=True)
-class MemberCordoned:
+class MemberCordoned(PoolEvent):
     """An operator has this worker take no keys; with `drains` it gives up those that it has, and
     leaves."""
 
@@ -256,7 +284,7 @@ class MemberCordoned:
 
 
 @attrs.frozen(kw_only=True)
-class MemberUncordoned:
+class MemberUncordoned(PoolEvent):
     """This worker takes keys again."""
 
     event: ClassVar[str] = "member.uncordoned"
@@ -266,7 +294,7 @@ class MemberUncordoned:
 
 
 @attrs.frozen(kw_only=True)
-class WorkerFenced:
+class WorkerFenced(PoolEvent):
     """Others took this worker's keys over; it joins again under another number."""
 
     event: ClassVar[str] = "worker.fenced"
@@ -278,7 +306,7 @@ class WorkerFenced:
 
 
 @attrs.frozen(kw_only=True)
-class HandlerLeaked:
+class HandlerLeaked(PoolEvent):
     """A handler was told to end, its thread goes on: so does its job elsewhere, a slot is lost."""
 
     event: ClassVar[str] = "handler.leaked"
@@ -293,7 +321,7 @@ class HandlerLeaked:
 
 
 @attrs.frozen(kw_only=True)
-class HandlerOverran:
+class HandlerOverran(PoolEvent):
     """A handler has not ended although its lease has."""
 
     event: ClassVar[str] = "handler.overran"
@@ -306,7 +334,7 @@ class HandlerOverran:
 
 
 @attrs.frozen(kw_only=True)
-class HookFailed:
+class HookFailed(PoolEvent):
     """A hook of `Handlers.on()` raised, or 1,000 were under way; the job is not touched by it."""
 
     event: ClassVar[str] = "hook.failed"
@@ -320,7 +348,7 @@ class HookFailed:
 
 
 @attrs.frozen(kw_only=True)
-class LoopHung:
+class LoopHung(PoolEvent):
     """The event loop has not answered; `stack` is where it stands."""
 
     event: ClassVar[str] = "loop.hung"
@@ -332,7 +360,7 @@ class LoopHung:
 
 
 @attrs.frozen(kw_only=True)
-class LoopOverran:
+class LoopOverran(PoolEvent):
     """The event loop has not answered for a TTL, and `on_overrun="exit"` ends the process.
 
     `handler` and `key` are of the job that blocks it, empty if the loop is in no handler; `stack`
@@ -351,7 +379,7 @@ class LoopOverran:
 
 
 @attrs.frozen(kw_only=True)
-class CommitRefused:
+class CommitRefused(PoolEvent):
     """What a handler did came too late: the job is not ours any more (G-02)."""
 
     event: ClassVar[str] = "commit.refused"
@@ -359,12 +387,14 @@ class CommitRefused:
     is_journalled: ClassVar[bool] = True
 
     key: str
+    job_id: str
+    handler: str
     epoch: int
     answer: str
 
 
 @attrs.frozen(kw_only=True)
-class AttemptFailed:
+class AttemptFailed(PoolEvent):
     """An attempt of a job failed; `follows` says what comes next."""
 
     event: ClassVar[str] = "attempt.failed"
@@ -379,7 +409,7 @@ class AttemptFailed:
 
 
 @attrs.frozen(kw_only=True)
-class MessagesDropped:
+class MessagesDropped(PoolEvent):
     """A job ended with messages that it had not handled, and the next one of its key gets none."""
 
     event: ClassVar[str] = "messages.dropped"
@@ -392,7 +422,7 @@ class MessagesDropped:
 
 
 @attrs.frozen(kw_only=True)
-class MessageUnheard:
+class MessageUnheard(PoolEvent):
     """Messages came that nobody is given: the object has no `notify()`, or the job ended and its
     handler had never asked for any.  Once a run.
     """
@@ -407,7 +437,7 @@ class MessageUnheard:
 
 
 @attrs.frozen(kw_only=True)
-class RunDisturbed:
+class RunDisturbed(PoolEvent):
     """A stranger, maybe a job that had ended, cancelled the task that ran this one; it runs again.
 
     In a task that nobody else knows, as the same attempt.
@@ -423,7 +453,7 @@ class RunDisturbed:
 
 
 @attrs.frozen(kw_only=True)
-class WorkerReaped:
+class WorkerReaped(PoolEvent):
     """This node took over what a fenced identity owned in a lane."""
 
     event: ClassVar[str] = "worker.reaped"
@@ -437,7 +467,7 @@ class WorkerReaped:
 
 
 @attrs.frozen(kw_only=True)
-class RecordQuarantined:
+class RecordQuarantined(PoolEvent):
     """A record that cannot be worked on was parked as it is."""
 
     event: ClassVar[str] = "record.quarantined"
@@ -447,7 +477,7 @@ class RecordQuarantined:
 
 
 @attrs.frozen(kw_only=True)
-class IndexRestored:
+class IndexRestored(PoolEvent):
     """Jobs were found that no index led to; `index` is where, or `owner`: it was gone for good."""
 
     event: ClassVar[str] = "index.restored"
@@ -461,7 +491,7 @@ class IndexRestored:
 
 
 @attrs.frozen(kw_only=True)
-class CountersMended:
+class CountersMended(PoolEvent):
     """A lane counted other numbers of unassigned and waiting jobs than it had."""
 
     event: ClassVar[str] = "counters.mended"
@@ -474,7 +504,7 @@ class CountersMended:
 
 
 @attrs.frozen(kw_only=True)
-class OperatorActed:
+class OperatorActed(PoolEvent):
     """Somebody has asked for something over HTTP: written before it is done, whatever comes of it.
 
     Dispatches are told once a second, for each handler of each caller: `count` jobs, and one key.
@@ -494,7 +524,7 @@ class OperatorActed:
 
 
 @attrs.frozen(kw_only=True)
-class ServiceMoved:
+class ServiceMoved(PoolEvent):
     """A service was handed to the worker that is first for it now."""
 
     event: ClassVar[str] = "service.moved"
@@ -505,44 +535,58 @@ class ServiceMoved:
 
 
 @attrs.frozen(kw_only=True)
-class DataLost:
+class DataLost(PoolEvent):
     """The server came back without the pool's data; the node joins anew."""
 
     event: ClassVar[str] = "data.lost"
     level: ClassVar[str] = "error"
     is_journalled: ClassVar[bool] = True
 
-    pool: str
     generation: str
 
 
 @attrs.frozen(kw_only=True)
-class ControlLost:
+class DataOlder(PoolEvent):
+    """The server of a lane came back with older data: a failover, or a restart with its disk.
+
+    Told by the first node that renews there, and by each other one that had seen newer data than
+    those before it. `older_s` is the time between the newest entry of these data and the newest one
+    that the node has seen: what was accepted or ended in between is lost. The longest counts.
+    """
+
+    event: ClassVar[str] = "data.older"
+    level: ClassVar[str] = "error"
+    is_journalled: ClassVar[bool] = True
+
+    lane: int
+    older_s: float
+
+
+@attrs.frozen(kw_only=True)
+class ControlLost(PoolEvent):
     """The control keys are gone, the lanes are not: the pool goes on as it was made."""
 
     event: ClassVar[str] = "control.lost"
     level: ClassVar[str] = "error"
     is_journalled: ClassVar[bool] = True
 
-    pool: str
     generation: str
 
 
 @attrs.frozen(kw_only=True)
-class LaneDataLost:
+class LaneDataLost(PoolEvent):
     """The data of one lane are gone, the pool's are not; its jobs are lost, it is joined anew."""
 
     event: ClassVar[str] = "lane.lost"
     level: ClassVar[str] = "error"
     is_journalled: ClassVar[bool] = True
 
-    pool: str
     lane: int
     generation: str
 
 
 @attrs.frozen(kw_only=True)
-class LaneMissing:
+class LaneMissing(PoolEvent):
     """A lane could not be joined with the others; it goes on being tried."""
 
     event: ClassVar[str] = "lane.missing"
@@ -554,7 +598,7 @@ class LaneMissing:
 
 
 @attrs.frozen(kw_only=True)
-class LaneJoined:
+class LaneJoined(PoolEvent):
     """A lane that was missing has been joined."""
 
     event: ClassVar[str] = "lane.joined"
@@ -565,7 +609,7 @@ class LaneJoined:
 
 
 @attrs.frozen(kw_only=True)
-class ScheduleMissed:
+class ScheduleMissed(PoolEvent):
     """Times of a schedule have passed for which there is no job: nobody could fire it then, and its
     misfire policy or its window keeps them from being fired now; or it was paused or removed before
     their jitter was over.  At most 1,000 are counted.
@@ -581,7 +625,7 @@ class ScheduleMissed:
 
 
 @attrs.frozen(kw_only=True)
-class ScheduleMoved:
+class ScheduleMoved(PoolEvent):
     """The code of a service has an interval with another `start` than the pool had, so it begins
     anew.  If that happens at each start of the service, as with `start=datetime.now(UTC)`, and more
     often than the interval, the schedule never fires: give a fixed moment, or none.
@@ -595,7 +639,7 @@ class ScheduleMoved:
 
 
 @attrs.frozen(kw_only=True)
-class ScheduleOverlapped:
+class ScheduleOverlapped(PoolEvent):
     """So many times of a schedule made no job: its key had one, and `if_exists` puts that before
     them.  Give it less to do, a longer interval, or `if_exists="queue"`.
     """
@@ -609,7 +653,7 @@ class ScheduleOverlapped:
 
 
 @attrs.frozen(kw_only=True)
-class ScheduleUnreadable:
+class ScheduleUnreadable(PoolEvent):
     """A schedule cannot be read, so it is not fired any more: somebody else has written there, or a
     newer version.  Make it anew, or remove it.
     """
@@ -623,7 +667,7 @@ class ScheduleUnreadable:
 
 
 @attrs.frozen(kw_only=True)
-class BatchMissing:
+class BatchMissing(PoolEvent):
     """Members of a batch are not there and never will be: their lane lost its data, or who was to
     dispatch them died.
     """
@@ -638,7 +682,7 @@ class BatchMissing:
 
 
 @attrs.frozen(kw_only=True)
-class PlanTurned:
+class PlanTurned(PoolEvent):
     """A turn of a plan has started, stopped or replaced jobs."""
 
     event: ClassVar[str] = "plan.turned"
@@ -656,7 +700,7 @@ class PlanTurned:
 
 
 @attrs.frozen(kw_only=True)
-class PlanHeld:
+class PlanHeld(PoolEvent):
     """A plan's answer would stop all its jobs, or too many: nothing is changed until that is
     confirmed.  Told once for the same stops.
     """
@@ -673,7 +717,7 @@ class PlanHeld:
 
 
 @attrs.frozen(kw_only=True)
-class PlanFailed:
+class PlanFailed(PoolEvent):
     """A plan's producer has failed, hangs, or said what cannot be; or a job could not be started.
     The jobs there are go on.  Told once until it is something else.
     """
@@ -687,7 +731,7 @@ class PlanFailed:
 
 
 @attrs.frozen(kw_only=True)
-class PlanConflicted:
+class PlanConflicted(PoolEvent):
     """A plan names a key that has a job of somebody else's, which goes on.  Of a turn the first 20
     are told.
     """
@@ -701,7 +745,7 @@ class PlanConflicted:
 
 
 @attrs.frozen(kw_only=True)
-class ChannelApart:
+class ChannelApart(PoolEvent):
     """Where a lane stands with what another one has for it is not as that one has it: the data of
     one of them were lost, or went back in a failover.  It goes on from there; followers that
     were under way may be lost, or come once more if their outcomes are forgotten.
@@ -715,7 +759,7 @@ class ChannelApart:
 
 
 @attrs.frozen(kw_only=True)
-class StoreTroubled:
+class StoreTroubled(PoolEvent):
     """A background call failed; it is repeated.  How often that is told: see `outages`."""
 
     event: ClassVar[str] = "store.troubled"
@@ -728,7 +772,7 @@ class StoreTroubled:
 
 
 @attrs.frozen(kw_only=True)
-class StoreRecovered:
+class StoreRecovered(PoolEvent):
     """A trouble that was told is over."""
 
     event: ClassVar[str] = "store.recovered"
@@ -741,7 +785,7 @@ class StoreRecovered:
 
 
 @attrs.frozen(kw_only=True)
-class ActorCrashed:
+class ActorCrashed(PoolEvent):
     """An actor raised; it is restarted, or ends the node."""
 
     event: ClassVar[str] = "actor.crashed"
@@ -754,7 +798,7 @@ class ActorCrashed:
 
 
 @attrs.frozen(kw_only=True)
-class ReconciliationMended:
+class ReconciliationMended(PoolEvent):
     """What Redis says this worker owns differed from what it does, and was mended."""
 
     event: ClassVar[str] = "reconciliation.mended"
@@ -769,114 +813,105 @@ class ReconciliationMended:
 
 
 @attrs.frozen(kw_only=True)
-class StreamsUnreachable:
+class StreamsUnreachable(PoolEvent):
     """Reading failed; it is tried again."""
 
     event: ClassVar[str] = "streams.unreachable"
     level: ClassVar[str] = "warning"
 
-    pool: str
     reader: str
     problem: str
 
 
 @attrs.frozen(kw_only=True)
-class StreamsReachable:
+class StreamsReachable(PoolEvent):
     """Reading goes on, after so many failures."""
 
     event: ClassVar[str] = "streams.reachable"
     level: ClassVar[str] = "info"
 
-    pool: str
     reader: str
     failures: int
 
 
 @attrs.frozen(kw_only=True)
-class MapsUnreachable:
+class MapsUnreachable(PoolEvent):
     """The server of this process's maps does not answer; their copies stay as they were."""
 
     event: ClassVar[str] = "maps.unreachable"
     level: ClassVar[str] = "warning"
 
-    pool: str
     problem: str
 
 
 @attrs.frozen(kw_only=True)
-class MapsReachable:
+class MapsReachable(PoolEvent):
     """It answers again, and the copies catch up."""
 
     event: ClassVar[str] = "maps.reachable"
     level: ClassVar[str] = "info"
 
-    pool: str
     failures: int  # tries in between
 
 
 @attrs.frozen(kw_only=True)
-class StreamMissed:
+class StreamMissed(PoolEvent):
     """A length cap took events of a stream before a reader read them; 0: nobody knows how many, as
     it was while the reader was not there."""
 
     event: ClassVar[str] = "stream.missed"
     level: ClassVar[str] = "error"
 
-    pool: str
     stream: str
     behind: str
     events: int
 
 
 @attrs.frozen(kw_only=True)
-class StreamRestarted:
+class StreamRestarted(PoolEvent):
     """A stream was deleted, or its server lost data: what there is of it now is read from its
     beginning."""
 
     event: ClassVar[str] = "stream.restarted"
     level: ClassVar[str] = "error"
 
-    pool: str
     stream: str
     position: str  # where the reader was
     last_id: str  # where the stream is
 
 
 @attrs.frozen(kw_only=True)
-class StreamEnded:
+class StreamEnded(PoolEvent):
     """A stream has ended as was asked for, destroyed or by its time: what there is of it now is
     read from its beginning."""
 
     event: ClassVar[str] = "stream.ended"
     level: ClassVar[str] = "info"
 
-    pool: str
     stream: str
     position: str  # where the reader was
 
 
 @attrs.frozen(kw_only=True)
-class StreamTroubled:
+class StreamTroubled(PoolEvent):
     """A foreign value stands in a key's place: its stream is not read before that is gone, the
     reader's others are."""
 
     event: ClassVar[str] = "stream.troubled"
     level: ClassVar[str] = "error"
 
-    pool: str
     stream: str
     key: str
     found: str  # what it is
 
 
 @attrs.frozen(kw_only=True)
-class MapResynced:
+class MapResynced(PoolEvent):
     """A copy could not go on from where it was, and was fetched anew."""
 
     event: ClassVar[str] = "map.resynced"
     level: ClassVar[str] = "warning"
 
-    pool: str
     map: str
     reason: str
     revision: int
@@ -884,31 +919,29 @@ class MapResynced:
 
 
 @attrs.frozen(kw_only=True)
-class MapNotFetched:
+class MapNotFetched(PoolEvent):
     """A copy could not be fetched; it is tried again."""
 
     event: ClassVar[str] = "map.not_fetched"
     level: ClassVar[str] = "warning"
 
-    pool: str
     map: str
     problem: str
 
 
 @attrs.frozen(kw_only=True)
-class MapDamaged:
+class MapDamaged(PoolEvent):
     """Another hand was at one of the map's keys; once until it is well again."""
 
     event: ClassVar[str] = "map.damaged"
     level: ClassVar[str] = "error"
 
-    pool: str
     map: str
     key: str
 
 
 @attrs.frozen(kw_only=True)
-class MapsDamaged:
+class MapsDamaged(PoolEvent):
     """Another hand was at a key that all maps of the pool share; once until it is well again.
 
     Meanwhile maps may end late.  At `maps` it also fails the writes to maps with an end, and what
@@ -918,12 +951,11 @@ class MapsDamaged:
     event: ClassVar[str] = "maps.damaged"
     level: ClassVar[str] = "error"
 
-    pool: str
     key: str
 
 
 @attrs.frozen(kw_only=True)
-class SinkMended:
+class SinkMended(PoolEvent):
     """Events of stale consumers, or unacknowledged for too long, were freed for others.
 
     Those that a consumer may have died of are given one at a time.
@@ -939,7 +971,7 @@ class SinkMended:
 
 
 @attrs.frozen(kw_only=True)
-class SinkParked:
+class SinkParked(PoolEvent):
     """Events were given up after too many deliveries; they wait among the parked."""
 
     event: ClassVar[str] = "sink.parked"
@@ -951,7 +983,7 @@ class SinkParked:
 
 
 @attrs.frozen(kw_only=True)
-class SinkParksMany:
+class SinkParksMany(PoolEvent):
     """More than a few events were given up within a minute: look at their handler, not at them."""
 
     event: ClassVar[str] = "sink.parks_many"
@@ -963,7 +995,7 @@ class SinkParksMany:
 
 
 @attrs.frozen(kw_only=True)
-class SinkMissed:
+class SinkMissed(PoolEvent):
     """A length cap took events that were not acknowledged yet."""
 
     event: ClassVar[str] = "sink.missed"
@@ -975,7 +1007,7 @@ class SinkMissed:
 
 
 @attrs.frozen(kw_only=True)
-class SinkRemade:
+class SinkRemade(PoolEvent):
     """The group was gone (key deleted, FLUSHALL, data lost, or it alone was destroyed) and was made
     again: from its cursor where that is known and the stream is the same, or else from the oldest
     event."""
@@ -988,7 +1020,7 @@ class SinkRemade:
 
 
 @attrs.frozen(kw_only=True)
-class SinkBeganAnew:
+class SinkBeganAnew(PoolEvent):
     """The stream had ended as was asked for (destroyed, or its time was up): so had its group."""
 
     event: ClassVar[str] = "sink.began_anew"
@@ -999,7 +1031,7 @@ class SinkBeganAnew:
 
 
 @attrs.frozen(kw_only=True)
-class SinkLapsed:
+class SinkLapsed(PoolEvent):
     """A consumer's lease could not be confirmed, or was ended; it joins under another name."""
 
     event: ClassVar[str] = "sink.lapsed"
@@ -1011,7 +1043,7 @@ class SinkLapsed:
 
 
 @attrs.frozen(kw_only=True)
-class SinkTroubled:
+class SinkTroubled(PoolEvent):
     """A background call of a sink was refused; it is repeated.
 
     Where a foreign value is in the way, `key` names it; the sink's other streams go on.
@@ -1030,7 +1062,7 @@ class SinkTroubled:
 
 
 @attrs.frozen(kw_only=True)
-class JobAccepted:
+class JobAccepted(PoolEvent):
     """A job that this node dispatched is recorded; told again of a dispatch that is repeated.
 
     Not of what no node dispatches: followers, and the firings of schedules.
@@ -1046,7 +1078,7 @@ class JobAccepted:
 
 
 @attrs.frozen(kw_only=True)
-class JobStarted:
+class JobStarted(PoolEvent):
     """A handler is called.
 
     `is_again` is true where it was called for this job before: in a retry, after a take-over by
@@ -1070,7 +1102,7 @@ JobEnd: TypeAlias = Literal["done", "cancelled", "parked", "retried", "moved"]
 
 
 @attrs.frozen(kw_only=True)
-class JobSettled:
+class JobSettled(PoolEvent):
     """A run of a job has ended here, and the store knows how: `outcome`.
 
     What is retried has another attempt to come; what is moved goes on at another worker, as the

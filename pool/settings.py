@@ -69,7 +69,7 @@ class Settings:
     lease_ttl_s: float | None = seconds(
         None,
         "A node silent for this long loses its jobs; all other times derive from it. "
-        "Who first opens a pool without one gives it 10 s.",
+        "The first node that names one decides for the pool; until then it is 10 s.",
         low=1.0,
         high=3600.0,
     )
@@ -145,7 +145,11 @@ class Settings:
         high=100_000_000,
     )
     payload_bytes_max: int = count(
-        262_144, "Encoded arguments of one job.", unit="bytes", low=1, high=64 * 1024 * 1024
+        262_144,
+        "Encoded arguments of one job; all followers of one; the payload of a stream's event.",
+        unit="bytes",
+        low=1,
+        high=64 * 1024 * 1024,
     )
     result_bytes_max: int = count(
         262_144, "Encoded result of one job.", unit="bytes", low=1, high=64 * 1024 * 1024

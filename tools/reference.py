@@ -524,7 +524,7 @@ def _schema_word(schema: Any) -> str:
         f"{word} {schema[name]:,}"
         for name, word in (
             *(("minimum", "from"), ("maximum", "to")),
-            *(("maxLength", "at most"), ("maxItems", "at most")),
+            *(("maxLength", "at most"), ("minItems", "at least"), ("maxItems", "at most")),
         )
         if name in schema
     ]

@@ -1,7 +1,7 @@
 """What ails a node, as it says with its renewals, and how it measures that; pure.
 
     parts down, lag of the event loop (ms), longest pause of the collector (ms), renewals that
-    failed, copies of maps that are behind
+    failed, copies of maps that are behind, share of looks (%) at which the loop was busy
 
 As text these are numbers with commas between; those at the end that are nothing are left out, and a
 node that nothing ails says `0`, for which nothing is written.  Each but the first is of the last
@@ -21,6 +21,9 @@ SPAN_S: Final = 60.0
 LAG_S: Final = 0.25  # as a rule, not once: a handler that hangs is told of by itself
 PAUSE_S: Final = 0.25
 FAILED: Final = 3, 0.2  # renewals, and their share of all
+BUSY_S: Final = 0.002  # a look at the loop that is answered later found it at work
+BUSY_SHARE: Final = 0.5  # of the looks
+BUSY_BEATS_MIN: Final = 120  # looks at the loop, half a minute, before its share is said
 BEATS_MIN: Final = 20  # looks at the loop, before anything is said of it
 
 
@@ -75,14 +78,30 @@ class Ails:
     pause_ms: int = 0  # for how long Python's collector of garbage has held it up at once
     failed: int = 0  # renewals of leases
     copies: int = 0  # of maps, that cannot be brought up to date
+    busy: int = 0  # % of the looks at its event loop that found it at work
 
     @classmethod
-    def of(cls, *, down: int, lag: Numbers, pause_s: float, renewals: Numbers, copies: int) -> Self:
-        """Say what of this is worth saying; of `renewals` each counts 1 that failed, 0 else."""
+    def of(
+        cls,
+        *,
+        down: int,
+        lag: Numbers,
+        busy: Numbers,
+        pause_s: float,
+        renewals: Numbers,
+        copies: int,
+    ) -> Self:
+        """Say what of this is worth saying.
+
+        Of `renewals` each that failed counts 1, others 0; of `busy` each look that found the loop
+        at work.  A loop that is late is busy, which is not said besides.
+        """
         lag_s = lag.total / lag.count if lag.count >= BEATS_MIN else 0.0
         failed, (least, share) = round(renewals.total), FAILED
+        share_busy = busy.total / busy.count if busy.count >= BUSY_BEATS_MIN else 0.0
         return cls(
             down=down,
+            busy=round(100 * share_busy) if share_busy >= BUSY_SHARE and lag_s < LAG_S else 0,
             lag_ms=round(1000 * lag_s) if lag_s >= LAG_S else 0,
             pause_ms=round(1000 * pause_s) if pause_s >= PAUSE_S else 0,
             failed=failed if failed >= max(least, share * renewals.count) else 0,

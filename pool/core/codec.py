@@ -31,6 +31,7 @@ from pool.errors import CodecMissing, PayloadEncodingError, PayloadTooLarge, nam
 
 _PATH_CHARS_MAX: Final = 200  # to what is wrong in a value
 _BYTES: Final = b"\x00"
+_NOT_AMONG: Final = b"bytes cannot stand among other arguments"  # `lua/lib/channel.lua` says so
 HEADED: Final = b"\x01"
 _CALL: Final = frozenset({"args", "kwargs"})
 CODEC_NAME: Final = r"[a-z0-9_.-]{1,32}"
@@ -41,9 +42,9 @@ _HEAD: Final = re.compile(rf"\x01({CODEC_NAME}|)(?: ([1-9]\d{{0,5}}))?\n".encode
 class Codec(Protocol):
     """A user's own encoding, the same on every node of the pool: `@handlers.job(codec=...)`.
 
-    For a call it is given `{"args": [...], "kwargs": {...}}`, else the value itself; never a value
-    that is `bytes` alone.  What it raises reaches the caller as the cause of a
-    `PayloadEncodingError`.
+    For a call it is given `{"args": [...], "kwargs": {...}}`, else the value itself, `bytes` and
+    None as any other.  A call without arguments has nothing to encode.  What the codec raises
+    reaches the caller as the cause of a `PayloadEncodingError`.
 
     Equal calls must be equal bytes, in every process: an idempotency key, `attach`, a batch and a
     plan compare bytes.  A codec that cannot promise that (it encrypts with a nonce, or writes sets
@@ -69,7 +70,7 @@ class Codec(Protocol):
 
 
 def encode_call(args: Sequence[Any], kwargs: dict[str, Any], codec: Codec | None = None) -> bytes:
-    """Return a job's arguments as bytes; exactly one `bytes` argument passes untouched.
+    """Return a job's arguments as bytes; without a codec one `bytes` argument passes untouched.
 
     Raises:
         PayloadEncodingError: Something in them cannot be encoded; `path` says where it is.
@@ -77,7 +78,7 @@ def encode_call(args: Sequence[Any], kwargs: dict[str, Any], codec: Codec | None
     if not kwargs:
         if not args:
             return b""
-        if len(args) == 1 and issubclass(type(args[0]), bytes):
+        if codec is None and len(args) == 1 and issubclass(type(args[0]), bytes):
             return b"".join((_BYTES, args[0]))
     elif len(kwargs) > 1:  # whoever names them in another order gives the same arguments
         kwargs = dict(sorted(kwargs.items()))
@@ -100,6 +101,8 @@ def decode_call(data: bytes, codec: Codec | None = None) -> tuple[tuple[Any, ...
         data = data if name else rest
     if not data:
         return (), {}
+    if data == _NOT_AMONG:
+        _refuse("its first argument is bytes, or what a codec made: these stand alone or nowhere")
     call = decode_value(data, codec)
     if isinstance(call, list):
         return tuple(call), {}
@@ -123,16 +126,18 @@ def is_call(data: object) -> bool:
 
 
 def encode_value(value: Any, codec: Codec | None = None) -> bytes:
-    """Return a result, a state or a message as bytes; `bytes` passes untouched.
+    """Return a result, a state or a message as bytes; without a codec `bytes` passes untouched.
 
     Raises:
         PayloadEncodingError: Something in it cannot be encoded; `path` says where it is.
     """
+    if codec is not None:
+        return _encode_custom(value, codec)
     if value is None:
         return b"null"  # what most handlers return
     if issubclass(type(value), bytes):
         return b"".join((_BYTES, value))
-    return _encode_json(value) if codec is None else _encode_custom(value, codec)
+    return _encode_json(value)
 
 
 def encode_message(value: Any) -> bytes:
@@ -164,6 +169,18 @@ def decode_value(data: bytes, codec: Codec | None = None) -> Any:
             return decode_value(rest)
         case _:
             return _decode_json(data)
+
+
+def read_json(text: str) -> Any:
+    """Return the value that somebody has written as JSON, by the rules of what is stored.
+
+    Raises:
+        PayloadEncodingError: It is no strict JSON: it has a key twice, say.
+    """
+    try:
+        return _decode_json(text.strip().encode())
+    except UnicodeEncodeError as error:
+        _refuse(f"a lone surrogate at offset {error.start}", error)
 
 
 def head_of(data: bytes) -> tuple[str, int, bytes]:
@@ -202,14 +219,19 @@ def check_size(what: str, data: bytes, size_bytes_max: int) -> None:
 
 def _encode_custom(value: Any, codec: Codec) -> bytes:
     try:
-        return head(codec.name) + codec.encode(value)
+        stem = head(codec.name)
+        made: Any = codec.encode(value)
     except Exception as error:
         raise _codec_fault(error) from error
+    if not issubclass(type(made), (bytes, bytearray, memoryview)):
+        kind = "None" if made is None else name_of(type(made))
+        raise PayloadEncodingError(path="$", problem=f"the codec returned {kind}, expected bytes")
+    return b"".join((stem, made))
 
 
 def _decode_custom(name: str, data: bytes, codec: Codec | None) -> Any:
     if codec is None or codec.name != name:
-        problem = f"{len(data)} bytes made by the codec {name!r}, which this program has not got"
+        problem = f"{len(data)} bytes made by the codec {name!r}, which no handler here has"
         raise CodecMissing(path="$", problem=problem, codec=name)
     try:
         return codec.decode(data)
@@ -220,7 +242,11 @@ def _decode_custom(name: str, data: bytes, codec: Codec | None) -> Any:
 
 
 def _codec_fault(error: Exception) -> PayloadEncodingError:
-    problem = f"the codec raised {type(error).__name__}: {shown(str(error))}"
+    try:
+        text = shown(str(error))
+    except Exception:  # noqa: BLE001 - its text is the codec's own, too
+        text = "its text cannot be had"
+    problem = f"the codec raised {name_of(type(error))}: {text}"
     return PayloadEncodingError(path="$", problem=problem)
 
 
@@ -329,6 +355,10 @@ def _faults(value: Any, path: str, within: tuple[int, ...]) -> Iterator[tuple[st
         case dict() | list() | tuple() if len(within) == DEPTH_MAX:
             yield path, f"deeper than {DEPTH_MAX}"
         case dict():
+            texts = [str.__str__(key) for key in value if isinstance(key, str)]
+            if len({*texts}) < len(texts):
+                [(twice, _)] = Counter(texts).most_common(1)
+                yield path, f"two of its keys are {shown(twice)!r} on the wire"
             for key, item in value.items():
                 if not isinstance(key, str):
                     yield path, f"a key is {name_of(type(key))}, expected str"

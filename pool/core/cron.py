@@ -266,7 +266,7 @@ def _base(field: int, base: str, *, is_open: bool) -> int:
     end = _number(field, last) if dash else begin
     if end < begin:
         raise ValueError
-    return _span(begin, high if is_open and end == begin else end)
+    return _span(begin, high if is_open and not dash else end)
 
 
 def _span(begin: int, end: int) -> int:

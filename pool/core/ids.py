@@ -70,6 +70,16 @@ def _hashed(text: str) -> str:
     return "".join(_ALPHABET[bits >> (5 * i) & 31] for i in range(_HASH_CHARS))
 
 
+# First letters of ids: of a node's worker, and of a worker that polls over HTTP.
+WORKER: Final = "w"
+POLLER: Final = "p"
+
+
+def is_poller(name: str) -> bool:
+    """Say whether an id, or a name in a lane, is that of a worker that polls over HTTP."""
+    return name[:1] == POLLER
+
+
 def process_of(name: str) -> str:
     """Return the prefix of a worker's or node's process, by its id or its name in a lane."""
     return name[1 : 1 + _PREFIX_CHARS]

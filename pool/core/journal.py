@@ -93,7 +93,8 @@ def position(ats: Sequence[ReadTo]) -> str:
 class JournalEntry:
     """One edge that was noted.
 
-    `position` is what leads on behind it (`since=`), `at` the time of the server's own clock.
+    `position` is what leads on behind it (`since=`), `at` the time of the server's own clock; of
+    what a reader says of itself (`missed`, `unread`) that of its own machine.
     `edge` is a word of the table in `docs/reference/events.md`, or the name of an event.
     What an edge is not about is empty, or 0.
     """

@@ -5,6 +5,7 @@ The scripts write it, and decide by it (`lua/lib/lapse.lua`).
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal, TypeAlias
 
 from pool import checks
@@ -32,6 +33,11 @@ def begin_limits(
     if expires is not None and start is not None and start > expires:
         raise checks.option("start_timeout_s", start, f"expires_s, {expires:g}, or less")
     return expires, start
+
+
+def postponed(more: str, wait_ms: int) -> str:
+    """Return `more` of a job that is accepted so much earlier than its `expires_s` begins."""
+    return re.sub(r"(^|,)x([0-9]+)", lambda found: f"{found[1]}x{int(found[2]) + wait_ms}", more)
 
 
 def ends_ms(more: str, name: Literal["expires", "start"]) -> int:

@@ -40,6 +40,12 @@ def policy_of(if_exists: IfExists, *, queue_max: int, attach_any: bool) -> str:
     return letters[if_exists]
 
 
+def registered_policy(text: bytes | None) -> str:
+    """Return the letters that a handler was registered with, as it stands in `handlers`."""
+    found = re.search(rf"\|({_POLICY})$", (text or b"").decode(errors="replace"))
+    return found[1] if found else ""
+
+
 def attaches(policy: str) -> bool:
     """Say whether what is dispatched by these letters is answered by the live job, and makes none.
 

@@ -409,6 +409,10 @@ def digest_of(handler: str, payload: bytes, followers: bytes = b"") -> str:
 
 
 def one_line(text: str, chars_max: int) -> str:
-    """Return text that may stand in a record: one line, no bar, no surrogate, not too long."""
+    """Return text that may stand in a record: one line, no bar, no surrogate, not too long.
+
+    A bar divides the fields of a record, so that a broken one takes its place: `a|b` is `a¦b`.
+    """
     text = text[: 4 * chars_max]  # before all else: it may be megabytes, and the loop waits
-    return re.sub(r"[|\x00-\x1f\x7f\ud800-\udfff]+", " ", text).strip()[:chars_max]
+    text = text.replace("|", "\N{BROKEN BAR}")
+    return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", text).strip()[:chars_max]

@@ -7,6 +7,7 @@ Brooker, "Exponential Backoff And Jitter", AWS 2015: the names full and equal ji
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import Final, Protocol
 
 import attrs
@@ -15,6 +16,7 @@ _DOUBLINGS_MAX = 1000  # 2.0**1000 is still a float; any sane cap is reached lon
 
 RECONNECT_BASE_S = 0.05
 RECONNECT_CAP_S = 1.0  # the shortest lease: the store's return is never noticed later than that
+RECONNECTS_MAX: Final = 5  # at once, and then one each RECONNECT_CAP_S
 _FAULT_STEPS: Final = 3  # of the backoff, ahead: what the server answers will not change so soon
 
 # Before a call is sent again that was not answered; see `refused_delay`.
@@ -23,6 +25,7 @@ RESEND_S: Final = 0.1  # of what a worker, a member or a consumer has to say
 RECOVERY_RETRY_S: Final = 0.25  # of what others look after as well
 TICK_RETRY_S: Final = 0.2  # of who asks for a ticker's next tick
 KEEPING_RETRY_S: Final = 1.0  # of the schedules that the code has
+RELAPSE_S: Final = 30.0  # what was recovered for so long is well
 REFUSED_CAP_S = 5.0  # what was refused goes on so long after it no longer would be
 # Before the second try of a call that may be done twice; it doubles, and dice spread it.
 CALL_RETRY_S: Final = 0.02
@@ -89,6 +92,43 @@ def refused_delay(refusals: int, base_s: float = RESEND_S) -> float:
     who has no connection waits for one anyway.  What it refuses it most often refuses for long.
     """
     return _ceiling(max(refusals, 1), base_s, REFUSED_CAP_S)
+
+
+@attrs.define(eq=False)
+class Recoveries:
+    """How long to wait before what was lost is recovered: longer each time it is soon lost again.
+
+    Else a server that evicts, or whose data go again and again, is asked without a pause: each
+    recovery succeeds, so no backoff that counts failures ever begins.
+    """
+
+    _relapses: int = 0
+    _until: float = -RELAPSE_S  # when the last recovery began
+
+    def pause_s(self, now: float) -> float:
+        """Return the pause before the recovery from a loss noticed now; for the first: none."""
+        self._relapses = self._relapses + 1 if now - self._until < RELAPSE_S else 0
+        pause_s = refused_delay(self._relapses) if self._relapses else 0.0
+        self._until = now + pause_s
+        return pause_s
+
+
+@attrs.define(eq=False)
+class Reconnects:
+    """How long to wait before connecting again, however often a connection is good in between.
+
+    Else a network that cuts each connection soon makes a reader connect without a pause: each
+    connection succeeds, so no backoff that counts failures ever begins.  `RECONNECTS_MAX` in a row
+    come at once, then one each `RECONNECT_CAP_S`.
+    """
+
+    _next_s: float = -inf  # when the next one would be due, if none came at once
+
+    def pause_s(self, now_s: float) -> float:
+        """Count a connection that was lost now; return the pause before the next one."""
+        due_s = max(self._next_s, now_s - RECONNECTS_MAX * RECONNECT_CAP_S)
+        self._next_s = due_s + RECONNECT_CAP_S
+        return max(0.0, due_s - now_s)
 
 
 def _equal_jitter(tries: int, base_s: float, cap_s: float, dice: Dice) -> float:

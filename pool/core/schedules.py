@@ -48,6 +48,7 @@ import attrs
 
 from pool.core.digits import number
 from pool.core.followers import renamed
+from pool.core.lapse import postponed
 from pool.core.options import attaches
 from pool.core.record import KIND_LETTERS, Kind, pack_more
 from pool.core.times import At, When, moment, next_ms, packed, times, unpacked
@@ -91,9 +92,11 @@ class ScheduledJob:
     def message(self, job_id: str, wait_ms: int = 0) -> bytes:
         """Return what the lane of the key is told: see `lua/incoming.lua`.
 
-        `wait_ms`: the job begins so much later than it is accepted, besides its own delay.
+        `wait_ms`: the job begins so much later than it is accepted, besides its own delay; it
+        may expire so much later, too.
         """
         more, payload = self.made(job_id)
+        more = postponed(more, wait_ms)
         texts = (self.key, job_id, self.handler, more)
         parts = (*(text.encode() for text in texts), payload)
         letter = KIND_LETTERS[self.kind] if self.kind else "?"

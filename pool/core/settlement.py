@@ -18,7 +18,7 @@ from pool.core.evidence import (
     settled,
     tenths,
 )
-from pool.core.ids import process_of
+from pool.core.ids import is_poller, process_of
 from pool.core.lapse import NOT_IN_TIME, lapsed
 from pool.core.lifecycle import OWNED
 from pool.core.marks import Marks
@@ -200,13 +200,15 @@ def recover(
         running, or pending                  one death more, and what that proves (`evidence.py`)
         pending, to be acknowledged first    stay: it never began
         pending, granted to one long silent  stay: its worker was dead by then
+        pending, of a worker that polls      stay: no client was told of it
         whatever, of a process that drained  stay: such a death is no event
 
     Where one process only may take the job, in a crash loop, it is started or held by a coin.
 
-    A job that may have killed at once is begun alone the next time (flag `a`; see `trials.py`).  A
-    job that is proved to kill is held for one TTL, then judged again with all that is known by
-    then, and parked.
+    A job that may have killed at once is begun alone the next time (flag `a`; see `trials.py`).  Of
+    a worker that polls nobody knows when it died: its jobs are judged as late killers are.  A job
+    that is proved to kill is held for one TTL, then judged again with all that is known by then,
+    and parked.
     """
     if record.intent.startswith("s"):
         return CancelJob(record.intent[1:])
@@ -284,11 +286,14 @@ def _marked(record: Record, death: Death, judgement: Judgement) -> tuple[Marks, 
     deaths, process = judgement.deaths, process_of(death.identity.rpartition(".")[0])
     if process not in deaths.last_ms:
         return record.marks, ""
+    polls = is_poller(death.identity)
     if record.state == "pending":
+        if polls:
+            return record.marks, ""  # its gateway acknowledges a start before it hands the job out
         granted_s = record.epoch / 1e6 - death.alive_ms / 1000
         if "a" in record.flags or (death.alive_ms and granted_s > judgement.silent_s):
             return record.marks, ""
-    is_culprit = record.epoch == death.culprit
+    is_culprit = record.epoch == death.culprit and not polls
     outlived_ms, marks = AT_ONCE_MS, record.marks
     if record.state == "running":
         outlived_ms = death.alive_ms - record.since_ms
@@ -296,5 +301,7 @@ def _marked(record: Record, death: Death, judgement: Judgement) -> tuple[Marks, 
         if windows > 0:
             return outlived(settled(marks, deaths), windows), ""
     marks = after_death(marks, deaths, process, death.bits if is_culprit else None)
+    if polls:
+        return marks, "m"  # nobody saw when it died, so it had no trial: the dice judge
     is_at_once = is_culprit or record.state == "pending" or outlived_ms < AT_ONCE_MS
     return marks, "ma" if is_at_once else "m"

@@ -38,8 +38,15 @@ def is_encodable(value: Any, depth_left: int = DEPTH_MAX) -> bool:
 
 
 def has_text_keys(value: dict[Any, Any]) -> bool:
-    """Say whether all keys are text."""
-    for key in value:  # noqa: SIM110
-        if not isinstance(key, str):
-            return False
+    """Say whether all keys are text, and no two of them the same on the wire."""
+    for key in value:
+        if type(key) is not str:
+            return _are_apart(value)
     return True
+
+
+def _are_apart(value: dict[Any, Any]) -> bool:
+    """Look at keys of subclasses, of which two may have the same text and not be equal."""
+    if not all(issubclass(type(key), str) for key in value):
+        return False
+    return len({str.__str__(key) for key in value}) == len(value)

@@ -79,7 +79,7 @@ class Every:
     """At an interval, counted from a moment that all share, so that it is the same for everybody.
 
     Attributes:
-        seconds: The interval, 1 s to 365 days.
+        seconds: The interval, 1 s to 365 days, in whole milliseconds: it is rounded to those.
         start: From when on it counts, with a zone; before that nothing is due.  None: since 1970.
             Give a fixed moment: if each start of a program gives another one, as `now()` does, the
             interval begins anew each time, and may never end.
@@ -99,7 +99,7 @@ class Every:
 
     def __attrs_post_init__(self) -> None:
         seconds = checks.seconds("seconds", self.seconds, EVERY_S_MIN)
-        object.__setattr__(self, "seconds", seconds)  # a plain one, whatever was given
+        object.__setattr__(self, "seconds", round(seconds, 3))  # a plain one, whatever was given
         if self.start is not None:
             check_moment("start", self.start)
         _check_firing(self)

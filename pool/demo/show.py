@@ -15,6 +15,7 @@ import attrs
 from pool.demo.history import History, JobLife
 from pool.demo.ledger import CLOCK, ZONE
 from pool.demo.verdict import Verdict
+from pool.ops.terminal import takes_codes
 
 _PAINT_S: Final = 0.2
 _REPORT_S: Final = 5.0  # between two lines of progress where nothing can be repainted
@@ -48,7 +49,7 @@ class Show:
     @property
     def is_live(self) -> bool:
         """Whether what was written can be repainted."""
-        return self.stream is not None and self.stream.isatty()
+        return self.stream is not None and takes_codes(self.stream)
 
     def say(self, text: str) -> None:
         """Write a line of the story."""

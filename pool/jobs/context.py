@@ -42,13 +42,14 @@ class Seen:
     """When a job was seen alive, by three clocks: the lane's stamp, ours, and the server's.
 
     It was accepted at that stamp or later.  `generation` is that of its lane's data then; empty:
-    not known.
+    not known.  What was told as lost is lost for good, unless it is seen again.
     """
 
     stamp: int
     at_s: float
     server_ms: float
     generation: str = ""
+    was_lost: bool = False  # who asked was told so
 
     def is_lost(self, missing: Missing, now_s: float, known_s: float, generation: str = "") -> bool:
         """Say whether a job that is not there is surely lost: its outcome would be known by now.
@@ -59,7 +60,7 @@ class Seen:
         `known_s` is for how long outcomes are kept at least.  Nodes may differ in that, and it
         follows the server's clock: half of it, by that clock as well as by ours, is sure.
         """
-        if missing.stamp < self.stamp:
+        if self.was_lost or missing.stamp < self.stamp:
             return True  # the lane has gone back to before it was accepted
         if self.generation and generation not in ("", self.generation):
             return True  # its data went with all others
@@ -80,6 +81,8 @@ class LaneState:
     is_silent: bool = False  # was asked when somebody left, and has not been heard since
     stamp: int = 0  # as its last renewal told
     highest: int = 0  # stamp or epoch of the lane that we have seen, in any generation
+    floor: int = 0  # what that was when our last read failed: see `is_of_older_data()`
+    heard_ms: int = 0  # pool time of our last renewal, if somebody vouched for it
     server_ms: int = 0  # pool time, as of ...
     server_at_s: float = 0.0  # ... this moment of our own clock
     clock_ms: float = 0.0  # likewise, the server's own clock: for calls that must not come late
@@ -95,6 +98,18 @@ class LaneState:
         if stamp > self.highest:
             self.highest = stamp
 
+    def break_off(self) -> None:
+        """Note that a read failed: what answers next may have gone back to older data."""
+        self.floor = self.highest
+
+    def is_of_older_data(self, epoch: int) -> bool:
+        """Say whether an epoch that was not read before may be lower than its key had one.
+
+        Until we have renewed our lease there, who came first is granted such epochs.  Or it was
+        granted just before the read that failed: granting that anew costs little, either.
+        """
+        return epoch < self.floor
+
     def lose(self, now_s: float) -> None:
         """Note that the lane's data are lost: others had epochs that we have not seen.
 
@@ -102,6 +117,7 @@ class LaneState:
         """
         if self.server_ms:
             self.see(math.ceil(1000 * self.now_ms(now_s)))
+        self.heard_ms = 0
 
     def tell_clock(self, clock_ms: float, now_s: float) -> None:
         """Note what the server's own clock says."""

@@ -100,6 +100,7 @@ class LaneTailers:
         )
 
     def _on_trouble(self, lane: int, error: PoolError, _: int) -> None:
+        self.context.lanes[lane].break_off()
         # An absent server is the keep-alive's to tell.
         if not isinstance(error, StoreUnavailable):
             self.context.trouble("listen", lane, error)

@@ -87,9 +87,11 @@ class Lifespans:
             held.over.set()
 
     async def leave(self, budget_s: float) -> None:
-        """Close all, each within the budget."""
+        """Close all, each within the budget; one that still opens is cancelled at once."""
         for held in reversed(list(self._held.values())):
             held.leaving.set()
+            if not held.opened.is_set():
+                held.scope.cancel()  # the node that was to use it does not open
             with anyio.move_on_after(budget_s) as patience:
                 await held.over.wait()
             if patience.cancelled_caught:

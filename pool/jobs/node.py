@@ -7,6 +7,7 @@ close   workers out of `open`; services handed over, finite jobs end within the 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -69,6 +70,7 @@ from pool.maps.replica import Replica
 from pool.maps.watch import V
 from pool.names import (
     Control,
+    Names,
     check_batch,
     check_handler,
     check_key,
@@ -80,6 +82,7 @@ from pool.redis.io.loops import door
 from pool.redis.io.system import IO, LINEAGE, SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
+from pool.runtime.eviction import check_policies, check_policy
 from pool.runtime.observers import JobListeners, check_observers, emit_to, log_observer
 from pool.runtime.pool_config import check_ttl, open_pool
 from pool.runtime.session import CLOSE_BUDGET_S, check_settings, serve
@@ -115,6 +118,7 @@ class Node(Dispatching, Operating):
         version: str = "",
         observers: Sequence[Observer] = (log_observer,),
         _io: IO | None = None,  # of a simulation
+        _is_operator: bool = False,  # it ends and moves jobs, also on a server that may evict them
     ) -> None:
         """Describe the node; nothing happens before it is entered.
 
@@ -145,6 +149,7 @@ class Node(Dispatching, Operating):
         self._observers = check_observers(observers)
         self._meter = meter_of(self._observers)
         self._io: IO = _io or SystemIO()
+        self._is_operator = _is_operator
         self._client: JobClient  # since it was entered
         self._state: State = "new"
         self._server: EmbeddedServer | None = None
@@ -217,10 +222,11 @@ class Node(Dispatching, Operating):
             delay_s: Start the job no earlier than this, in seconds, at most 365 days.
             if_exists: For a key that has a live job: `reject` raises `JobExists`.  `attach` returns
                 a reference to that job, if it is of the same handler and arguments.  `queue` lets
-                this one wait behind it, first come first run.  `replace` asks it to stop and runs
-                this one when it has ended.  `coalesce` runs this one when it has ended, unless a
-                newer one has come.  The last two take the place of whatever is queued:
-                `JobSuperseded`.  None is as the handler was registered: `reject` by default.
+                this one wait behind it, first come first run; behind a service: until it is
+                stopped.  `replace` asks it to stop and runs this one when it has ended.  `coalesce`
+                runs this one when it has ended, unless a newer one has come.  The last two take the
+                place of whatever is queued: `JobSuperseded`.  None is as the handler was
+                registered: `reject` by default.
             queue_max: How many may be queued behind the live job, 1 to 1000: then `QueueFull`.
             attach_any: Attach to a job of another handler or other arguments, too.
             allow_unknown: Accept a handler name that no node has registered yet.
@@ -898,6 +904,8 @@ class Node(Dispatching, Operating):
             longest_s=settings.longest_s,
             care=supervisor,
         )
+        if not self._is_operator:
+            check_policy(self._pipeline)
         context = Context(
             url=url,
             settings=settings,
@@ -917,8 +925,8 @@ class Node(Dispatching, Operating):
         self._noter = Noter(context)
         open_s = OPEN_CALLS * settings.op_timeout_s
         try:
-            with anyio.fail_after(open_s):
-                await self._join(context)
+            with anyio.fail_after(open_s) as patience:
+                await self._join(context, patience)
         except TimeoutError:
             # Each call has a deadline; who waits for a reader without a connection has none.
             raise StoreUnavailable(
@@ -932,10 +940,13 @@ class Node(Dispatching, Operating):
             self._emit(PolicyUnknown(server=name))
         self._emit(NodeJoined(pool=self.pool, node=self.id, server=name))
 
-    async def _join(self, context: Context) -> None:
-        """Join the pool, with a worker if there are handlers."""
+    async def _join(self, context: Context, patience: anyio.CancelScope) -> None:
+        """Join the pool, with a worker if there are handlers; their lifespans have no deadline."""
         made = await open_pool(context)
-        check_ttl(context, made.ttl_ms)
+        check_ttl(context, made)
+        if not self._is_operator:
+            lanes = [Names(self.pool, number).prefix for number in range(made.lanes)]
+            await check_policies(context.pipeline, lanes, self.settings.op_timeout_s / 2)
         wiring = self._wiring = Wiring(
             context, made, on_shutdown=self._on_shutdown, on_drain=self._on_drain
         )
@@ -951,6 +962,9 @@ class Node(Dispatching, Operating):
         await wiring.start()
         if self._handlers is not None and len(self._handlers):
             wanted = of_code(self._client, self._handlers)
+            left_s, patience.deadline = patience.deadline - anyio.current_time(), math.inf
+            await wiring.enter_lifespans(self._handlers)
+            patience.deadline = anyio.current_time() + left_s
             await wiring.add_worker(self._handlers, *self._worker_args)
             await wiring.keep_schedules(wanted)
             self._see_to_plans(self._handlers)
@@ -984,7 +998,7 @@ class Node(Dispatching, Operating):
         return self._drained
 
     def _emit(self, event: Event) -> None:
-        emit_to(self._observers, event)
+        emit_to(self._observers, event, self.pool)
         if self._noter is not None and getattr(event, "is_journalled", False):
             self._noter.note(event)
 
@@ -992,7 +1006,7 @@ class Node(Dispatching, Operating):
         """Tell of what somebody is about to do; return once it stands in the journal."""
         self._check_open()
         assert self._noter is not None, "it is open"
-        emit_to(self._observers, event)
+        emit_to(self._observers, event, self.pool)
         await self._noter.write(event)
 
     # --- for the calls ------------------------------------------------------------------------

@@ -6,8 +6,9 @@
 
 One call of a lane is under way at a time.  At most so many events of a lane wait: what comes while
 one hangs is dropped then, and counted in the next one that is noted.  A call whose answer was lost
-is sent again, so an entry may be there twice; what waits dies with its node.  Nothing is written
-for data that are others by now.  Who must know that it stands (`write`) waits for that call alone.
+is sent again as it was, and stands once.  What waits dies with its node.  Nothing is written
+for data that are others by now.  Who must know that it stands (`write`) waits for that call alone;
+repeated, that one may stand twice.
 
 What can come with each ordinary job (SUMMED) would drive all else out of the journal: one is noted
 at once, and then one a minute with the number of those meanwhile (`times`), as in the log.
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 import attrs
 
+from pool.core.journal import ZERO
 from pool.core.plans import plan_key
 from pool.core.retry import refused_delay
 from pool.errors import PoolError, StoreLost, StoreUnavailable
@@ -50,6 +52,8 @@ class _Lane:
     dropped: int = 0
     failures: int = 0
     is_flying: bool = False  # or a pause is not over
+    unanswered: Sequence[NotedEvent] = ()  # what was sent last, if no answer came
+    last: str = ZERO  # id of the last entry that we were told of
 
 
 @attrs.define(eq=False)
@@ -95,7 +99,7 @@ class Noter:
         if times > 1:
             facts["times"] = times
         lane = self._lanes[number]
-        if len(lane.waiting) >= WAITING_MAX:
+        if len(lane.waiting) + len(lane.unanswered) >= WAITING_MAX:
             lane.dropped += 1
             return
         if lane.dropped:
@@ -128,11 +132,14 @@ class Noter:
         return facts, key, number
 
     def _flush(self, number: int, lane: _Lane) -> None:
-        if lane.is_flying or not lane.waiting:
+        if lane.is_flying or not (lane.unanswered or lane.waiting):
             return
-        batch = [lane.waiting.popleft() for _ in range(min(BATCH_MAX, len(lane.waiting)))]
+        batch, lane.unanswered = lane.unanswered, ()
+        after = lane.last if batch else ""
+        if not batch:
+            batch = [lane.waiting.popleft() for _ in range(min(BATCH_MAX, len(lane.waiting)))]
         lane.is_flying = True
-        call = self.context.lanes[number].lane.note(batch)
+        call = self.context.lanes[number].lane.note(batch, after=after)
         try:
             self.context.pipeline.send(call, partial(self._on_reply, number, batch))
         except PoolError as error:
@@ -144,11 +151,13 @@ class Noter:
         if not isinstance(reply, StoreUnavailable):
             # Anything else it would answer again: what it does not take is lost.
             lane.failures = 0
+            if isinstance(reply, str):
+                lane.last = reply
             self._flush(number, lane)
             return
         lane.failures += 1
         lane.is_flying = True  # until the pause is over
-        lane.waiting.extendleft(reversed(batch))
+        lane.unanswered = batch
         self.context.loop.later(refused_delay(lane.failures), partial(self._again, number))
 
     def _again(self, number: int) -> None:

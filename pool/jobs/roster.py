@@ -28,7 +28,10 @@ REMOTE: Final = "remote"  # the node of workers that poll: they are in no node's
 
 @attrs.frozen(kw_only=True)
 class WorkerInfo:
-    """A worker of the fleet, as its node tells it."""
+    """A worker of the fleet, as its node tells it.
+
+    `node` is the `id` of its node, or the same word for all workers that poll over HTTP.
+    """
 
     id: str
     node: str

@@ -58,6 +58,8 @@ class Run(Life):
     then_epoch = 0  # of the last start that waits for its key
     refusals = 0  # in a row, of what it has to fetch before it begins
     fetches = 0  # of that, answered with what cannot be it
+    cuts = 0  # in a row: the connection ended while it was fetched, and answered before
+    undeliverable = ""  # why it cannot be fetched
     turn = NO_TURN  # to fetch it
     is_leaked = False  # it has been settled, and a thread of its handler goes on
     may_leak = False  # its handler is a plain one, or calls such functions
@@ -142,7 +144,7 @@ class _Threw:
 
 @attrs.define(eq=False)
 class Unreadable:
-    """Its arguments cannot be decoded, so it was not called."""
+    """Its arguments cannot be decoded, or had, so it was not called."""
 
     problem: str
     cause: str = "malformed payload"
@@ -299,6 +301,8 @@ async def execute(
     assert handler is not None
     assert job is not None
     ending: Ending | _Threw = CANCELLED
+    if run.undeliverable:
+        return Unreadable(run.undeliverable, "undeliverable payload")
     try:
         args, kwargs = handler._arguments.decode(handler.name, run.payload or b"")
         context.run(_enter, job)

@@ -19,6 +19,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from pool import checks
+from pool.core.options import registered_policy
 from pool.core.schedules import (
     Firing,
     ScheduledJob,
@@ -34,6 +36,7 @@ from pool.core.times import At, When, moment, packed
 from pool.errors import ConfigError, InvalidOption, StoreFault, StoreLost, shown
 from pool.events import ScheduleMissed, ScheduleOverlapped
 from pool.jobs.context import Context, LaneState
+from pool.redis.commands.admission import AS_REGISTERED
 from pool.redis.commands.schedules import ScheduleChange, SchedulePage
 
 HOLD_S: Final = 2.0  # then another one comes for those that were told and are still due
@@ -75,6 +78,38 @@ class JudgedChange:
     is_last: bool = True  # else more times have come: judge again
 
 
+async def as_registered(
+    context: Context, state: LaneState, jobs: Sequence[ScheduledJob]
+) -> list[ScheduledJob]:
+    """Return jobs with the policies of their handlers, where whoever made them did not know those.
+
+    What is decided by a policy is decided before the jobs reach their lanes: which of several late
+    times makes one.
+    """
+    unknown = sorted({job.handler for job in jobs if job.policy == AS_REGISTERED})
+    if not unknown:
+        return [*jobs]
+    texts = await context.pipeline.execute("HMGET", state.lane.names.handlers, *unknown)
+    known = {
+        handler: registered_policy(text)
+        for handler, text in zip(unknown, texts, strict=True)
+        if text is not None
+    }
+    return [
+        attrs.evolve(job, policy=known.get(job.handler, job.policy))
+        if job.policy == AS_REGISTERED
+        else job
+        for job in jobs
+    ]
+
+
+def check_misfire(when: When, job: ScheduledJob) -> None:
+    """Refuse to fire all late times of which one alone would make a job."""
+    if when.misfire == "all" and job.is_left_out:
+        must = "all beside if_exists='queue': of those that come at once only one would run"
+        raise checks.option("misfire", when.misfire, must)
+
+
 Judge: TypeAlias = Callable[[FoundSchedule, int, str], JudgedChange | None]
 
 
@@ -89,6 +124,8 @@ async def keep(context: Context, wanted: WantedSchedule) -> When | None:
     """
     name, when = wanted.name, wanted.when
     before: When | None = None
+    [known] = await as_registered(context, context.lane_of(name), [wanted.job])
+    check_misfire(when, known)
 
     def judge(found: FoundSchedule, now_ms: int, token: str) -> JudgedChange | None:
         nonlocal before
@@ -104,7 +141,7 @@ async def keep(context: Context, wanted: WantedSchedule) -> When | None:
             raise is_over(when, now_ms)
         messages: Sequence[tuple[int, bytes]] = ()
         if had is not None:
-            ending, head = attrs.evolve(had, job=wanted.job), had.head
+            ending, head = attrs.evolve(had, job=known), had.head
             firing = settled(ending, now_ms, token)
             if firing is not None:
                 messages, head = firing.messages(ending, now_ms), firing.counted(head, token)

@@ -165,7 +165,7 @@ def tell_all(
         if isinstance(edge, WaitEdge):
             context.on_due(lane, edge.delay_ms / 1000)
         if context.jobs is not None and type(edge) in _OVER:
-            _tell_settled(context.jobs, edge)
+            _tell_settled(context.pool, context.jobs, edge)
         if each.facts:
             if each.waiters:
                 of = pair(key_of(edge.key), edge.id)
@@ -174,7 +174,7 @@ def tell_all(
     return sum(each.status is not EdgeStatus.UNREADABLE for each in told)
 
 
-def _tell_settled(listeners: JobListeners, edge: Edge) -> None:
+def _tell_settled(pool: str, listeners: JobListeners, edge: Edge) -> None:
     """Tell of a job that ended where no worker has it: stopped or late before, or its worker died.
 
     Whose call changed it does so, and only he: to all others, and to a late copy, it is FENCED.
@@ -183,6 +183,7 @@ def _tell_settled(listeners: JobListeners, edge: Edge) -> None:
     share = listeners.share(key, edge.id)
     if share is not None:
         event = JobSettled(
+            pool=pool,
             handler=edge.handler,
             key=key,
             job_id=edge.id,

@@ -23,6 +23,7 @@ whoever began since looks guilty in its place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -108,10 +109,10 @@ class Trials:
         return max(self.span_s(), SPAN_TRIALS * _longer(run) * TRIAL_S)
 
     def wait_s(self, run: Run, rank: Rank, now_s: float) -> float:
-        """Return how much later a suspect may begin, whoever else is on trial."""
+        """Return in how many seconds a suspect's time begins; -inf if it may begin at any time."""
         wave = self._waves.get(rank[0])
         if wave is None or not wave.share:
-            return 0.0
+            return -math.inf
         wave.late_s = wave.share * self._span_s(run)
         return wave.since_s + wave.late_s - now_s
 

@@ -18,6 +18,7 @@ import anyio
 import attrs
 
 from pool.core.digits import number_or
+from pool.core.ids import WORKER
 from pool.core.pauses import is_asked
 from pool.core.placement import Candidate
 from pool.core.record import INLINE_BYTES_MAX, Start
@@ -218,6 +219,17 @@ class Wiring:
             raise StoreUnavailable(problem=f"no lease can be renewed: {problem}", maybe_done=True)
         self._is_open = True
 
+    async def enter_lifespans(self, handlers: Handlers) -> None:
+        """Return once all are open that these handlers have, however long that takes.
+
+        Raises:
+            NotRunning: The node leaves.
+        """
+        if not self._is_open:
+            raise NotRunning(state="closing")
+        for lifespan in handlers._lifespans():
+            await self.lifespans.enter(lifespan)
+
     async def add_worker(
         self, handlers: Handlers, capacity: int, weight: float, label: str, version: str
     ) -> Worker:
@@ -226,14 +238,11 @@ class Wiring:
         Raises:
             NotRunning: The node leaves, or drains.
         """
-        if not self._is_open:
-            raise NotRunning(state="closing")
-        for lifespan in handlers._lifespans():
-            await self.lifespans.enter(lifespan)
+        await self.enter_lifespans(handlers)
         if self._is_draining:
             raise NotRunning(state="draining")
         context = self.context
-        worker_id = context.ids.next("w")
+        worker_id = context.ids.next(WORKER)
         worker = Worker(
             name=worker_id,
             context=context,

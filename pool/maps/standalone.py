@@ -69,7 +69,7 @@ class Standalone:
     async def _open(self, session: Session) -> None:
         self._session = session
         made = await open_pool(session, any_lanes=True)
-        check_ttl(session, made.ttl_ms)
+        check_ttl(session, made)
         session.generation, session.timing = made.generation, Timing(made.ttl_ms / 1000)
         self.maps = Maps(session=session, on_lost=self._on_lost)
         self.maps.start()

@@ -25,7 +25,7 @@ import attrs
 from pool.core.options import Options
 from pool.core.record import Outcome, Record
 from pool.core.settlement import Grant
-from pool.errors import ConfigError, NotWaiting, PoolError, shown
+from pool.errors import ConfigError, NotWaiting, PayloadEncodingError, PoolError, shown
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.listing import Listing
 from pool.jobs.client.ref import Status
@@ -36,6 +36,7 @@ from pool.jobs.settlement import Recovery, judgement_of
 from pool.names import Control, Names
 from pool.ops import inspect, members, stores
 from pool.ops.inspect import Found
+from pool.ops.jsonable import TextEncoding, as_text
 from pool.redis.commands.calls import Target
 from pool.redis.pipeline import Pipeline
 
@@ -50,6 +51,8 @@ class Dispatched:
     """A job that was accepted.
 
     `state` is `accepted`, or, if its end was waited for, `done`, with its `result`, or `going on`.
+    `encoding` base64: the result is bytes, so written.  `result_problem` says why a result that is
+    there cannot be shown; else it is empty.
     """
 
     v: int = 1
@@ -58,7 +61,9 @@ class Dispatched:
     key: str
     job_id: str
     state: str = "accepted"
+    encoding: TextEncoding = "json"
     result: Any = None
+    result_problem: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -131,7 +136,10 @@ async def dispatch(
     if wait_s is None:
         return told
     try:
-        return attrs.evolve(told, state="done", result=await ref.result(wait_s))
+        result, encoding = as_text(await ref.result(wait_s))
+        return attrs.evolve(told, state="done", result=result, encoding=encoding)
+    except PayloadEncodingError as error:
+        return attrs.evolve(told, state="done", result_problem=error.problem)
     except TimeoutError:
         return attrs.evolve(told, state="going on")
 

@@ -33,6 +33,7 @@ from pool.jobs.typed.contract import ours
 from pool.names import Names, key_of, lane_of, pair, queued
 from pool.ops import keyfacts
 from pool.ops.inspect import Found, all_of, fields_of, whole
+from pool.ops.jsonable import TextEncoding, args_as_text, as_text
 from pool.ops.keyfacts import KeyFacts
 from pool.ops.why import Why, why
 from pool.redis.commands.member import Opening
@@ -88,7 +89,8 @@ class JobTold:
     """All that is known of a job.
 
     `args` and `kwargs` are None where they are not there or cannot be read; `result` is told if
-    `has_result`.  `state_bytes` were saved or handed over, `steps` have their results stored.
+    `has_result`.  `encoding` base64: the only argument, or the result, is bytes, so written.
+    `state_bytes` were saved or handed over, `steps` have their results stored.
     """
 
     v: int = 1
@@ -103,6 +105,7 @@ class JobTold:
     state_bytes: int = 0
     steps_bytes: int = 0
     has_result: bool = False
+    encoding: TextEncoding = "json"
     result: Any = None
     result_bytes: int = 0
 
@@ -287,7 +290,8 @@ async def _ended(pipeline: Pipeline, n: Names, ended: Outcome, told: JobTold) ->
     told = attrs.evolve(told, result_bytes=len(ended.body))
     with suppress(PayloadEncodingError):
         codec = ours(head_of(ended.body)[0])
-        told = attrs.evolve(told, has_result=True, result=decode_value(ended.body, codec))
+        result, encoding = as_text(decode_value(ended.body, codec))
+        told = attrs.evolve(told, has_result=True, result=result, encoding=encoding)
     return told
 
 
@@ -299,6 +303,7 @@ def _with_call(told: JobTold, payload: bytes | None) -> JobTold:
     with suppress(PayloadEncodingError):
         codec = head_of(payload)[0]
         told = attrs.evolve(told, codec=codec)
-        args, kwargs = decode_call(payload, ours(codec))
-        told = attrs.evolve(told, args=list(args), kwargs=dict(kwargs))
+        given, kwargs = decode_call(payload, ours(codec))
+        args, encoding = args_as_text(given)
+        told = attrs.evolve(told, args=list(args), kwargs=dict(kwargs), encoding=encoding)
     return told

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice, takewhile
 from typing import Any, Final
 
 import anyio
@@ -26,17 +27,19 @@ from pool.core.options import Options
 from pool.core.pauses import Asked
 from pool.core.plans import PlanTurn, plan_and_version, plan_key, stored_turns
 from pool.core.record import Record
-from pool.core.schedules import parse
-from pool.core.times import Cron, has_zones
-from pool.errors import AuthError, PoolError, StoreFault, StoreLost, again
+from pool.core.schedules import StoredSchedule, parse
+from pool.core.times import Cron, has_zones, times
+from pool.errors import AuthError, PoolError, StoreFault, StoreLost, again, sentence
 from pool.jobs.roster import WorkerEntry
 from pool.jobs.scheduling import HOLD_S
 from pool.names import PAUSED, Control, Names, lane_of
 from pool.ops import stores
-from pool.ops.inspect import Found, all_of, fields_of, pairs, whole
+from pool.ops.inspect import Found, all_of, fields_of, pairs, unqueued, whole
 from pool.ops.keyfacts import LEASE_CLOCK, KeyOwner, lease_time_ms
 from pool.ops.members import MEMBERS_MAX, known_fleet, of_lane
+from pool.ops.refusals import Refusal, refusals_of
 from pool.ops.stores import StreamRow
+from pool.ops.usual import is_unusual, usual_times
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.opening import generation_of_pool
 from pool.redis.commands.pausing import LanePauses, without_hold
@@ -55,6 +58,7 @@ INBOXES_MAX: Final = 500
 SCHEDULES_MAX: Final = 1_000  # of a lane
 SCHEDULES: Final = 64  # looked at by one command: each has the arguments of its jobs
 _TOGETHER: Final = 100  # handlers asked for in one round trip
+OVERLAPS_TOLD: Final = 100  # times in a row without a job, of one schedule
 RECENT_MS: Final = 3_600_000  # of dead letters, and of the journal: what is new
 NEWEST: Final = 500  # entries of a lane's journal
 SECTIONS: Final = (
@@ -100,8 +104,10 @@ class LaneFacts:
     unreadable_schedules: tuple[str, ...] = ()
     crons: frozenset[str] = frozenset()  # schedules that are cron expressions
     missed: Mapping[str, int] = attrs.field(factory=dict)  # times, by schedule, since it was made
+    left_out: tuple[StoredSchedule, ...] = ()  # that fire, and had times left to the job before
     late_out: Mapping[int, float] = attrs.field(factory=dict)  # lane -> ms, messages not carried
     queues: tuple[Queue, ...] = ()
+    unqueued: int = 0  # unassigned jobs that are in none of these
     handlers: Mapping[str, Options] = attrs.field(factory=dict)
     members: tuple[KeyOwner, ...] = ()  # nodes and workers
     late_claims: tuple[tuple[str, float], ...] = ()  # fenced, and nobody goes on: name, ms
@@ -142,6 +148,7 @@ class ServerFacts:
     commandstats: Mapping[str, str] | None = None
     cluster: Mapping[str, str] = attrs.field(factory=dict)  # empty: it is in none
     config: Mapping[str, str] = attrs.field(factory=dict)  # empty: nobody may ask for it, see SET
+    refusals: tuple[Refusal, ...] = ()  # of calls of this pool's users; where we may ask
     open_slots: Mapping[int, str] = attrs.field(factory=dict)  # those that are being moved: how
 
     def sections(self) -> dict[str, Mapping[str, str] | None]:
@@ -158,6 +165,17 @@ class KeptPlan:
 
 
 @attrs.frozen(kw_only=True)
+class Overlap:
+    """A schedule whose times make no jobs, as one runs under its key."""
+
+    name: str
+    key: str
+    handler: str  # of the job that runs
+    times: int  # without a job since it was accepted; at most OVERLAPS_TOLD are counted
+    ran_s: float
+
+
+@attrs.frozen(kw_only=True)
 class PoolFacts:
     """A pool, as far as it was looked at."""
 
@@ -168,6 +186,8 @@ class PoolFacts:
     asked: Asked = attrs.field(factory=Asked)  # by operators
     servers: tuple[ServerFacts, ...] = ()
     plans: tuple[KeptPlan, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
+    usual: Mapping[str, float] = attrs.field(factory=dict)  # seconds a run, see `usual_times`
     streams: tuple[StreamRow, ...] = ()
     has_cron: bool = True  # cron expressions can be read here: there are time zones
     may_list: bool = True  # this user may look through names of keys, which leads to streams
@@ -201,16 +221,17 @@ async def gather(
     told = await known_fleet(pipeline, found, unread)
     workers, asked = {info.id: info for info in told.workers}, told.asked
     each_max = None if records_max is None else max(SLICE, records_max // found.lanes)
+    usual = await usual_times(pipeline, found.pool)
     lanes: dict[int, LaneFacts] = {}
     away: dict[int, str] = {}
 
     async def look(number: int) -> None:
         try:
-            lanes[number] = await _Reading(pipeline, found, number, workers).lane(each_max)
+            lanes[number] = await _Reading(pipeline, found, number, workers, usual).lane(each_max)
         except PoolError as error:
             if found.lanes == 1:
                 raise
-            away[number] = str(error)
+            away[number] = sentence(error)
 
     for first in range(0, found.lanes, 8):  # so that few slices are under way at a time
         async with anyio.create_task_group() as tasks:
@@ -225,11 +246,11 @@ async def gather(
 
     async def ask(at: Pipeline, prefix: str) -> None:
         try:
-            servers[prefix] = await server_of(at, prefix)
+            servers[prefix] = await server_of(at, prefix, found.pool)
         except PoolError as error:
             if found.lanes == 1:
                 raise
-            away.setdefault(prefixes.index(prefix) - 1, str(error))
+            away.setdefault(prefixes.index(prefix) - 1, sentence(error))
 
     async with anyio.create_task_group() as tasks:
         for each in places.items():
@@ -243,6 +264,8 @@ async def gather(
         workers=workers,
         asked=asked,
         plans=tuple(await _plans(pipeline, found, lanes, unread)),
+        overlaps=tuple(await _overlaps(pipeline, found, lanes, unread)),
+        usual=usual,
         servers=distinct([servers[prefix] for prefix in places.values() if prefix in servers]),
         streams=rows,
         may_list=may_list,
@@ -272,6 +295,38 @@ async def _plans(
     return kept
 
 
+async def _overlaps(
+    pipeline: Pipeline, found: Found, lanes: Mapping[int, LaneFacts], unread: list[str]
+) -> list[Overlap]:
+    """Look which schedules leave times out as a job of their key runs: one field of each."""
+    overlaps = list[Overlap]()
+    for stored in [each for lane in lanes.values() for each in lane.left_out][:SCHEDULES]:
+        lane = lanes.get(stored.job.lane)
+        if lane is None:
+            continue
+        n = Names(found.pool, lane.number)
+        [text] = await all_of(pipeline.at(n.prefix), unread, [("HGET", n.jobs, stored.job.key)])
+        record = Record.parse(text) if text else None
+        if record is not None and record.state == "running":
+            accepted_ms = record.accepted // 1000 - lane.counters.get("offset", 0)
+            overlaps.append(
+                Overlap(
+                    name=stored.name,
+                    key=stored.job.key,
+                    handler=record.handler,
+                    times=_times_left_out(stored, accepted_ms),
+                    ran_s=(lane.now_ms - record.since_ms) / 1000,
+                )
+            )
+    return overlaps
+
+
+def _times_left_out(stored: StoredSchedule, after_ms: int) -> int:
+    """Count the times of a schedule since its key's job was accepted, up to its next one."""
+    since = takewhile(lambda at_ms: at_ms < stored.head.next_ms, times(stored.when, after_ms))
+    return min(stored.head.overlapped, sum(1 for _ in islice(since, OVERLAPS_TOLD)))
+
+
 async def _streams(pipeline: Pipeline, found: Found) -> tuple[tuple[StreamRow, ...], bool]:
     """Read a page of the streams, and say whether this user may."""
     try:
@@ -280,7 +335,7 @@ async def _streams(pipeline: Pipeline, found: Found) -> tuple[tuple[StreamRow, .
         return (), False
 
 
-async def server_of(pipeline: Pipeline, prefix: str) -> ServerFacts:
+async def server_of(pipeline: Pipeline, prefix: str, pool: str) -> ServerFacts:
     """Read what a server says of itself, as far as its user may."""
     replies = await pipeline.replies_to(
         [
@@ -316,6 +371,7 @@ async def server_of(pipeline: Pipeline, prefix: str) -> ServerFacts:
         commandstats=told[6],
         cluster=(told[7] or {}) if pipeline.is_of_cluster else {},
         config=pairs_of(set_to) if isinstance(set_to, list) else {},
+        refusals=await refusals_of(pipeline, pool),
         open_slots=open_slots(nodes) if isinstance(nodes, bytes) else {},
     )
 
@@ -366,6 +422,7 @@ class _Reading:
     _found: Found
     _number: int
     _workers: dict[str, WorkerEntry]
+    _usual: Mapping[str, float]
     _names: Names = attrs.field(init=False)
     _pipeline: Pipeline = attrs.field(init=False)
     _unread: list[str] = attrs.field(init=False, factory=list)
@@ -409,7 +466,7 @@ class _Reading:
             facts,
             members=members,
             late_claims=await self._claims(members, facts.slack_ms),
-            **await self._heads(facts.slack_ms),
+            **await self._heads(facts.slack_ms, facts.counters.get("unassigned", 0)),
             **await self._letters(parked),
         )
         facts = attrs.evolve(facts, **await self._schedules(facts.slack_ms))
@@ -451,7 +508,7 @@ class _Reading:
                 break
         return tuple(late)
 
-    async def _heads(self, slack_ms: int) -> dict[str, Any]:
+    async def _heads(self, slack_ms: int, unassigned: int) -> dict[str, Any]:
         """Read what is late in `pending` and `due`, and what waits for each handler."""
         n, until = self._names, self._now_ms - slack_ms
         starts, start_count, due, due_count, names = await self._ask(
@@ -477,6 +534,8 @@ class _Reading:
 
         handlers = sorted(name.decode(errors="replace") for name in names)[:HANDLERS_MAX]
         texts = await fields_of(self._pipeline, self._unread, n.handlers, handlers)
+        queues, is_all = await self._queues(handlers), len(names) < HANDLERS_MAX
+        counts = [queue.count for queue in queues]
         return {
             "late_starts": self._late(starts, start_count, slack_ms),
             "late_due": self._late(first(b"k:"), due_count, slack_ms),
@@ -485,7 +544,10 @@ class _Reading:
             "handlers": {
                 name: Options.parse(text or b"") for name, text in zip(handlers, texts, strict=True)
             },
-            "queues": await self._queues(handlers),
+            "queues": queues,
+            "unqueued": await unqueued(self._pipeline, n, handlers, counts, unassigned)
+            if is_all
+            else 0,
         }
 
     def _late(
@@ -566,7 +628,7 @@ class _Reading:
             ("ZCOUNT", n.scheduled, "-inf", wall_ms - late_ms),
         )
         missed, unreadable, cursor, looked = dict[str, int](), list[str](), "0", 0
-        crons = set[str]()
+        crons, left_out = set[str](), list[StoredSchedule]()
         while looked < SCHEDULES_MAX:
             [reply] = await self._ask(("HSCAN", n.schedules, cursor, "COUNT", SCHEDULES))
             cursor, flat = reply or ("0", [])
@@ -581,12 +643,15 @@ class _Reading:
                     crons.add(name)
                 if jobless := stored.head.missed + stored.head.overlapped:
                     missed[name] = jobless
+                if stored.head.overlapped and stored.job.is_left_out and not stored.head.is_paused:
+                    left_out.append(stored)
             if not cursor.strip("0"):
                 break
         return {
             "late_schedules": self._late(heads, count, late_ms, wall_ms),
             "unreadable_schedules": tuple(unreadable),
             "missed": missed,
+            "left_out": tuple(left_out),
             "crons": frozenset(crons),
         }
 
@@ -610,7 +675,10 @@ class _Reading:
             for name, text, record in zip(names, texts, parsed, strict=True):
                 if record is None:
                     spoilt[name] = text
-                elif len(kept) < KEPT_MAX and not _is_plain(record, facts, standing):
+                elif len(kept) < KEPT_MAX and not (
+                    _is_plain(record, facts, standing)
+                    and not is_unusual(record, self._usual, self._now_ms)
+                ):
                     kept[name.decode()] = record
             for name in await self._missing(names, parsed):
                 odd[name] = texts[names.index(name)]

@@ -19,11 +19,12 @@ import attrs
 
 from pool.core.evidence import ROUNDS_MAX
 from pool.core.pauses import Pause, What
-from pool.core.record import Progress, Record, more_of
-from pool.names import key_of, lane_of, split_pair
-from pool.ops.checkup import HANDLERS_MAX, LaneFacts, Late, PoolFacts, Queue
+from pool.core.record import Progress, Record, left_by, more_of
+from pool.errors import ConfigError
+from pool.names import Names, check_schedule, key_of, lane_of, split_pair
+from pool.ops.checkup import LaneFacts, Late, PoolFacts, Queue
 from pool.ops.doctor_nodes import NODE_RULES
-from pool.ops.doctor_server import SERVER_RULES
+from pool.ops.doctor_server import SERVER_RULES, refuses_writes
 from pool.ops.doctor_streams import STREAM_RULES
 from pool.ops.findings import (
     AGAIN_S,
@@ -36,6 +37,7 @@ from pool.ops.findings import (
     Severity,
     Spot,
     ages_s,
+    command,
     id_of,
     is_worker,
     kill_command,
@@ -46,12 +48,14 @@ from pool.ops.findings import (
     spot_of,
     why_command,
 )
+from pool.ops.usual import is_unusual
 from pool.ops.why import pause_command, resume_command, span
 from pool.settings import Settings
 
 VERSION: Final = 1  # of the JSON: raised when a field goes or means something else
 ATTEMPTS: Final = 3  # of one job, from which on it fails in a loop
 SUSPECTED: Final = 2  # deaths of workers
+OVERLAPS: Final = 3  # times in a row that a schedule made no job
 INBOX: Final = 100  # messages of one job that are not handled
 RESULTS_BYTES: Final = round(0.8 * Settings().results_bytes_max)
 EXTRA: Final = "pip install 'keyed-pool[schedules]'"
@@ -88,13 +92,16 @@ def _lost(facts: PoolFacts) -> Iterator[Spot]:
             yield Spot(
                 says=f"lane {lane.number} has no data, or not those of this pool",
                 where=lane_place(lane),
-                command="pool status",
+                command="redis-cli INFO persistence",
             )
 
 
 def _unread(facts: PoolFacts) -> Iterator[Spot]:
     for trouble in (*facts.unread, *(each for lane in facts.lanes for each in lane.unread)):
-        yield Spot(says=f"cannot be read: {trouble}", command="pool status")
+        name = trouble.partition(": ")[0]
+        is_key = name.startswith("pool:")
+        command = f"redis-cli TYPE {shlex.quote(name)}" if is_key else "redis-cli PING"
+        yield Spot(says=f"cannot be read: {trouble}", command=command)
 
 
 def _away(facts: PoolFacts) -> Iterator[Spot]:
@@ -145,6 +152,8 @@ def _ttl(facts: PoolFacts) -> Iterator[Spot]:
 
 
 def _unreaped(facts: PoolFacts) -> Iterator[Spot]:
+    if any(map(refuses_writes, facts.servers)):
+        return  # who could not renew is not dead for that, and nobody can be fenced
     for lane in facts.lanes:
         slack_s = lane.slack_ms / 1000
         late = [
@@ -209,7 +218,7 @@ def _handing_over(facts: PoolFacts) -> Iterator[Spot]:
 # --- what operators have asked for ---------------------------------------------------------------
 
 
-def _is_paused(lane: LaneFacts, queue: Queue) -> bool:
+def is_paused(lane: LaneFacts, queue: Queue) -> bool:
     """Say whether all that is seen of a queue waits because that is asked for."""
     if lane.pauses.is_all or queue.handler in lane.pauses.handlers:
         return True
@@ -239,6 +248,13 @@ def _paused(facts: PoolFacts) -> Iterator[Spot]:
                 oldest_s=waited_s,
                 keys=(pause.name,) if pause.what == "key" else tuple(keys),
                 where=tuple(dict.fromkeys(f"lane {lane.number}" for lane, _ in queues)),
+                command=resume_command(pause),
+            )
+        elif pause.what == "pool" and any(lane.pauses.is_all for lane in facts.lanes):
+            why = f": {pause.reason}" if pause.reason else ""
+            yield Spot(
+                says=f"{pause} is paused, by {pause.by}{why}; no job waits yet",
+                where=tuple(f"lane {lane.number}" for lane in facts.lanes if lane.pauses.is_all),
                 command=resume_command(pause),
             )
 
@@ -293,7 +309,7 @@ def _cordoned_off(facts: PoolFacts) -> Iterator[Spot]:
         for queue in lane.queues:
             able = [w for w in facts.workers.values() if queue.handler in w.handlers]
             cordon = facts.asked.cordon_of_all((each.id, each.node) for each in able)
-            if cordon is None or _is_paused(lane, queue):
+            if cordon is None or is_paused(lane, queue):
                 continue
             why = f": {cordon.reason}" if cordon.reason else ""
             waited_s = (lane.now_ms - queue.oldest_ms) / 1000
@@ -311,7 +327,16 @@ def _cordoned_off(facts: PoolFacts) -> Iterator[Spot]:
 # --- what waits for a worker ------------------------------------------------------------------
 
 
-def _workers_for(facts: PoolFacts, handler: str) -> list[str]:
+def can_run_now(facts: PoolFacts, lane: LaneFacts, queue: Queue) -> bool:
+    """Say whether another worker would start jobs of a queue: neither paused nor unknown.
+
+    A pool without any worker, such as one that was scaled to zero, counts all handlers as known.
+    """
+    is_known = bool(workers_for(facts, queue.handler)) or not facts.workers
+    return is_known and not is_paused(lane, queue)
+
+
+def workers_for(facts: PoolFacts, handler: str) -> list[str]:
     """Return the ids of those who know a handler and do not leave."""
     return [
         each.id
@@ -323,8 +348,8 @@ def _workers_for(facts: PoolFacts, handler: str) -> list[str]:
 def _unknown(facts: PoolFacts) -> Iterator[Spot]:
     """Their queues cannot be listed: who they are is known as far as the records were walked."""
     for lane in facts.lanes:
-        left = lane.counters.get("unassigned", 0) - sum(queue.count for queue in lane.queues)
-        if left > 0 and len(lane.handlers) < HANDLERS_MAX:
+        left = lane.unqueued
+        if left > 0:
             found = [
                 (name, record)
                 for name, record in lane.records
@@ -345,7 +370,7 @@ def _unknown(facts: PoolFacts) -> Iterator[Spot]:
 def _unassigned(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         for queue in lane.queues:
-            if not _workers_for(facts, queue.handler) and not _is_paused(lane, queue):
+            if not workers_for(facts, queue.handler) and not is_paused(lane, queue):
                 waited_s = (lane.now_ms - queue.oldest_ms) / 1000
                 yield Spot(
                     says=f"{queue.count} jobs wait for the handler {queue.handler!r}, which no "
@@ -362,9 +387,10 @@ def _backlog(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         standing = {id_of(member): member for member in lane.members}
         for queue in lane.queues:
-            if _is_paused(lane, queue):
+            ids = workers_for(facts, queue.handler)
+            closed = facts.asked.cordon_of_all((each, facts.workers[each].node) for each in ids)
+            if is_paused(lane, queue) or closed is not None:  # which are findings of their own
                 continue
-            ids = _workers_for(facts, queue.handler)
             waited_s = (lane.now_ms - queue.oldest_ms) / 1000
             if not ids or waited_s <= max(PATIENCE_S, 6 * lane.slack_ms / 1000):
                 continue
@@ -459,6 +485,16 @@ def _late_schedules(facts: PoolFacts) -> Iterator[Spot]:
         yield attrs.evolve(spot, command=EXTRA) if lacks else spot
 
 
+def _removes_schedule(facts: PoolFacts, lane: LaneFacts, name: str) -> str:
+    """Return what takes a schedule away, also one whose name none of ours can have."""
+    try:
+        check_schedule(name)
+    except ConfigError:
+        names = Names(facts.pool, lane.number)
+        return f"redis-cli HDEL {shlex.quote(names.schedules)} {shlex.quote(name)}"
+    return command("pool schedules remove", name)
+
+
 def _unreadable_schedules(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         names = lane.unreadable_schedules
@@ -468,12 +504,18 @@ def _unreadable_schedules(facts: PoolFacts) -> Iterator[Spot]:
                 count=len(names),
                 keys=names,
                 where=lane_place(lane),
-                command=f"pool schedules remove {shlex.quote(names[0])}",
+                command=_removes_schedule(facts, lane, names[0]),
             )
 
 
 def _missed(facts: PoolFacts) -> Iterator[Spot]:
-    missed = {name: count for lane in facts.lanes for name, count in lane.missed.items()}
+    told = {each.name for each in facts.overlaps if each.times >= OVERLAPS}
+    missed = {
+        name: count
+        for lane in facts.lanes
+        for name, count in lane.missed.items()
+        if name not in told
+    }
     if missed:
         names = sorted(missed, key=lambda name: -missed[name])
         yield Spot(
@@ -481,7 +523,7 @@ def _missed(facts: PoolFacts) -> Iterator[Spot]:
             f"the most {missed[names[0]]}",
             count=len(names),
             keys=tuple(names),
-            command=f"pool schedules show {shlex.quote(names[0])}",
+            command=command("pool schedules show", names[0]),
         )
 
 
@@ -493,7 +535,7 @@ def _held_plans(facts: PoolFacts) -> Iterator[Spot]:
                 "confirmed it changes nothing",
                 count=plan.turn.held,
                 keys=plan.turn.held_keys,
-                command=f"pool plans show {shlex.quote(plan.name)}",
+                command=command("pool plans show", plan.name),
             )
 
 
@@ -504,10 +546,10 @@ def _lacking(facts: PoolFacts) -> Iterator[Spot]:
             yield Spot(
                 says=f"{len(ids)} batches under way lack members that are not there and never will "
                 f"be, the most {lane.lacking[ids[0]]}",
-                count=sum(lane.lacking.values()),
+                count=len(ids),
                 keys=tuple(ids),
                 where=lane_place(lane),
-                command=f"pool batches show {shlex.quote(ids[0])}",
+                command=command("pool batches show", ids[0]),
             )
 
 
@@ -516,7 +558,7 @@ def _failing_plans(facts: PoolFacts) -> Iterator[Spot]:
         if plan.turn.problem:
             yield Spot(
                 says=f"plan {plan.name}: {plan.turn.problem}",
-                command=f"pool plans show {shlex.quote(plan.name)}",
+                command=command("pool plans show", plan.name),
             )
 
 
@@ -545,6 +587,22 @@ def _failing(facts: PoolFacts) -> Iterator[Spot]:
             yield from spot_of(lane, found, f"{words}: {last}" if last else words)
 
 
+def _left_by_all(facts: PoolFacts) -> Iterator[Spot]:
+    able = dict[str, set[str]]()
+    for worker in facts.workers.values():
+        for handler in () if worker.is_draining else worker.handlers:
+            able.setdefault(handler, set()).add(worker.id)
+    for lane in facts.lanes:
+        found = [
+            (name, record)
+            for name, record in lane.records
+            if record.state == "waiting"
+            and (left := set(left_by(record.more)))
+            and able.get(record.handler, left) <= left
+        ]
+        yield from spot_of(lane, found, "jobs have arguments that none of their workers can read")
+
+
 # --- what runs --------------------------------------------------------------------------------
 
 
@@ -564,6 +622,38 @@ def _too_long(facts: PoolFacts) -> Iterator[Spot]:
     for lane in facts.lanes:
         found = [x for x in lane.records if _past_limit(lane, x[1], is_progress=False)]
         yield from spot_of(lane, found, "jobs run longer than their timeout_s, and do not end")
+
+
+def _unusual(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        by_handler: dict[str, list[tuple[str, Record]]] = defaultdict(list)
+        for name, record in lane.records:
+            is_limited = _past_limit(lane, record, is_progress=False)
+            if is_unusual(record, facts.usual, lane.now_ms) and not is_limited:
+                by_handler[record.handler].append((name, record))
+        for handler, found in by_handler.items():
+            ran_s = (lane.now_ms - min(record.since_ms for _, record in found)) / 1000
+            usual_s = facts.usual.get(handler)
+            than = (
+                "and nothing says how long is usual"
+                if usual_s is None
+                else f"and 99 of 100 take {span(usual_s)} at most"
+            )
+            yield from spot_of(
+                lane, found, f"jobs of {handler!r} run, one for {span(ran_s)}, {than}"
+            )
+
+
+def _overlapped(facts: PoolFacts) -> Iterator[Spot]:
+    found = [each for each in facts.overlaps if each.times >= OVERLAPS]
+    for each in sorted(found, key=lambda each: -each.times):
+        yield Spot(
+            says=f"schedule {each.name!r} has made no job {each.times} times in a row: the one of "
+            f"its key has run for {span(each.ran_s)}",
+            oldest_s=each.ran_s,
+            keys=(each.key,),
+            command=why_command((each.key,)),
+        )
 
 
 def _no_progress(facts: PoolFacts) -> Iterator[Spot]:
@@ -614,7 +704,7 @@ def _inboxes(facts: PoolFacts) -> Iterator[Spot]:
             yield Spot(
                 says=f"{len(full)} jobs have {INBOX} messages or more that are not handled, "
                 f"the most {full[keys[0]]}",
-                count=sum(full.values()),
+                count=len(full),
                 keys=tuple(keys),
                 where=lane_place(lane),
                 command=why_command(keys),
@@ -663,8 +753,8 @@ RULES: Final = (
         "error",
         "each key that is looked at",
         "it is of another type",
-        "Somebody else writes under the pool's names. Give the pool a user of its own (`pool "
-        "acl`), and delete the key if the finding says WRONGTYPE.",
+        "WRONGTYPE: somebody else writes under the pool's names; give the pool a user of its own "
+        "(`pool acl`), and delete that key. Else the server says what it lacks: delete nothing.",
         _unread,
     ),
     Rule(
@@ -745,7 +835,7 @@ RULES: Final = (
         "paused",
         "warning",
         "pauses, and the queues behind them",
-        "jobs wait that are paused",
+        "jobs wait that are paused, or the whole pool is paused",
         "Somebody has paused this: what is behind it waits until it is resumed.",
         _paused,
     ),
@@ -789,6 +879,15 @@ RULES: Final = (
         "jobs, and no worker that has the handler and does not leave",
         "Start a worker that has it.",
         _unassigned,
+    ),
+    Rule(
+        "nobody-reads",
+        "error",
+        "jobs that were left to others, and the map of workers",
+        "each worker that has the handler has left the job",
+        "A newer version of the handler, or another codec, has dispatched them: start a worker of "
+        "that program.",
+        _left_by_all,
     ),
     Rule(
         "backlog",
@@ -910,6 +1009,25 @@ RULES: Final = (
         "over it by more than a TTL",
         "The handler does not end when it is cancelled, or its process is frozen.",
         _too_long,
+    ),
+    Rule(
+        "runs-long",
+        "warning",
+        "running finite jobs, beside the runs of their handler in the pool's figures",
+        "over 60 s, and ten times what 99 of 100 take; without figures (no process has a metrics "
+        "port, or under 20 runs): over a day, and no progress within the last hour",
+        "Find out what it waits for, and stop it if it hangs. `timeout_s` of its handler ends such "
+        "a run by itself.",
+        _unusual,
+    ),
+    Rule(
+        "schedule-overlaps",
+        "warning",
+        "schedules that leave a time out while a job of their key runs, 64 of them",
+        "three times in a row",
+        "The job hangs, or takes longer than the schedule allows: see why, stop it, or give its "
+        "handler a `timeout_s`.",
+        _overlapped,
     ),
     Rule(
         "no-progress",

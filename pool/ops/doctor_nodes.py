@@ -7,6 +7,7 @@ AGAIN_S is something that goes on.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 from pool.core.ailing import Ails
 from pool.core.journal import JournalEntry
 from pool.events import ActorCrashed, LeaseLost
-from pool.ops.checkup import PoolFacts
+from pool.ops.checkup import RECENT_MS, PoolFacts
 from pool.ops.findings import AGAIN_S, Rule, Spot, id_of, lane_place, members_of, recent_of
 from pool.ops.why import span
 
@@ -87,6 +88,24 @@ def _clock(facts: PoolFacts) -> Iterator[Spot]:
             )
 
 
+def _older_s(detail: str) -> float:
+    found = re.search(r"older_s=(\d+(?:\.\d+)?)", detail)
+    return float(found[1]) if found else 0.0
+
+
+def _older(facts: PoolFacts) -> Iterator[Spot]:
+    for lane in facts.lanes:
+        told = recent_of(lane, "data.older", RECENT_MS / 1000)
+        if told:  # each node tells what it alone had seen: the most is what is missing
+            most = max(told, key=lambda entry: _older_s(entry.detail))
+            yield Spot(
+                says=f"the server of lane {lane.number} came back with older data: {most.detail}",
+                count=len(told),
+                where=lane_place(lane),
+                command="pool events --since 1h",
+            )
+
+
 def _late_drain(facts: PoolFacts) -> Iterator[Spot]:
     now_ms = max((lane.now_ms for lane in facts.lanes), default=0)
     for cordon in facts.asked.cordons.values():
@@ -139,13 +158,13 @@ NODE_RULES: Final = (
         "error",
         "`lease.lost` in the journal",
         "3 of one node within 5 min",
-        "It cannot renew in time, so its handlers are stopped each time. Its line, its processor "
-        "or the server is too slow for this TTL: mend that, or give the pool a longer one.",
+        "It cannot renew in time, so handlers that it runs are stopped each time. Its line, its "
+        "CPU or the server is too slow for this TTL: mend that, or give the pool a longer one.",
         _again(
             LeaseLost.event,
             lambda owner, n, _: (
                 f"node {owner} has lost its leases {n} times within "
-                f"{span(AGAIN_S)}: its handlers are stopped each time"
+                f"{span(AGAIN_S)}: handlers that it runs are stopped each time"
             ),
         ),
     ),
@@ -171,6 +190,18 @@ NODE_RULES: Final = (
         ),
     ),
     Rule(
+        "loop-busy",
+        "warning",
+        "what each node says with its renewals",
+        "at half of the looks within a minute or two its event loop was at work, for 2 ms more",
+        "Its handlers use most of what one event loop can do, or the machine has too little "
+        "processor: add workers, give it less `capacity`, or see the page about blocking.",
+        _ails(
+            "busy",
+            lambda node, n: f"the event loop of node {node} was at work at {n} of 100 looks",
+        ),
+    ),
+    Rule(
         "collector-pauses",
         "note",
         "what each node with metrics says with its renewals",
@@ -189,6 +220,14 @@ NODE_RULES: Final = (
         "Its log has the reason: `map.damaged` names a key with a foreign value, which is to be "
         "deleted; `maps.unreachable` and `map.not_fetched` name the server's answer.",
         _ails("copies", lambda node, n: f"{n} copies of maps at node {node} are behind"),
+    ),
+    Rule(
+        "data-older",
+        "warning",
+        "the journal: a node had seen newer entries than a server has",
+        "within the last hour",
+        "A failover, or a restart with its disk, lost what was written last: dispatch that again.",
+        _older,
     ),
     Rule(
         "clock-stepped",

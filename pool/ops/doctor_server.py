@@ -6,21 +6,23 @@ row is a note.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pool.names import Control, Names
 from pool.ops.checkup import PoolFacts, ServerFacts
 from pool.ops.findings import Rule, Spot
+from pool.ops.why import span
+from pool.redis.acl import OPERATING
 from pool.redis.connection import slot_of
 
 MEMORY_SHARE: Final = 0.8  # of its limit
 CLIENTS_SHARE: Final = 0.8  # likewise
 SLOW_MS: Final = 50.0
 CALLS_MIN: Final = 1_000  # of a command, before anything is said of it
+OBJECTS_TOLD: Final = 3
 BUFFER_BYTES: Final = 32 * 1024 * 1024
 SLOTS: Final = 16_384
-DENIED: Final = ("cmd", "key", "channel", "auth")
 # What waits by itself, and is no slower for that.
 WAITING: Final = frozenset({"xread", "xreadgroup", "wait", "waitaof", "blpop", "brpop", "blmove"})
 
@@ -46,16 +48,20 @@ def _rights(facts: PoolFacts) -> Iterator[Spot]:
 
 def _denied(facts: PoolFacts) -> Iterator[Spot]:
     for server in facts.servers:
-        by_what = {what: _number(server.stats, f"acl_access_denied_{what}") for what in DENIED}
-        denied = {what: int(count) for what, count in by_what.items() if count}
-        if denied:
-            words = ", ".join(f"{count} by {what}" for what, count in denied.items())
+        for refusal in server.refusals:
+            objects = ", ".join(map(repr, refusal.objects[:OBJECTS_TOLD]))
             yield Spot(
-                says=f"it has refused calls since it started, as their user has no right: {words}",
-                count=sum(denied.values()),
+                says=f"user {refusal.user!r} has no right to {objects}: {refusal.count} calls were "
+                f"refused, the last {span(refusal.ago_s)} ago",
+                count=refusal.count,
                 where=(server.of,),
-                command=f"pool acl {facts.pool}",
+                command=f"pool acl {facts.pool}{_operating(refusal.objects)}",
             )
+
+
+def _operating(objects: Sequence[str]) -> str:
+    """Return the option by which `pool acl` prints the rights that only operators have."""
+    return "" if OPERATING.isdisjoint(objects) else " --operator"
 
 
 def _versions(facts: PoolFacts) -> Iterator[Spot]:
@@ -114,7 +120,8 @@ def _turned_away(facts: PoolFacts) -> Iterator[Spot]:
         refused = _number(server.stats, "rejected_connections")
         if refused:
             yield Spot(
-                says=f"{refused:.0f} connections were refused since it started, as it had too many",
+                says=f"{refused:.0f} connections were turned away since it started: it had too "
+                "many, or stood still until their clients had gone",
                 count=int(refused),
                 where=(server.of,),
                 command="redis-cli INFO clients",
@@ -146,7 +153,7 @@ def _slots(facts: PoolFacts) -> Iterator[Spot]:
         missing = SLOTS - int(well if well is not None else SLOTS)
         if state != "ok" or missing:
             yield Spot(
-                says=f"the cluster's state is {state}: {missing} of its slots are served by nobody",
+                says=f"{missing} slots of the cluster are served by nobody (its state is {state})",
                 count=max(1, missing),
                 where=(server.of,),
                 command="redis-cli CLUSTER NODES",
@@ -163,7 +170,7 @@ def _open_slots(facts: PoolFacts) -> Iterator[Spot]:
                 yield Spot(
                     says=f"slot {slot}, of {ours[slot]}, is {how}",
                     where=(server.of,),
-                    command=f"redis-cli CLUSTER SETSLOT {slot} STABLE",
+                    command="redis-cli --cluster fix HOST:PORT",
                 )
 
 
@@ -260,19 +267,40 @@ def _min_replicas(facts: PoolFacts) -> Iterator[Spot]:
             )
 
 
+def _replicas_beyond(server: ServerFacts) -> float | None:
+    """Return how many replicas are there beyond min-replicas-to-write; None: it is 0, or untold."""
+    good = _number(server.replication, "min_slaves_good_slaves")  # told where it is not 0
+    # Whoever may not ask for the number knows that it is 1 at least.
+    least = _number(server.config, "min-replicas-to-write")
+    return None if good is None else good - (1 if least is None else least)
+
+
+def refuses_writes(server: ServerFacts) -> bool:
+    """Say whether fewer replicas are there than it must have to take a write."""
+    beyond = _replicas_beyond(server)
+    return beyond is not None and beyond < 0
+
+
+def _replicas_told(server: ServerFacts, says: str) -> Spot:
+    least = _number(server.config, "min-replicas-to-write")
+    least_text = "not 0" if least is None else f"{least:.0f}"
+    good = _number(server.replication, "min_slaves_good_slaves") or 0
+    return Spot(
+        says=f"min-replicas-to-write is {least_text} and {good:.0f} replicas are there: {says}",
+        where=(server.of,),
+        command="redis-cli INFO replication",
+    )
+
+
+def _writes_refused(facts: PoolFacts) -> Iterator[Spot]:
+    for server in filter(refuses_writes, facts.servers):
+        yield _replicas_told(server, "all writes are refused, renewals of leases too")
+
+
 def _last_replica(facts: PoolFacts) -> Iterator[Spot]:
     for server in facts.servers:
-        good = _number(server.replication, "min_slaves_good_slaves")  # told where it is not 0
-        least = _number(server.config, "min-replicas-to-write")
-        # Whoever may not ask for the number knows that it is 1 at least.
-        if good is not None and good <= (1 if least is None else least):
-            least_text = "not 0" if least is None else f"{least:.0f}"
-            yield Spot(
-                says=f"min-replicas-to-write is {least_text} and {good:.0f} replicas are there: "
-                + ("the loss of one stops all writes" if good else "all writes are refused"),
-                where=(server.of,),
-                command="redis-cli INFO replication",
-            )
+        if _replicas_beyond(server) == 0:
+            yield _replicas_told(server, "the loss of one stops all writes")
 
 
 def _lag(facts: PoolFacts) -> Iterator[Spot]:
@@ -344,10 +372,19 @@ SERVER_RULES: Final = (
         _min_replicas,
     ),
     Rule(
+        "server-writes-refused",
+        "error",
+        "min-replicas-to-write, and the replicas that are there",
+        "fewer replicas than it asks for",
+        "Bring a replica back, or add one. If none can be had, lower min-replicas-to-write: "
+        "what is accepted then is lost with that server.",
+        _writes_refused,
+    ),
+    Rule(
         "server-last-replica",
         "warning",
         "min-replicas-to-write, and the replicas that are there",
-        "no more replicas than it asks for",
+        "no more replicas than it asks for, and not fewer",
         "Add a replica, so that one more is there than min-replicas-to-write asks for; or accept "
         "that the loss of one server stops writes until it is back.",
         _last_replica,
@@ -391,7 +428,8 @@ SERVER_RULES: Final = (
         "note",
         "connections that the server has refused since it started",
         "any",
-        "It had too many at some time. `CONFIG RESETSTAT` counts anew.",
+        "It had too many at some time, or stood still for so long that clients gave up. "
+        "`CONFIG RESETSTAT` counts anew.",
         _turned_away,
     ),
     Rule(
@@ -409,7 +447,7 @@ SERVER_RULES: Final = (
         "the cluster's own word, where the server is in one",
         "its state is not ok, or slots are served by nobody",
         "A primary is gone and no replica took its place: bring it back, or have another take over "
-        "by `CLUSTER FAILOVER`.",
+        "by `CLUSTER FAILOVER TAKEOVER`.",
         _slots,
     ),
     Rule(
@@ -425,16 +463,17 @@ SERVER_RULES: Final = (
         "warning",
         "the pool's slots, where the server is in a cluster",
         "one is MIGRATING or IMPORTING",
-        "While a slot moves, its lane waits. If nobody moves it any more, end the move on both "
-        "nodes: `CLUSTER SETSLOT SLOT NODE ID` with the node that has its keys.",
+        "While a slot moves, its lane waits. If nobody moves it any more, end the move: all its "
+        "keys to one node, then `CLUSTER SETSLOT SLOT NODE ID` on both. Never STABLE: keys that "
+        "have moved would be lost.",
         _open_slots,
     ),
     Rule(
         "rights-refused",
         "note",
-        "calls that the server has refused for want of a right since it started",
-        "any",
-        "Give the pool's users the rules that `pool acl` prints; `ACL LOG` names who and what.",
+        "the server's ACL LOG, asked for as its default user",
+        "a call of a user of this pool within the last hour",
+        "Give that user the rules that `pool acl` prints.",
         _denied,
     ),
     Rule(

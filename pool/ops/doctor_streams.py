@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from typing import Final
 
 from pool.ops.checkup import PoolFacts
-from pool.ops.findings import PATIENCE_S, Rule, Spot
+from pool.ops.findings import PATIENCE_S, Rule, Spot, command
 from pool.ops.stores import SinkRow
 from pool.ops.why import span
 
@@ -31,7 +30,7 @@ def _spot(stream: str, sink: SinkRow, says: str, count: int, oldest_s: float | N
         count=count,
         oldest_s=oldest_s,
         where=(f"stream {stream}",),
-        command=f"pool streams {shlex.quote(stream)}",
+        command=command("pool streams", stream),
     )
 
 

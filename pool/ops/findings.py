@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from pool.core.ids import POLLER, WORKER
 from pool.core.journal import JournalEntry
 from pool.core.record import Record
 from pool.names import QUEUED, key_of, split_pair
@@ -101,15 +102,28 @@ def kill_command(member: KeyOwner) -> str:
     return f"ssh {shlex.quote(info.host)} kill -9 {info.pid}"
 
 
+def command(words: str, *names: str, options: str = "") -> str:
+    """Return a command of the command line; a name that begins like an option stands behind --."""
+    if any(name.startswith("-") for name in names):
+        return f"{words}{options} -- {shlex.join(names)}"
+    return f"{words} {shlex.join(names)}{options}"
+
+
+def option(name: str, value: str) -> str:
+    """Return an option of a command; a value that begins like an option stands behind `=`."""
+    between = "=" if value.startswith("-") else " "
+    return f"--{name}{between}{shlex.quote(value)}"
+
+
 def why_command(names: Sequence[str]) -> str:
     """Name the command that says more of the first of these."""
     if not names:
         return "pool status"
     first = names[0]
     if first[:1] != QUEUED:
-        return f"pool why {shlex.quote(first)}"
+        return command("pool why", first)
     key, job_id = split_pair(first[1:])
-    return f"pool why {shlex.quote(key)} --id {shlex.quote(job_id)}"
+    return command("pool why", key, options=f" {option('id', job_id)}")
 
 
 def ages_s(lane: LaneFacts, records: Iterable[Record]) -> float:
@@ -123,7 +137,7 @@ def members_of(facts: PoolFacts) -> Iterator[tuple[LaneFacts, KeyOwner]]:
 
 
 def is_worker(member: KeyOwner) -> bool:
-    return member.name.startswith("w")
+    return member.name[:1] in (WORKER, POLLER)
 
 
 def spot_of(lane: LaneFacts, found: Sequence[tuple[str, Record]], says: str) -> Iterator[Spot]:

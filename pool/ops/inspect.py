@@ -21,6 +21,7 @@ from pool.core.record import Outcome, Record
 from pool.errors import ConfigError, PoolError, StoreFault, again
 from pool.names import PAUSED, Control, Names, lane_of
 from pool.redis.commands.lane import Lane
+from pool.redis.commands.opening import PROTOCOL, check_protocol
 from pool.redis.commands.talk import Looked, More
 from pool.redis.io.system import Reply, SystemIO
 from pool.redis.pipeline import Pipeline
@@ -29,6 +30,7 @@ from pool.redis.url import Url
 from pool.settings import Settings
 
 HANDLERS_MAX: Final = 200  # whose backlogs are looked at
+_UNQUEUED_TRIES: Final = 5
 _COUNTS: Final = frozenset({"HLEN", "ZCARD", "SCARD", "XLEN"})
 _LOOKS: Final = 128  # jobs asked for in one call
 # Fields of `lane` that are not counters of what happened.
@@ -101,6 +103,7 @@ async def opened(pool: str, url: Url) -> AsyncIterator[tuple[Pipeline, Found]]:
 
     Raises:
         StoreUnavailable, AuthError, UnsupportedServer: The server cannot be asked.
+        WrongProtocol: The pool was made by an incompatible version of this library.
         ConfigError: There is no such pool, or the address cannot work.
     """
     at = url.at(Control(pool).prefix)
@@ -116,20 +119,25 @@ async def opened(pool: str, url: Url) -> AsyncIterator[tuple[Pipeline, Found]]:
 
 
 async def find(pipeline: Pipeline, pool: str) -> Found | None:
-    """Return how the pool was made, or None if this server has none of that name."""
+    """Return how the pool was made, or None if this server has none of that name.
+
+    Raises:
+        WrongProtocol: It was made by an incompatible version of this library.
+    """
     control = Control(pool)
     fields = await pipeline.execute(
         "HMGET", control.config, "protocol", "lanes", "incarnation", "ttl"
     )
-    *named, ttl = fields
-    if None in named:
+    protocol, lanes, generation, ttl = fields
+    if protocol is not None:
+        check_protocol(pool, number_or(-1, protocol))
+    if None in (protocol, lanes, generation):
         return None
-    protocol, lanes, generation = named
     if not whole(lanes):
         return None  # of another hand
     return Found(
         pool=pool,
-        protocol=whole(protocol),
+        protocol=PROTOCOL,
         lanes=whole(lanes),
         generation=generation.decode(errors="replace"),
         ttl_s=whole(ttl or b"") / 1000,
@@ -228,6 +236,8 @@ async def _lane(pipeline: Pipeline, n: Names) -> View:
     firsts = await all_of(
         pipeline, [], [("ZRANGE", n.unassigned(name), 0, 0) for name in handlers if unassigned]
     )
+    is_all = len(names) <= HANDLERS_MAX
+    left = await unqueued(pipeline, n, handlers, backlogs, unassigned) if is_all else 0
     late_ms = [now_ms - float(head[1]) for head in (heads, due) if head]
     return View(
         states={
@@ -236,7 +246,7 @@ async def _lane(pipeline: Pipeline, n: Names) -> View:
             "waiting": waiting,
             "unassigned": unassigned,
         },
-        waiting_for=_backlogs(handlers, backlogs, unassigned, is_all=len(names) <= HANDLERS_MAX),
+        waiting_for=_backlogs(handlers, backlogs, left),
         oldest=await _oldest(
             pipeline, n, [head[0] for head in (heads, *firsts) if head], now_ms, unread
         ),
@@ -253,13 +263,30 @@ async def _lane(pipeline: Pipeline, n: Names) -> View:
     )
 
 
-def _backlogs(
-    handlers: Sequence[str], counts: Sequence[int], unassigned: int, *, is_all: bool
-) -> dict[str, int]:
+def _backlogs(handlers: Sequence[str], counts: Sequence[int], left: int) -> dict[str, int]:
     """Return the unassigned jobs by handler; what is left over waits for unregistered names."""
     found = {handler: n for handler, n in zip(handlers, counts, strict=True) if n}
-    left = unassigned - sum(found.values())
-    return {**found, "": left} if is_all and left > 0 else found
+    return {**found, "": left} if left > 0 else found
+
+
+async def unqueued(
+    pipeline: Pipeline, n: Names, handlers: Sequence[str], counts: Sequence[int], unassigned: int
+) -> int:
+    """Return how many unassigned jobs are in no queue of these handlers.
+
+    `counts` and `unassigned` are of two moments, between which jobs come and go. So where they
+    differ both are read once more, in one round trip, the number before and behind the queues,
+    until it stands still meanwhile; if it never does, nothing is said.
+    """
+    if unassigned <= sum(counts):
+        return 0
+    number = ("HGET", n.lane, "unassigned")
+    queues = [("ZCARD", n.unassigned(name)) for name in handlers]
+    for _ in range(_UNQUEUED_TRIES):
+        before, *now, behind = await all_of(pipeline, [], [number, *queues, number])
+        if before == behind:
+            return max(0, whole(before or b"0") - sum(now))
+    return 0
 
 
 async def _oldest(

@@ -40,6 +40,7 @@ from pool.names import (
     split_pair,
 )
 from pool.ops.inspect import Found, all_of, fields_of, outcomes, whole
+from pool.ops.usual import usual_times
 from pool.redis.commands.member import Opening
 from pool.redis.commands.opening import generation_of_pool
 from pool.redis.commands.pausing import LanePauses
@@ -132,6 +133,7 @@ class KeyFacts:
     paused: Pause | None = None  # what keeps it from being given to a worker
     cordoned: Cordon | None = None  # of those who know its handler, if all of them are
     ranked: tuple[KeyOwner, ...] = ()  # of those who know the handler the first, best first
+    usual_s: float | None = None  # a run of its handler, see `usual_times`; None: not known
     looked: int = 0
     of: int = 0
     unread: tuple[str, ...] = ()
@@ -283,8 +285,10 @@ async def _live(
     standing = await owners(
         at, unread, n, [*filter(None, [record.owner]), *names], by_id, facts.now_ms
     )
+    usual = await usual_times(pipeline, found.pool) if record.state == "running" else {}
     return attrs.evolve(
         facts,
+        usual_s=usual.get(record.handler),
         options=Options.parse(options) if options is not None else None,
         trial=(trial or b"").decode(errors="replace"),
         followers=tuple(parse(text or b"")),

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import logging
-from typing import Final, TextIO
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, Final, TextIO
 
 import structlog
+from structlog.typing import EventDict, Processor
 
-from pool.ops.terminal import plain, plain_lines
+from pool.ops.terminal import is_coloured
+from pool.redis.log import COMMON, LEVELS, safe
 
-_IN_LINES: Final = ("exception", "stack")
+_EXTRA: Final = structlog.stdlib.ExtraAdder()
+
+
+def line(level: str, event: str, *, is_json: bool, **facts: Any) -> str:
+    """Return a line of ours that no logger writes, in the form of those that one does."""
+    entry: Any = {"event": event, **facts}
+    for processor in (*COMMON, *_rendering(None, is_json=is_json)):
+        entry = processor(None, level, entry)
+    return str(entry)
 
 
 def configure(stream: TextIO, *, is_json: bool) -> None:
@@ -17,25 +30,16 @@ def configure(stream: TextIO, *, is_json: bool) -> None:
 
     What the program has configured by now is left as it is: it knows better where lines go.
     """
-    renderer: structlog.typing.Processor = structlog.dev.ConsoleRenderer(colors=stream.isatty())
-    safe: list[structlog.typing.Processor] = [_safe]
-    if is_json:
-        safe, renderer = [], structlog.processors.JSONRenderer()
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso"),
-    ]
+    rendering = _rendering(stream, is_json=is_json)
     if not structlog.is_configured():
         structlog.configure(
             processors=[
-                *shared,
+                *COMMON,
                 structlog.processors.StackInfoRenderer(),
                 structlog.processors.format_exc_info,
-                *safe,
-                renderer,
+                *rendering,
             ],
-            wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+            wrapper_class=LEVELS,
             logger_factory=structlog.WriteLoggerFactory(stream),
             cache_logger_on_first_use=True,
         )
@@ -44,20 +48,56 @@ def configure(stream: TextIO, *, is_json: bool) -> None:
         structlog.stdlib.ProcessorFormatter(
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *safe,
-                renderer,
+                *rendering,
             ],
-            foreign_pre_chain=[*shared, structlog.processors.format_exc_info],
+            foreign_pre_chain=[
+                _add_extra,
+                *COMMON,
+                structlog.stdlib.add_logger_name,
+                structlog.processors.format_exc_info,
+            ],
         )
     )
-    logging.basicConfig(level=logging.INFO, handlers=[handler])  # nothing if there is a handler
+    handler.addFilter(lambda record: not _is_written(record.name, handler))
+    is_ours = not logging.getLogger().handlers
+    if is_ours:
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
+    if is_json and warnings.showwarning.__module__ != logging.__name__:
+        _log_warnings(None if is_ours else handler)
 
 
-def _safe(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Keep what a terminal would obey out of a line; JSON has its own way."""
-    for name, value in event.items():
-        if isinstance(value, str):
-            event[name] = plain_lines(value) if name in _IN_LINES else plain(value)
-        elif not (text := repr(value)).isprintable():
-            event[name] = plain(text)
-    return event
+def _log_warnings(handler: logging.Handler | None) -> None:
+    """Have Python's warnings logged: otherwise they are lines that are no JSON.
+
+    Args:
+        handler: Writes them, as the root logger's handlers are not ours and may write other lines.
+    """
+    logging.captureWarnings(capture=True)
+    logger = logging.getLogger("py.warnings")
+    if handler is not None and not logger.handlers:
+        logger.addHandler(handler)
+        logger.propagate = False
+
+
+def _add_extra(logger: logging.Logger, level: str, event: EventDict) -> EventDict:
+    """Add the facts that a line of `logging` was given as `extra=`; none replaces its text."""
+    return {**_EXTRA(logger, level, {"_record": event["_record"]}), **event}
+
+
+def _rendering(stream: TextIO | None, *, is_json: bool) -> Sequence[Processor]:
+    """Return the last steps of a line: from its facts to text."""
+    if is_json:
+        return (structlog.processors.JSONRenderer(),)
+    return (safe, structlog.dev.ConsoleRenderer(colors=stream is not None and is_coloured(stream)))
+
+
+def _is_written(name: str, ours: logging.StreamHandler[TextIO]) -> bool:
+    """Say whether a logger has another handler of its own that writes to the terminal."""
+    terminals = (ours.stream, sys.stdout, sys.stderr)
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None and logger.parent is not None:  # the root's handlers are not its own
+        others = (each for each in logger.handlers if each is not ours)
+        if any(getattr(each, "stream", None) in terminals for each in others):
+            return True
+        logger = logger.parent
+    return False

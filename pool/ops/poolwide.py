@@ -12,8 +12,9 @@ from typing import Final
 
 from pool.errors import PoolError
 from pool.ops import inspect
+from pool.ops.checkup import HANDLERS_MAX as HANDLERS_READ
 from pool.ops.checkup import PoolFacts, gather
-from pool.ops.doctor import RULES, examine
+from pool.ops.doctor import RULES, can_run_now, examine
 from pool.ops.metrics import HANDLERS_MAX, OTHER, Families, MetricFamily
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
@@ -64,8 +65,8 @@ def of_pool(facts: PoolFacts, scripts: tuple[int, float] | None) -> list[MetricF
     slots = sum(worker.capacity for worker in facts.workers.values() if not worker.is_draining)
     made.one("gauge", "pool_workers", "Workers of the fleet.", len(facts.workers))
     made.one("gauge", "pool_slots", "Jobs that all workers run at once at most.", slots)
-    wanted = owned + unassigned
-    text = "Slots that the jobs there are would fill: scale by it, see the how-to."
+    wanted = owned + _startable(facts)
+    text = "Slots that the jobs which could run now would fill: scale by it, see the how-to."
     made.one("gauge", "pool_slots_wanted", text, wanted)
     made.one("gauge", "pool_parked_jobs", "Dead letters.", sum(lane.parked for lane in lanes))
     late_ms = [each for lane in lanes for each in (lane.late_starts, lane.late_due)]
@@ -81,6 +82,21 @@ def of_pool(facts: PoolFacts, scripts: tuple[int, float] | None) -> list[MetricF
     return made.all
 
 
+def _startable(facts: PoolFacts) -> int:
+    """Return how many unassigned jobs a further worker could start now.
+
+    Jobs of handlers that no node ever registered are in no queue, and are not counted. If a lane
+    has more handlers than are read, the jobs in the queues that were not read are counted.
+    """
+    count = 0
+    for lane in facts.lanes:
+        count += sum(each.count for each in lane.queues if can_run_now(facts, lane, each))
+        if len(lane.handlers) >= HANDLERS_READ:
+            queued = sum(each.count for each in lane.queues)
+            count += max(0, lane.counters.get("unassigned", 0) - queued)
+    return count
+
+
 def _queues(made: Families, facts: PoolFacts) -> None:
     """Add what waits for a worker, by handler; of many handlers the longest waiting."""
     counts: Counter[str] = Counter()
@@ -88,7 +104,8 @@ def _queues(made: Families, facts: PoolFacts) -> None:
     for lane in facts.lanes:
         for queue in lane.queues:
             counts[queue.handler] += queue.count
-            age_s = max(0.0, lane.now_ms - queue.oldest_ms) / 1000
+            is_startable = can_run_now(facts, lane, queue)
+            age_s = max(0.0, lane.now_ms - queue.oldest_ms) / 1000 if is_startable else 0.0
             ages_s[queue.handler] = max(ages_s[queue.handler], age_s)
     told = sorted(counts, key=lambda handler: -ages_s[handler])
     for handler in told[HANDLERS_MAX:]:
@@ -103,7 +120,7 @@ def _queues(made: Families, facts: PoolFacts) -> None:
     made.many(
         "gauge",
         "pool_queue_age_seconds",
-        "For how long the first of them has waited.",
+        "For how long the first has waited of those that could run now; 0: none could.",
         [({"handler": handler}, ages_s[handler]) for handler in counts],
     )
     oldest_s = max(ages_s.values(), default=0.0)

@@ -16,7 +16,7 @@ in one minute, those with least to tell are told together, as `~`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -182,13 +182,19 @@ async def read(pipeline: Pipeline, found: Found, since_s: float) -> list[RatedMi
             break
     going = pairs(flat)
     if is_number(going.get("at", b"")) and int(going["at"]) > since:
-        counts = ((*name.partition(" ")[::2], whole(n)) for name, n in going.items() if " " in name)
-        by = minutes.setdefault(int(going["at"]), {})
-        _add(by, ((handler, what, n) for what, handler, n in counts))
+        _add(minutes.setdefault(int(going["at"]), {}), under_way(flat))
     return [
         RatedMinute(at_ms=at * MINUTE_MS, handlers=by)
         for at, by in sorted(minutes.items())[-MINUTES_MAX - 1 :]
     ]
+
+
+def under_way(flat: Sequence[bytes]) -> Iterator[tuple[str, str, int]]:
+    """Yield what the minute under way has, as (handler, what, how many)."""
+    for name, n in pairs(flat).items():
+        what, blank, handler = name.partition(" ")
+        if blank:
+            yield handler, what, whole(n)
 
 
 def counts_in(text: str) -> Iterator[tuple[str, str, int]]:

@@ -10,6 +10,7 @@ import attrs
 from pool.core.times import packed
 from pool.errors import ConfigError
 from pool.jobs.client.schedules import Schedule, Schedules
+from pool.ops.jsonable import TextEncoding, args_as_text
 
 
 @attrs.frozen(kw_only=True)
@@ -18,9 +19,10 @@ class ScheduleState:
 
     Of its times `fired` have made jobs, `missed` none as nobody could fire them or as it was paused
     before their jitter was over, and `overlapped` none as their key had a job.  `next_at` is null
-    while it is paused.  `args` and `kwargs` are null where they cannot be read.  `next_times` are
-    told of one that is asked for alone and is not paused; `note` says why only the first of them
-    can be.
+    while it is paused.  `args` and `kwargs` are null where they cannot be read: they are
+    `payload_bytes`, made by `codec`.  `encoding` base64: the only argument is bytes, so written.
+    Only a request for one schedule that is not paused has `next_times`; `note` says why they are
+    no more than the first, if that is so.
     """
 
     name: str
@@ -35,6 +37,9 @@ class ScheduleState:
     overlapped: int
     args: tuple[Any, ...] | None
     kwargs: dict[str, Any] | None
+    payload_bytes: int = 0
+    codec: str = ""
+    encoding: TextEncoding = "json"
     next_times: tuple[datetime, ...] = ()
     note: str = ""
 
@@ -42,7 +47,10 @@ class ScheduleState:
     def of(cls, found: Schedule) -> ScheduleState:
         """Return a schedule as it is told, without its next times."""
         facts: dict[str, Any] = attrs.asdict(found, recurse=False)
-        return cls(**{**facts, "when": packed(found.when)})
+        facts["when"] = packed(found.when)
+        if found.args is not None:
+            facts["args"], facts["encoding"] = args_as_text(found.args)
+        return cls(**facts)
 
 
 async def shown(schedules: Schedules, name: str, count: int) -> ScheduleState:

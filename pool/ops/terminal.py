@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from typing import Final, Self, TextIO
 
+from pool.printable import plain
+
 _GAP: Final = "  "
 _COLUMN_MIN: Final = 6  # characters of a column that is cut
 _PROGRESS_S: Final = 1.0  # what lasts longer tells how far it is
@@ -41,18 +43,6 @@ class Safe(str):
     """A line that is safe already: its texts are plain, and it is coloured by us alone."""
 
     __slots__ = ()
-
-
-def plain(text: str) -> str:
-    """Return a text as one line, without what a terminal would obey."""
-    if text.isprintable():
-        return text
-    return "".join(map(_plain, text))
-
-
-def plain_lines(text: str) -> str:
-    """Return a text whose line breaks are meant, such as a traceback."""
-    return "\n".join(map(plain, text.split("\n")))
 
 
 class Unwritable(Exception):
@@ -88,11 +78,14 @@ def by_lines(stream: TextIO) -> None:
         stream.reconfigure(line_buffering=True)
 
 
+def takes_codes(stream: TextIO) -> bool:
+    """Whether it is a terminal that colours, moves its cursor and erases when it is told to."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def is_coloured(stream: TextIO) -> bool:
     """Whether what is written there may have colours."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+    return not os.environ.get("NO_COLOR") and takes_codes(stream)
 
 
 def width_of(stream: TextIO) -> int | None:
@@ -176,7 +169,7 @@ class Screen:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
-        self._is_there = self._stream.isatty()
+        self._is_there = takes_codes(self._stream)
 
     def __enter__(self) -> Self:
         self._send("\x1b[?1049h\x1b[?25l")
@@ -198,7 +191,7 @@ class Screen:
 @contextmanager
 def progress(what: str, total: int, *, is_told: bool = True) -> Iterator[ProgressBar]:
     """Tell on standard error how far something is, once it has lasted for a second."""
-    told = ProgressBar(what, total, is_told=is_told and sys.stderr.isatty())
+    told = ProgressBar(what, total, is_told=is_told and takes_codes(sys.stderr))
     try:
         yield told
     finally:
@@ -234,9 +227,3 @@ def redraw(line: str, stream: TextIO) -> None:
     """Write a line in the place of the one that the cursor is in."""
     stream.write(f"\r{plain(line)}\x1b[K")
     stream.flush()
-
-
-def _plain(character: str) -> str:
-    if character.isprintable() or character == "\t":
-        return character
-    return character.encode("unicode_escape").decode("ascii")

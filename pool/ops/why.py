@@ -32,7 +32,9 @@ from pool.core.record import SUPERSEDED, Attempt, Progress, Record, more_of
 from pool.core.schedules import schedule_of
 from pool.core.settlement import CancelJob, Death, Judgement, ParkJob, Wait, is_hold, recover
 from pool.names import key_hash
+from pool.ops.findings import command, option
 from pool.ops.keyfacts import KeyFacts, KeyOwner
+from pool.ops.usual import is_unusual
 from pool.settings import Settings
 
 VERSION: Final = 1  # of the JSON: raised when a field goes or means something else
@@ -161,7 +163,7 @@ def resume_command(pause: Pause) -> str:
 
 
 def _command(verb: str, pause: Pause) -> str:
-    named = "" if pause.what == "pool" else f" --{pause.what} {shlex.quote(pause.name)}"
+    named = "" if pause.what == "pool" else f" {option(pause.what, pause.name)}"
     return f"pool {verb}{named}"
 
 
@@ -436,6 +438,12 @@ def _is_beyond(which: int) -> Callable[[KeyFacts], bool]:
     return lambda facts: 0 < _limits(facts, _record(facts))[which] < facts.now_ms
 
 
+def _is_unusual(facts: KeyFacts) -> bool:
+    record = _record(facts)
+    usual = {} if facts.usual_s is None else {record.handler: facts.usual_s}
+    return is_unusual(record, usual, facts.now_ms)
+
+
 def _is_retry(facts: KeyFacts) -> bool:
     record = _record(facts)
     return bool(record.error or record.attempt > 1 or record.requeues or facts.history)
@@ -452,6 +460,8 @@ def _moves_to(facts: KeyFacts) -> str:
     record, owner = _record(facts), facts.owner
     if record.kind != "service" or owner is None or owner.info is None:
         return ""
+    if record.marks.deaths or owner.info.is_cordoned or owner.info.is_draining:
+        return ""  # it stays for `crash_window_s`; who is cordoned keeps what it has
     places = Candidates(info.candidate for info in facts.workers)
     best = places.first(key_hash(facts.key), record.handler)
     named = [each for each in facts.ranked if each.name.rpartition(".")[0] == best]
@@ -460,7 +470,7 @@ def _moves_to(facts: KeyFacts) -> str:
 
 
 def _why(facts: KeyFacts, key: str = "") -> str:
-    return f"pool why {shlex.quote(key or facts.key)}"
+    return command("pool why", key or facts.key)
 
 
 def _kill(facts: KeyFacts) -> str:
@@ -471,7 +481,7 @@ def _kill(facts: KeyFacts) -> str:
 
 
 def _letter(verb: str) -> Callable[[KeyFacts], str]:
-    return lambda facts: f"pool parked {verb} {shlex.quote(facts.key)} {shlex.quote(facts.job_id)}"
+    return lambda facts: command(f"pool parked {verb}", facts.key, facts.job_id)
 
 
 def _run_handler(facts: KeyFacts) -> str:
@@ -564,6 +574,7 @@ def _says_full(facts: KeyFacts) -> str:
 
 
 _GONE: Final = ("fenced", "gone")
+_SILENT: Final = "has not renewed its lease: the next node that can write to this lane takes over"
 
 CASES: Final = (
     Case(
@@ -581,7 +592,7 @@ CASES: Final = (
         lambda facts: "; ".join(
             facts.unread or ("its record cannot be read: the next walk parks it as malformed",)
         ),
-        lambda _: "pool status",
+        lambda _: "pool doctor",
     ),
     # --- it has ended ---
     Case("parked", _has_ended("parked"), _says_parked, _letter("show")),
@@ -704,7 +715,7 @@ CASES: Final = (
     Case(
         "owner-silent",
         _in("pending", "silent"),
-        lambda facts: f"{_name(facts)} was given it, and its lease has ended: about to be fenced",
+        lambda facts: f"{_name(facts)} was given it, and {_SILENT}",
         lambda _: "pool doctor",
     ),
     Case(
@@ -759,7 +770,7 @@ CASES: Final = (
     Case(
         "owner-silent",
         _in("running", "silent"),
-        lambda facts: f"{_name(facts)} ran it, and its lease has ended: about to be fenced",
+        lambda facts: f"{_name(facts)} ran it, and {_SILENT}",
         lambda _: "pool doctor",
     ),
     Case(
@@ -825,6 +836,19 @@ CASES: Final = (
             f"{_name(facts)} has run {_attempt(facts)} {_for(facts)}; it is suspected of "
             f"{_record(facts).marks.deaths} worker crashes"
         ),
+    ),
+    Case(
+        "runs-long",
+        _in("running", also=_is_unusual),
+        lambda facts: (
+            f"{_name(facts)} has run {_attempt(facts)} {_for(facts)}, "
+            + (
+                "and nothing says how long its handler usually takes"
+                if facts.usual_s is None
+                else f"and 99 of 100 runs of its handler take {span(facts.usual_s)} at most"
+            )
+        ),
+        lambda facts: command("pool stop", facts.key),
     ),
     Case(
         "running",

@@ -55,7 +55,7 @@ _STREAMS: Final = frozenset({"type", "xack", "xdel", "xlen", "xrange"})
 OPERATING: Final = frozenset({"scan", "unlink"})
 
 # What `pool doctor` asks for only where its address names no user; no rule allows it.
-DEFAULT_ONLY: Final = frozenset({"config"})
+DEFAULT_ONLY: Final = frozenset({"acl", "config"})
 
 SENT: Final = _CONNECTION | _ACTORS | _WALK | _LOOKING | _LISTING | _STREAMS
 

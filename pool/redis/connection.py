@@ -32,12 +32,19 @@ import threading
 from binascii import crc_hqx
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 import hiredis
 
-from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer, again
+from pool.errors import (
+    AuthError,
+    ConfigError,
+    PoolError,
+    StoreUnavailable,
+    UnsupportedServer,
+    again,
+)
 from pool.redis import topology
 from pool.redis.errors import (
     Garbled,
@@ -64,6 +71,7 @@ _MINE_MIN = (7, 0)  # Redis below that lacks what our scripts and checks use
 _NO = ("0", "false", "no")  # what an address may say to switch an option off
 _NOT_YET = object()
 _SLOTS = 16_384
+KEEPS_ALL: Final = "noeviction"  # the policy of a server that evicts nothing
 _LOOK_MAX_S = 2.0  # for asking the guides; then it goes by what is known
 _LOOKS_MAX = 3  # in one try to connect: the primary may be replaced meanwhile
 
@@ -74,7 +82,8 @@ class Server:
 
     name: str  # "redis" or "valkey"
     version: str
-    policy: str = "noeviction"  # its maxmemory-policy; "": it does not tell
+    policy: str = KEEPS_ALL  # its maxmemory-policy; "": it does not tell
+    where: str = ""  # its place
 
 
 class ConnectionLost(Exception):
@@ -139,8 +148,8 @@ class Connection:
         Raises:
             StoreUnavailable: No connection within `timeout_s`, or the server is not ready yet.
             AuthError: It refuses the credentials.
-            UnsupportedServer: It is too old, no master, may evict keys, or is in cluster mode and
-                the address does not say so.
+            UnsupportedServer: It is too old, no master, or is in cluster mode and the address does
+                not say so.
             ConfigError: The address cannot work.
         """
         deadline_s = self._clock() + timeout_s
@@ -257,6 +266,9 @@ class Connection:
         except ConnectionLost as lost:
             self.close()
             raise attrs.evolve(lost.error, maybe_done=False) from None
+        except AuthError as error:  # of several servers one may lack the user
+            self.close()
+            raise attrs.evolve(error, problem=f"{self._where}: {error.problem}") from None
         except PoolError:
             self.close()
             raise
@@ -404,7 +416,8 @@ class Connection:
         for reply in replies:
             if isinstance(reply, PoolError):
                 raise again(reply)
-        self.server = _check(_facts(replies[0]), memory, url)
+        found = _check(_facts(replies[0]), memory, url)
+        self.server = attrs.evolve(found, where=self._where)
         if isinstance(slots, PoolError):
             raise again(slots)
         return slots
@@ -574,10 +587,11 @@ def _check(facts: dict[str, str], memory: Reply, url: Url) -> Server:
     if facts["role"] != "master" and not is_cluster:
         raise UnsupportedServer(problem=f"{called} is a {facts['role']}, not a master")
     # An ACL may forbid INFO; then `doctor` and the operator have to know.
+    return attrs.evolve(server, policy=policy_of(memory))
+
+
+def policy_of(memory: Reply) -> str:
+    """Return the maxmemory-policy that INFO tells; "" if it does not."""
     text = memory.decode() if isinstance(memory, bytes) else ""
     policy = re.search(r"^maxmemory_policy:(\S+)", text, re.MULTILINE)
-    if policy and policy[1] != "noeviction":
-        raise UnsupportedServer(
-            problem=f"maxmemory-policy is {policy[1]}: it may evict jobs; set it to noeviction"
-        )
-    return attrs.evolve(server, policy=policy[1] if policy else "")
+    return policy[1] if policy else ""

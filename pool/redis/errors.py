@@ -60,6 +60,14 @@ def _refused_now(text: str) -> PoolError:
     return StoreUnavailable(problem=shown(text), maybe_done=False)
 
 
+def _half_moved(text: str) -> PoolError:
+    problem = (
+        f"{shown(text)}: a slot of the pool is being moved, and keys of it are on two nodes; if "
+        "nobody moves it any more, `redis-cli --cluster fix HOST:PORT` ends the move"
+    )
+    return StoreUnavailable(problem=problem, maybe_done=False)
+
+
 def _refused_credentials(text: str) -> PoolError:
     if refused := _REFUSED_COMMAND.search(text):
         text = f"its user may not run '{refused[1]}': the ACL rule +{refused[1]} is missing"
@@ -72,6 +80,14 @@ def _refused_credentials(text: str) -> PoolError:
     elif text.startswith("WRONGPASS"):
         text = "no such user with this password, or it is disabled"
     return AuthError(problem=shown(text))
+
+
+def _cannot_save(text: str) -> PoolError:
+    # Not the memory limit: most often its disk is full or cannot be written.
+    return StoreUnavailable(
+        problem=f"the server cannot save to its disk, so it refuses writes: {shown(text)}",
+        maybe_done=False,
+    )
 
 
 def _full(_: str) -> PoolError:
@@ -100,6 +116,8 @@ def _pool(name: str) -> str:
 
 _NAMED_MAX: Final = 8  # keys that an error names
 
+CANNOT_SAVE: Final = "MISCONF"  # the word of a server that refuses writes: it cannot save them
+
 # Errors by their first word.  Those of our own scripts carry their facts behind it.
 _WORDS: dict[str, Callable[[str], PoolError]] = {
     **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), _refused_credentials),
@@ -108,12 +126,12 @@ _WORDS: dict[str, Callable[[str], PoolError]] = {
     ),
     # While a slot moves key by key, no node can run a script on it: half of its names are no key
     # at all, and both nodes say TRYAGAIN.  ASK, for those that are, would help a single command.
-    **dict.fromkeys(("ASK", "TRYAGAIN"), _refused_now),
+    **dict.fromkeys(("ASK", "TRYAGAIN"), _half_moved),
     "MOVED": _refused_now,  # again, at the node that was named
     "UNBLOCKED": _refused_now,  # a blocked read ended because its server became a replica
     "WRONGTYPE": _wrong_type,
     "OOM": _full,
-    "MISCONF": _full,  # the server cannot persist, most often because its disk is full
+    CANNOT_SAVE: _cannot_save,
     StoreLost.code: lambda text: StoreLost(pool=_pool(_tail(text))),
     Gone.code: lambda text: Gone(identity=_tail(text)),
     WrongValue.code: lambda text: WrongValue(problem=_tail(text)),

@@ -75,6 +75,8 @@ LARGE_BYTES = 32 * 1024  # of one call that waits aside
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # of what waits aside
 WORD_BYTES = 40  # of a call for each of its arguments: what keys, frames and objects come to
 _LONGEST = 7.5  # times `op_timeout_s`, unless told otherwise: as with the default settings
+_TOO_LONG = "the calls before it took too long"
+LATE = f"not sent: {_TOO_LONG}"  # the problem of a call whose time was up before its turn
 _GIVE_UP_S = 0.2  # for closing a pipeline that could not be opened
 _LATE_S = 0.05  # a timer that fires later than this was held up by the loop, and so were replies
 
@@ -189,8 +191,8 @@ class Pipeline:
         Raises:
             StoreUnavailable: No connection within `op_timeout_s`.
             AuthError: The server refuses the credentials.
-            UnsupportedServer: It is too old, no master, may evict keys, or is in cluster mode and
-                the address does not say so.
+            UnsupportedServer: It is too old, no master, or is in cluster mode and the address does
+                not say so.
             ConfigError: The address cannot work.
         """
         pipeline = cls(
@@ -348,16 +350,12 @@ class Pipeline:
         """
         check_headroom()
         timeout_s = self._op_timeout_s if timeout_s is None else timeout_s
-        if repeatable:
-            return await self._repeat(call, timeout_s, until_s)
-        return await self._once(call, timeout_s, until_s)
+        return await self._repeat(call, timeout_s, until_s, is_repeatable=repeatable)
 
     async def execute(self, *command: Word, repeatable: bool = False) -> Reply:
         """Run one plain command; `repeatable` and errors as for `call()`."""
         check_headroom()
-        if repeatable:
-            return await self._repeat(command, self._op_timeout_s, None)
-        return await self._once(command, self._op_timeout_s, None)
+        return await self._repeat(command, self._op_timeout_s, None, is_repeatable=repeatable)
 
     async def execute_all(self, commands: Iterable[Command]) -> list[Reply]:
         """Run plain commands in one round trip, in their order; raises the first error of them."""
@@ -496,23 +494,30 @@ class Pipeline:
         pipeline._ring()
         return _answer_of(waiter)
 
-    async def _repeat(self, command: Command, timeout_s: float, until_s: float | None) -> Reply:
+    async def _repeat(
+        self, command: Command, timeout_s: float, until_s: float | None, *, is_repeatable: bool
+    ) -> Reply:
         now_s = self.io.clock()
         deadline_s, longest_s = now_s + timeout_s, now_s + self._longest_s
         until_s = longest_s if until_s is None else min(until_s, longest_s)
         was_sent, pause_s = False, CALL_RETRY_S
+        said: StoreUnavailable | None = None
         while True:
             left_s = deadline_s - self.io.clock()
+            try_s = min(left_s, self._op_timeout_s) if is_repeatable else left_s
             try:
-                answer = self._once(command, min(left_s, self._op_timeout_s), until_s)
+                answer = self._once(command, try_s, until_s)
             except (StoreUnavailable, NotRunning) as error:  # too much waits, or it was closed
                 raise (unsure(error) if was_sent else error) from None
             try:
                 return await answer
             except StoreUnavailable as error:
+                if said is None or error.problem != LATE:  # else the try before says why
+                    said = error
                 rest_s = self.io.dice.uniform(0.0, pause_s)
-                if self.io.clock() + rest_s >= deadline_s:
-                    raise (unsure(error) if was_sent else error) from None
+                is_final = error.maybe_done and not is_repeatable
+                if is_final or self.io.clock() + rest_s >= deadline_s:
+                    raise (unsure(said) if was_sent else said) from None
                 was_sent = was_sent or error.maybe_done
             except StoreError as error:  # of this try alone
                 raise (unsure(error) if was_sent else error) from None
@@ -667,7 +672,7 @@ class Pipeline:
             self._trouble = str(getattr(error, "problem", error))
             body_io.post(self._on_refused, error)
             return False
-        self._trouble = "the calls before it took too long"
+        self._trouble = _TOO_LONG
         self.link = object()
         return body_io.post(self._on_connected, body_io.server)
 

@@ -55,9 +55,9 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 import hiredis
-import structlog
 
 from pool.redis.errors import Garbled, Held, Unanswered
+from pool.redis.log import Log
 from pool.redis.quorum import (
     Address,
     Belief,
@@ -92,7 +92,7 @@ _ABORTED = b"-failover-abort-slave-timeout"
 
 Dial: TypeAlias = Callable[[Url, Address, float, Callable[[], float]], socket.socket]
 
-_log = structlog.get_logger("pool")
+_log = Log("pool")
 
 
 class MovableConnection(Protocol):

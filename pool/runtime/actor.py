@@ -20,7 +20,14 @@ import attrs
 from anyio.abc import TaskGroup, TaskStatus
 
 from pool.errors import PartEnded
-from pool.redis.io.loops import Waiter, current_loop, is_asked_for, is_cancellation, strays
+from pool.redis.io.loops import (
+    BY_STRANGER,
+    Waiter,
+    current_loop,
+    is_asked_for,
+    is_cancellation,
+    strays,
+)
 
 M = TypeVar("M")
 Ts = TypeVarTuple("Ts")
@@ -267,7 +274,7 @@ class Actor(Generic[M]):
             elif is_asked_for():
                 raise
             else:
-                self._crash_by(PartEnded(part=self.name, problem="a stranger cancelled its task"))
+                self._crash_by(PartEnded(part=self.name, problem=BY_STRANGER))
 
     def _crash_by(self, error: BaseException) -> None:
         is_first = self._crash is None

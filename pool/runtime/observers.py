@@ -5,44 +5,25 @@ One emit, many readers (logs, metrics, spans, tests).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import atexit
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from zlib import crc32
 
 import attrs
-import structlog
 
 from pool import checks
-from pool.events import (
-    AttemptFailed,
-    CommitRefused,
-    CountersMended,
-    Event,
-    HandlerLeaked,
-    HandlerOverran,
-    HookFailed,
-    IndexRestored,
-    JobEvents,
-    LaneMissing,
-    LeaseLost,
-    LeaseResumed,
-    LoopHung,
-    NodeLeft,
-    Observer,
-    ReconciliationMended,
-    RecordQuarantined,
-    RunDisturbed,
-    ServiceMoved,
-    WorkerFenced,
-    WorkerReaped,
-)
+from pool.events import Event, JobEvents, NodeLeft, Observer
 from pool.redis.io.hush import Hush
 from pool.redis.io.scribe import Scribe
+from pool.redis.log import Log
 
-_log = structlog.get_logger("pool")
+_log = Log("pool")
 _scribe = Scribe(lambda lines: _log.warning("log.dropped", lines=lines))
 _hush = Hush(_scribe.write)
+atexit.register(_hush.end)  # what was counted within the last minute is not lost
 
 
 def check_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
@@ -97,8 +78,14 @@ class JobListeners:
         emit_to(heard, event)
 
 
-def emit_to(observers: Sequence[Observer], event: Event) -> None:
-    """Call every observer.  One that raises is logged; it is user code and ends nobody else."""
+def emit_to(observers: Sequence[Observer], event: Event, pool: str = "") -> None:
+    """Call every observer with an event, which is of this pool unless it names one.
+
+    An observer that raises is logged; it is user code and ends nobody else.
+    """
+    if not event.pool:
+        unnamed: Any = event  # mypy takes no protocol for an attrs class
+        event = attrs.evolve(unnamed, pool=pool)
     for observer in observers:
         try:
             observer(event)
@@ -107,7 +94,7 @@ def emit_to(observers: Sequence[Observer], event: Event) -> None:
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again next time
             log_failed(event.event, error)
     if event.event == NodeLeft.event:
-        _hush.end()
+        _hush.rest()
 
 
 def log_failed(of: str, error: BaseException) -> None:
@@ -115,32 +102,43 @@ def log_failed(of: str, error: BaseException) -> None:
     _hush.tell("observer.failed", (of, type(error).__qualname__), partial(_failed, of, error))
 
 
-def _failed(of: str, error: BaseException, times: int) -> None:
-    counted = {"times": times} if times > 1 else {}
+def _failed(of: str, error: BaseException, counted: Mapping[str, int]) -> None:
     _log.error("observer.failed", of=of, exc_info=error, **counted)
 
 
-# What may come in floods, and which of its facts make it the same trouble again.  What is told here
-# a minute late, with a count, all other observers see each time.
-_SAME: Final[dict[type, tuple[str, ...]]] = {
-    LeaseLost: ("node",),  # in each lane
-    LeaseResumed: ("node",),
-    WorkerFenced: ("worker",),
-    HandlerLeaked: ("handler",),
-    HandlerOverran: ("handler",),
-    HookFailed: ("handler", "what", "problem"),
-    LoopHung: ("node",),
-    CommitRefused: ("answer",),
-    AttemptFailed: ("handler", "error", "follows"),
-    RunDisturbed: ("handler",),
-    WorkerReaped: ("identity",),  # in each lane
-    RecordQuarantined: (),
-    IndexRestored: ("lane", "index"),
-    CountersMended: ("lane",),
-    ServiceMoved: (),
-    LaneMissing: ("node", "problem"),
-    ReconciliationMended: ("worker",),
-}
+# Which fields of an event make it the same trouble again.  What is written a minute late, with a
+# count, all other observers see each time.
+_NUMBERS: Final = re.compile(r"\d+")
+# Names that users or this code give: kept as they are.  Numbers in all other texts are left out.
+_NAMES: Final = frozenset(
+    (
+        *("action", "by", "during", "follows", "handler", "index", "map", "name", "plan", "pool"),
+        *("reader", "schedule", "sink", "stream", "what"),
+    )
+)
+# Texts that are others each time, or say nothing of what the trouble is.
+_INSTANCES: Final = frozenset(
+    (
+        *("batch", "behind", "detail", "generation", "hint", "job_id", "key", "last_id"),
+        *("position", "stack", "token", "traceback"),
+    )
+)
+
+
+def _subject(event: Event) -> tuple[Hashable, ...]:
+    """Return what of an event makes it the same again: its texts, without numbers.
+
+    Events that differ in numbers alone are the same.  An error that is not about a handler is also
+    told by its lane and key.
+    """
+    fields = attrs.asdict(event)
+    found: list[Hashable] = []
+    for name, value in fields.items():
+        if isinstance(value, str) and name not in _INSTANCES:
+            found.append(value if name in _NAMES else _NUMBERS.sub("#", value))
+    if event.level == "error" and "handler" not in fields:
+        found += [fields.get("lane"), fields.get("key")]
+    return tuple(found)
 
 
 def log_observer(event: Event) -> None:
@@ -148,13 +146,18 @@ def log_observer(event: Event) -> None:
 
     It waits for nobody: see `Scribe`.
     """
-    same = _SAME.get(type(event))
-    if same is None:
-        if isinstance(event, NodeLeft):
-            _hush.end()
-        _scribe.write(partial(_line, event, 1))
-    else:
-        _hush.tell(event.event, tuple(getattr(event, n) for n in same), partial(_line, event))
+    _hush.tell(event.event, _subject(event), partial(_line, event))
+    if isinstance(event, NodeLeft):
+        _hush.rest()
+
+
+def log_seldom(log: Log, event: str, **facts: Hashable) -> None:
+    """Write a warning that belongs to no node; the same once a minute, with how often it was."""
+    _hush.tell(event, tuple(facts.values()), partial(_warn, log, event, facts))
+
+
+def _warn(log: Log, event: str, facts: dict[str, Hashable], counted: Mapping[str, int]) -> None:
+    log.warning(event, **facts, **counted)
 
 
 def log_job(level: str, **facts: Any) -> None:
@@ -162,9 +165,6 @@ def log_job(level: str, **facts: Any) -> None:
     _scribe.write(partial(getattr(_log, level), "job.ended", **facts))
 
 
-def _line(event: Event, times: int) -> None:
-    facts = attrs.asdict(event)
-    if times > 1:
-        facts["times"] = times
+def _line(event: Event, counted: Mapping[str, int]) -> None:
     # Plain (never `ainfo`): structlog's async twins need asyncio.
-    getattr(_log, event.level)(event.event, **facts)
+    getattr(_log, event.level)(event.event, **attrs.asdict(event), **counted)

@@ -23,12 +23,28 @@ all lanes before it writes:
     none has one                                  a new one: the pool is lost, with all lanes
     none answers                                  nothing is written; who does not open asks again
 
-Who writes: in `config` open_pool.lua alone, and only what is missing; but the TTL `pool ttl`
-replaces. Of several at once the first decides, and those that put it back write the same.  One that
-makes it anew at that moment has seen no lane that knew; if it is first (it opens, and those that
-knew were silent to it for all of a call's time), the pool is another, and lanes of before are taken
-over with what they hold, see `stale` in join.lua.  A late copy finds `config` there; or, after
-another loss, puts a generation there whose lanes are gone too, which each lane says by itself.
+The TTL, as `config` has it, and who changes it:
+
+    missing --node or client without `lease_ttl_s`--> 10 s, by default --node with one--> named
+       \-------------------node with one, or put back from the lanes---------------------> named
+    10 s, by default, or named --`pool ttl`--> named
+
+open_pool.lua decides between nodes that come at once, so a client never fixes the TTL, and the
+first node that names one does.  A lane may have been joined, or be joined, with the default: so a
+node that names the TTL and finds another one in a lane that it joins brings what `config` says
+there (`Membership`), and reads `config` again behind that, as `pool ttl` does.  All that are open
+hear of it with a renewal, as of `pool ttl`.  If the node dies between, lanes are apart: `doctor`
+says so, and the next node that names the TTL finishes that.  Maps and streams alone name none: they
+have no rights to lanes.  Whether a TTL was named is not kept in lanes: one that is put back counts
+as named, so that nobody replaces a TTL that somebody chose.
+
+Who writes: in `config` open_pool.lua alone, and only what is missing, or a TTL that nobody has
+named; but the TTL `pool ttl` replaces.  Of several at once the first decides, and those that put it
+back write the same.  One that makes it anew at that moment has seen no lane that knew; if it is
+first (it opens, and those that knew were silent to it for all of a call's time), the pool is
+another, and lanes of before are taken over with what they hold, see `stale` in join.lua.  A late
+copy finds `config` there; or, after another loss, puts a generation there whose lanes are gone too,
+which each lane says by itself.
 
 Dying after any step: until open_pool.lua has written, nothing has changed.  A `config` made new is
 the pool that whoever comes next joins.  One put back and nobody announced is a map that lost its
@@ -45,13 +61,14 @@ import attrs
 
 from pool.core.digits import number_or
 from pool.core.timing import Timing
-from pool.errors import ConfigError, PoolError, StoreUnavailable, UnsupportedServer, again
+from pool.errors import ConfigError, PoolError, StoreUnavailable, again
 from pool.events import ControlLost
 from pool.names import Names
 from pool.redis.commands.opening import (
     OPEN_POOL,
     PROTOCOL,
     PoolConfig,
+    check_protocol,
     generation_of_pool,
     lanes_of_pool,
     new_generation,
@@ -68,11 +85,13 @@ async def open_pool(session: Session, *, any_lanes: bool = False) -> PoolConfig:
     Raises:
         ConfigError: It was made with another number of lanes than the settings name, or with more
             than can share what they allow the pool.
-        UnsupportedServer: It was made by an incompatible version of this library.
+        WrongProtocol: It was made by an incompatible version of this library.
         StoreUnavailable: The server does not answer; or `config` is gone, and no lane answers.
         AuthError, StoreFault: `config` is gone, and who opens may not ask the lanes, see `_kept`.
     """
-    made = await _open_pool(session)
+    names_ttl = session.settings.lease_ttl_s is not None and not any_lanes
+    named_ms = session.timing.ttl_ms if names_ttl else 0
+    made = await _open_pool(session, named_ms=named_ms)
     if not made.generation or not Timing.is_ttl(made.ttl_ms):
         lanes = lanes_of_pool(session.generation) or session.settings.lanes or 1
         kept = await _kept(session, lanes)
@@ -82,15 +101,16 @@ async def open_pool(session: Session, *, any_lanes: bool = False) -> PoolConfig:
             generation, ttl_ms = kept
         lanes = lanes_of_pool(generation)
         was_gone = kept is not None and not made.generation
-        made = await _open_pool(session, lanes, generation, ttl_ms or session.timing.ttl_ms)
+        if kept is not None and session.generation:
+            ttl_ms = ttl_ms or session.timing.ttl_ms  # we have gone by it
+        made = await _open_pool(
+            session, lanes, generation, ttl_ms or session.timing.ttl_ms, ttl_ms or named_ms
+        )
         if was_gone:
             made = attrs.evolve(made, was_gone=True)
             if made.wrote:  # else another did, or it was a new pool that another has just made
                 session.emit(ControlLost(pool=session.pool, generation=generation))
-    if made.protocol != PROTOCOL:
-        raise UnsupportedServer(
-            problem=f"pool {session.pool!r} speaks protocol {made.protocol}, we speak {PROTOCOL}"
-        )
+    check_protocol(session.pool, made.protocol)
     if not any_lanes:
         session.settings = _of_lanes(session, made.lanes)
     return made
@@ -106,14 +126,14 @@ def _of_lanes(session: Session, lanes: int) -> Settings:
     return session.settings
 
 
-def check_ttl(session: Session, ttl_ms: int) -> None:
-    """See to it that who names a TTL names the pool's; those who are open go by what it becomes.
+def check_ttl(session: Session, made: PoolConfig) -> None:
+    """Refuse settings that name another TTL than was named before; one by default binds nobody.
 
     Raises:
         ConfigError: The settings name another one.
     """
-    named_s, pool = session.settings.lease_ttl_s, session.pool
-    if named_s is not None and Timing(named_s).ttl_ms != ttl_ms:
+    named_s, pool, ttl_ms = session.settings.lease_ttl_s, session.pool, made.ttl_ms
+    if named_s is not None and made.is_named and Timing(named_s).ttl_ms != ttl_ms:
         command = f"pool ttl {named_s:g} --pool {pool} --url ..."
         raise ConfigError(
             setting="lease_ttl_s",
@@ -131,15 +151,15 @@ async def learn_ttl(session: Session) -> None:
     """
     made = await _open_pool(session)
     if made.ttl_ms > 0:
-        check_ttl(session, made.ttl_ms)
+        check_ttl(session, made)
         session.timing = Timing(made.ttl_ms / 1000)
 
 
 async def _open_pool(
-    session: Session, lanes: int = 0, generation: str = "", ttl_ms: int = 0
+    session: Session, lanes: int = 0, generation: str = "", ttl_ms: int = 0, named_ms: int = 0
 ) -> PoolConfig:
     """Write what is missing in `config`, of what is given; return what stands there."""
-    call = OPEN_POOL((session.control.config,), (PROTOCOL, lanes, generation, ttl_ms))
+    call = OPEN_POOL((session.control.config,), (PROTOCOL, lanes, generation, ttl_ms, named_ms))
     made: PoolConfig = await session.pipeline.call(call, repeatable=True)
     return made
 

@@ -23,6 +23,7 @@ from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.io.system import IO, SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
+from pool.runtime.eviction import check_policy
 from pool.runtime.observers import check_observers, emit_to
 from pool.runtime.supervisor import Supervisor
 from pool.runtime.task_scope import TaskScope
@@ -88,18 +89,19 @@ def open_session(
     """
     check_pool(pool)
     told, checked = check_observers(observers), check_settings(settings)
-    return _opening_session(url, Control(pool), checked, told, io or SystemIO())
+    return _opening_session(url, pool, checked, told, io or SystemIO())
 
 
 @asynccontextmanager
 async def _opening_session(
-    url: Url, control: Control, settings: Settings, told: Sequence[Observer], io: IO
+    url: Url, pool: str, settings: Settings, told: Sequence[Observer], io: IO
 ) -> AsyncIterator[Session]:
     address, server = await serve(url)
+    control = Control(pool)
     address = address.at(control.prefix)
     try:
         async with _in_task_scope(
-            await TaskScope.open(io, settings, partial(emit_to, told))
+            await TaskScope.open(io, settings, partial(emit_to, told, pool=pool))
         ) as supervisor:
             pipeline = await Pipeline.open(
                 io,
@@ -109,6 +111,7 @@ async def _opening_session(
                 care=supervisor,
             )
             try:
+                check_policy(pipeline)
                 yield Session(
                     url=address,
                     settings=settings,

@@ -28,7 +28,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
-from pool.core.retry import reconnect_delay
+from pool.core.retry import Reconnects, reconnect_delay
 from pool.core.timing import Timing
 from pool.errors import PoolError, StoreUnavailable
 from pool.redis.io.system import IO, BodyIO, Care, Group, RunningBody
@@ -106,6 +106,7 @@ class StreamTailer(Generic[R]):
     _is_taken: bool = attrs.field(init=False, default=True)
     _is_asked: bool = attrs.field(init=False, default=False)  # to probe before it reads on
     _failed: Exception | None = attrs.field(init=False, default=None)  # by a callback of ours
+    _reconnects: Reconnects = attrs.field(init=False, factory=Reconnects)
 
     # --- on the loop --------------------------------------------------------------------------
 
@@ -283,7 +284,9 @@ class StreamTailer(Generic[R]):
         else:
             body_io.post(self._tell, self.on_trouble, error, failures)
         is_fault = not isinstance(error, StoreUnavailable)
-        until_s = self.io.clock() + reconnect_delay(failures, self.io.dice, is_fault=is_fault)
+        now_s = self.io.clock()
+        pause_s = reconnect_delay(failures, self.io.dice, is_fault=is_fault)
+        until_s = now_s + max(pause_s, self._reconnects.pause_s(now_s))
         # Something else to read is worth a try at once; the word that a probe's answer was taken,
         # which may come late, is not.
         while readings is self._readings and not body_io.closing:

@@ -17,12 +17,13 @@ An errand is a part that ends by itself: it is done anew after a crash, until it
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context as LogContext
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import anyio
 import attrs
@@ -31,11 +32,15 @@ from anyio.abc import TaskGroup, TaskStatus
 from pool.core.retry import Dice, Restarts
 from pool.errors import NotRunning, PartEnded, StoreError
 from pool.events import ActorCrashed, Event
-from pool.redis.io.loops import is_asked_for, is_cancellation, strays, unmoved
+from pool.redis.io.loops import BY_STRANGER, is_asked_for, is_cancellation, strays, unmoved
 from pool.redis.io.task import Ends
 from pool.runtime.actor import Actor
 from pool.runtime.exceptions import told
 
+ALL_CANCELLED: Final = (
+    "all tasks of the event loop were cancelled, as at its end, or by sys.exit() in an asyncio task"
+)
+_TOGETHER_S: Final = 1.0  # in which all parts are cancelled by whoever cancels all tasks
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -60,6 +65,7 @@ class Supervisor:
     )
     _errands: dict[Callable[[], object], None] = attrs.field(init=False, factory=dict)
     _actors: dict[Actor[Any], None] = attrs.field(init=False, factory=dict)
+    _told_of_all_s: float = attrs.field(init=False, default=-math.inf)
     _is_over: bool = attrs.field(init=False, default=False)
     _cause: BaseException | None = attrs.field(init=False, default=None)
     _failed: anyio.Event = attrs.field(init=False, factory=anyio.Event)
@@ -101,10 +107,25 @@ class Supervisor:
         self._down[restarts] = part
         self.on_down()
         pause_s = restarts.crashed(self.clock(), is_fault=issubclass(type(error), StoreError))
-        self.emit(ActorCrashed(actor=part, error=told(error), restarts=restarts.count))
+        if self._is_of_all(error):
+            self._tell_of_all()
+        else:
+            self.emit(ActorCrashed(actor=part, error=told(error), restarts=restarts.count))
         if pause_s is None:
             (fail or self.fail)(error if isinstance(error, Exception) else _unasked(part, error))
         return pause_s
+
+    def _is_of_all(self, error: BaseException) -> bool:
+        """Whether it is the end of one of all tasks, as `sys.exit()` in one of asyncio's has it."""
+        is_by_stranger = isinstance(error, PartEnded) and error.problem == BY_STRANGER
+        return is_by_stranger and self.struck_s() >= self.clock() - _TOGETHER_S
+
+    def _tell_of_all(self) -> None:
+        """Tell once: no part of ours is to blame."""
+        now_s = self.clock()
+        if now_s - self._told_of_all_s > _TOGETHER_S:
+            self._told_of_all_s = now_s
+            self.emit(ActorCrashed(actor="task scope", error=ALL_CANCELLED, restarts=0))
 
     def rose(self, part: str, restarts: Restarts) -> None:  # noqa: ARG002 - for whoever listens
         """A part runs again, or has been stopped."""
@@ -273,7 +294,7 @@ async def _crash_of(part: str, run: Work) -> BaseException | None:
             return error
         if is_asked_for():
             raise
-        return PartEnded(part=part, problem="a stranger cancelled its task")
+        return PartEnded(part=part, problem=BY_STRANGER)
     return None
 
 

@@ -130,7 +130,7 @@ def _just_before(ms: int) -> str:
 
 
 def encoded_name(option: str, text: object, bytes_max: int) -> bytes:
-    """Return an event's name or a topic in UTF-8; any text will do.
+    """Return an event's name or a topic in UTF-8; any text will do that is not empty.
 
     Raises:
         InvalidOption: It is no text, empty, or cannot be encoded.

@@ -27,7 +27,7 @@ left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -87,12 +87,28 @@ def _problems(client: redis.Redis, pool: str) -> Iterator[str]:
         number = _text(raw).removeprefix(before_number).partition("}")[0]
         keys.setdefault(int(number), []).append(_text(raw))
     for lane_number in sorted(keys):
-        lane = _Lane.read(client, Names(pool, lane_number), keys[lane_number])
+        try:
+            lane = _Lane.read(client, Names(pool, lane_number), keys[lane_number])
+        except redis.ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            # Nothing else of the lane can be judged.
+            yield f"lane {lane_number}: {_foreign(client, keys[lane_number], str(error))}"
+            continue
         for problem in lane.problems():
             yield f"lane {lane_number}: {problem}"
         mine = generation_of_pool(lane.lane.get("incarnation", ""))
         if made_as is not None and mine != made_as.decode():
             yield f"lane {lane_number}: not of the generation in `config`"
+
+
+def _foreign(client: redis.Redis, keys: Sequence[str], error: str) -> str:
+    """Say which key of another type somebody else wrote; the error has the command with the key."""
+    words = error.split()
+    key = next((key for key in keys if key in words), "")
+    found = _text(client.type(key)) if key else ""  # type: ignore[arg-type]
+    what = f"{key} holds a {found}" if key else "a key has another type"
+    return f"{what}: somebody else wrote where pool's data belong ({error})"
 
 
 @attrs.frozen(kw_only=True)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 
 from pool.core.codec import encode_value
 from pool.core.record import Kind
 from pool.core.timing import Timing
+from pool.errors import NotRunning
 from pool.jobs.blocking import Blocking
 from pool.jobs.handlers import Handler
 from pool.jobs.job import Host, Inbox, Job
@@ -25,6 +26,17 @@ from pool.redis.commands.change import Changed, EdgeStatus
 from pool.redis.commands.edges import Edge, SaveEdge, StepEdge
 from pool.redis.commands.talk import InboxPage
 from pool.settings import Settings
+
+
+class _NoNode(Node):
+    """The node of a job that was given none: each use says how to give it one."""
+
+    def _check_open(self) -> NoReturn:
+        raise NotRunning(state="of make_job()")
+
+    @property
+    def _open_wiring(self) -> NoReturn:
+        raise NotRunning(state="of make_job()")
 
 
 def make_job(
@@ -52,7 +64,7 @@ def make_job(
         state: What a former owner saved or handed over; None: nothing.
         steps: What its steps returned at an earlier attempt, by name.
         is_recovered: Whether that one ended without handing over.
-        node: What it dispatches with; None: one that is not open.
+        node: What it dispatches with: an open node; with None that is `NotRunning`.
         resources: What the lifespan of its handlers would have yielded.
         notifications: Messages that wait in its inbox; behind them it waits for ever.
 
@@ -86,7 +98,7 @@ def make_job(
     timing = Timing()
     blocking, inbox = Blocking(anyio.CapacityLimiter(1)), Inbox(is_behind=bool(messages))
     host = Host(
-        node=node or Node("test", "embedded://", observers=()),
+        node=node or _NoNode("test", "embedded://", observers=()),
         node_id="test",
         state_bytes_max=65_536,
         timing=lambda: timing,

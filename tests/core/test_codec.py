@@ -25,6 +25,7 @@ from pool.core.codec import (
     head,
     head_of,
     is_call,
+    read_json,
 )
 from pool.core.shape import DEPTH_MAX
 from pool.errors import CodecMissing, PayloadEncodingError, PayloadTooLarge
@@ -54,6 +55,15 @@ class Level(enum.IntEnum):
     HIGH = 3
 
 
+class Own(str):  # noqa: SLOT000 - as people write it
+    """Text that equals nothing but itself."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+
 class Point(NamedTuple):
     x: int
     y: int
@@ -65,10 +75,13 @@ class Custom:
     name = "backwards"
 
     def encode(self, value: Any) -> bytes:
-        return json.dumps(value).encode()[::-1]
+        return json.dumps(value, default=lambda given: {"hex": bytes.hex(given)}).encode()[::-1]
 
     def decode(self, data: bytes) -> Any:
-        return json.loads(data[::-1])
+        return json.loads(data[::-1], object_hook=self._back)
+
+    def _back(self, found: dict[str, Any]) -> Any:
+        return bytes.fromhex(found["hex"]) if found.keys() == {"hex"} else found
 
 
 def nested(depth: int) -> list[Any]:
@@ -266,7 +279,7 @@ def test_encoding_raises_its_own_error_only(value: Any) -> None:
         (b"\x01 0\n1", "its head cannot be read"),
         (b"\x01" + b"a" * 33 + b"\n1", "its head cannot be read"),
         (b"\x01 2\n\x01 2\n1", "a head behind a head"),
-        (b"\x01abc\n1", "1 bytes made by the codec 'abc', which this program has not got"),
+        (b"\x01abc\n1", "1 bytes made by the codec 'abc', which no handler here has"),
     ],
 )
 def test_foreign_bytes_are_refused(data: bytes, problem: str) -> None:
@@ -334,7 +347,70 @@ def test_a_codec_may_be_given(args: tuple[Any, ...], kwargs: dict[str, Any], val
 
 def test_a_codec_does_not_hide_what_was_stored_before_it() -> None:
     assert decode_call(encode_call((1,), {"a": 2}), Custom()) == ((1,), {"a": 2})
-    assert decode_call(encode_call((b"x",), {}, Custom())) == ((b"x",), {})
+    assert decode_call(encode_call((b"x",), {}), Custom()) == ((b"x",), {})
+
+
+def test_two_keys_of_one_text_are_refused() -> None:
+    """They would be a key twice, which nobody reads."""
+    assert encode_value({Own("a"): 1, Own("b"): 2}) == b'{"a":1,"b":2}'
+    twice = {Own("a"): 1, Own("a"): 2}
+    with pytest.raises(PayloadEncodingError, match="two of its keys are 'a' on the wire"):
+        encode_value([twice])
+    with pytest.raises(PayloadEncodingError, match="two of its keys are 'a' on the wire"):
+        encode_call((), {"k": [twice]})
+
+
+def test_json_of_somebody_is_read_as_strictly_as_what_is_stored() -> None:
+    assert read_json(' {"a": [1]}\n') == {"a": [1]}
+    for text, said in (
+        ('{"a": 1, "a": 2}', "duplicate key 'a'"),
+        ("[NaN]", "NaN is not JSON"),
+        ("[1] [2]", "more than one value"),
+        ("", "Expecting value"),
+        ('["\udcff"]', "a lone surrogate at offset 2"),
+        ("[" * 101 + "]" * 101, "deeper than 100"),
+    ):
+        with pytest.raises(PayloadEncodingError) as caught:
+            read_json(text)
+        assert said in caught.value.problem
+
+
+@pytest.mark.parametrize("value", [None, b"", b"secret", True, []])
+def test_a_codec_is_given_every_value_also_bytes_and_none(value: Any) -> None:
+    codec = Custom()
+    call, result = encode_call((value,), {}, codec), encode_value(value, codec)
+    for data in (call, result):
+        assert head_of(data)[0] == "backwards"
+        assert b"secret" not in data
+    assert decode_call(call, codec) == ((value,), {})
+    assert is_same(decode_value(result, codec), value)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("nobody shall read it")
+
+
+def test_what_a_codec_raises_may_be_unprintable() -> None:
+    codec: Any = Custom()
+    codec.encode = codec.decode = lambda _: (_ for _ in ()).throw(Mute())
+    said = "the codec raised Mute: its text cannot be had"
+    for call in (lambda: encode_value(1, codec), lambda: decode_value(b"\x01backwards\n1", codec)):
+        with pytest.raises(PayloadEncodingError, match=said) as caught:
+            call()
+        assert "mend the codec" in str(caught.value)
+        assert "strict JSON" not in str(caught.value)
+
+
+@pytest.mark.parametrize("made", ["text", None, 5, [1]])
+def test_a_codec_that_returns_no_bytes_is_named_as_such(made: Any) -> None:
+    codec: Any = Custom()
+    codec.encode = {1: made}.get
+    kind = "None" if made is None else type(made).__name__
+    with pytest.raises(PayloadEncodingError, match=f"codec returned {kind}, expected bytes"):
+        encode_value(1, codec)
+    codec.encode = {1: memoryview(b"1")}.get
+    assert decode_value(encode_value(1, codec), codec) == 1
 
 
 def test_what_a_codec_raises_is_the_cause() -> None:

@@ -295,6 +295,39 @@ def test_how_many_processes_a_job_ends_that_kills_at_once(
     assert number == deaths
 
 
+@pytest.mark.parametrize(("of", "deaths"), [(2, 32), (3, 20), (6, 13), (12, 9)])
+def test_what_kills_workers_that_poll_is_found_as_a_late_killer(of: int, deaths: int) -> None:
+    """However soon it kills: its death may be noticed a heartbeat later, so no trial says much."""
+    job_of, happened = record(owner="p0000000000.1"), dict[str, int]()
+    for number in range(1, 60):
+        name = f"process{number:03}"
+        happened[name] = 1000 * number
+        decision = decide(
+            job_of,
+            culprit=7 if number > 1 else 0,
+            alive_ms=1001,
+            died=f"p{name}1.1",
+            deaths=happened,
+            jobs=100,
+            deal=Deal(f"process{number + 1:03}", of),
+        )
+        if isinstance(decision, Wait):
+            break
+        assert isinstance(decision, Grant)
+        letters, _, marks = decision.mark.partition("=")
+        assert letters == "m"  # no trial, and a coin where one process only may take it
+        job_of = record(owner="p0000000000.1", marks=Marks.parse(marks))
+    assert number == deaths
+
+
+def test_what_a_dead_worker_that_polls_had_not_handed_out_is_no_suspect() -> None:
+    """Its gateway acknowledges a start before any client is told of it."""
+    granted = record(state="pending", owner="pprocessone1.1")
+    decision = decide(granted, died="pprocessone1.1")
+    assert isinstance(decision, Grant)
+    assert decision.marks.deaths == 0
+
+
 @given(
     st.builds(
         Marks,

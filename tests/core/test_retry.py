@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from pool.core.retry import (
     RECONNECT_BASE_S,
     RECONNECT_CAP_S,
+    RECONNECTS_MAX,
     REFUSED_CAP_S,
+    Reconnects,
     Restarts,
     full_jitter,
     reconnect_delay,
@@ -99,3 +102,33 @@ def test_what_is_refused_is_sent_less_and_less_often_and_never_rarely() -> None:
     pauses = [refused_delay(n, 0.1) for n in range(9)]
     assert pauses == [0.1, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, REFUSED_CAP_S, REFUSED_CAP_S]
     assert refused_delay(10**9, 0.1) == REFUSED_CAP_S
+
+
+def reconnected_at(lost_after_s: float, until_s: float) -> list[float]:
+    """Return when a reader connects that loses each connection after so long."""
+    reconnects, now_s, found = Reconnects(), 0.0, list[float]()
+    while now_s < until_s:
+        now_s += reconnects.pause_s(now_s)
+        found.append(now_s)
+        now_s += lost_after_s
+    return found
+
+
+@pytest.mark.parametrize("lost_after_s", [0.0, 0.001, 0.1, 0.9])
+def test_what_is_lost_again_and_again_is_connected_to_once_a_second(lost_after_s: float) -> None:
+    found = reconnected_at(lost_after_s, 60.0)
+    assert len(found) <= RECONNECTS_MAX + 60.0 / RECONNECT_CAP_S + 1
+    assert max(after - before for before, after in pairwise(found)) <= RECONNECT_CAP_S + 1e-9
+
+
+@pytest.mark.parametrize("lost_after_s", [RECONNECT_CAP_S, 1.5, 3600.0])
+def test_connections_that_last_for_a_second_are_replaced_without_a_pause(
+    lost_after_s: float,
+) -> None:
+    found = reconnected_at(lost_after_s, 100 * lost_after_s)
+    assert max(after - before for before, after in pairwise(found)) == pytest.approx(lost_after_s)
+
+
+def test_a_burst_of_lost_connections_costs_no_pause() -> None:
+    found = reconnected_at(1e-6, 4e-6)
+    assert found[: RECONNECTS_MAX - 1] == pytest.approx([0.0] * (RECONNECTS_MAX - 1), abs=1e-4)

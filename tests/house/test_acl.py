@@ -13,6 +13,7 @@ import redis
 
 from pool.errors import ConfigError
 from pool.redis.acl import DEFAULT_ONLY, OPERATING, SENT, called, rules
+from pool.redis.errors import from_words
 
 PACKAGE = Path(__file__).parents[2] / "pool"
 # Words in capitals that begin a tuple and are no command, and what needs no rule.
@@ -102,7 +103,11 @@ def test_nothing_dangerous_is_among_the_rules() -> None:
 
 
 def test_only_an_operator_may_list_the_names_of_others_keys() -> None:
-    assert set(rules("media", is_operator=True)) - set(rules("media")) == {"+scan"}
+    lacking = set(rules("media", is_operator=True)) - set(rules("media"))
+    assert lacking == {"+scan"}
+    for word in lacking:  # and a user who lacks that right is told of the option
+        text = f"NOPERM User ann has no permissions to run the '{word[1:]}' command"
+        assert "pool acl NAME --operator" in str(from_words(text))
 
 
 def test_a_pool_gets_its_own_keys_and_database() -> None:

@@ -21,6 +21,7 @@ FLOOR = {
     "version": 0,
     "checks": 1,
     "events": 1,
+    "printable": 1,
     "settings": 2,
     "names": 2,
     # What is decided: pure.
@@ -74,6 +75,7 @@ NEVER = {
     "version": WORLD | QUIET,
     "checks": WORLD | QUIET,
     "events": WORLD | QUIET,
+    "printable": WORLD | QUIET,
     "settings": WORLD | QUIET,
     "names": WORLD | QUIET,
     "core": WORLD | QUIET,
@@ -92,6 +94,7 @@ EXCEPT = {
     "jobs/sync/portal.py": {"threading"},  # its callers wait in theirs
     "jobs/process.py": {"socket", "subprocess"},  # a function in a process of its own
     "jobs/child.py": {"threading"},  # which is that process
+    "redis/io/hush.py": {"time"},  # its minutes are a thread's
     "redis/embedded/server.py": {"time"},  # a child process is awaited beside any clock of ours
 }
 # Packages beyond the core dependencies, and the floors that may use them.

@@ -15,7 +15,7 @@ import pool
 ROOT = Path(__file__).parents[2]
 # Of 389 with the packages that a plain installation has.  Each further one is a module that every
 # process of a fleet loads: raise it with a reason.
-NODE_MODULES_MAX = 404  # with evidence, gaps in listings, and what follows primaries (2)
+NODE_MODULES_MAX = 407  # with evidence, gaps in listings, primaries (2), log lines (2), eviction
 THERE = "it is in pool.errors: from pool.errors import JobExists"
 NODE = "did you mean: from pool import Node"
 _SHOW = """
@@ -63,7 +63,7 @@ LIGHT = {
     "pool.ops.cli",
     "pool.ops.cli.codes",
     "pool.ops.cli.parser",
-    "pool.ops.terminal",
+    "pool.printable",
 }
 
 

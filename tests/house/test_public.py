@@ -60,6 +60,15 @@ UNNAMED = {
 }
 
 
+def test_a_star_import_brings_every_error() -> None:
+    names = {
+        name
+        for name, value in vars(pool.errors).items()
+        if inspect.isclass(value) and issubclass(value, pool.errors.PoolError)
+    }
+    assert names <= set(pool.errors.__all__)
+
+
 def public() -> dict[str, Any]:
     return {name: getattr(home, name) for home in HOMES for name in home.__all__}
 

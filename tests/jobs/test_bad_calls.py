@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from pool import Handlers, Job, Node
-from pool.errors import DeadlockRisk, JobParked, StoreUnavailable, UnsupportedServer
+from pool.errors import DeadlockRisk, JobParked, StoreUnavailable, WrongProtocol
 from pool.redis.commands.opening import PROTOCOL
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ async def test_a_pool_of_another_protocol_is_refused_before_anything_is_read(
     await fleet.leave(await fleet.node())
     fleet.client.hset(fleet.control.config, "protocol", protocol)
     before = fleet.client.hgetall(fleet.control.config)
-    with pytest.raises(UnsupportedServer, match="protocol"):
+    with pytest.raises(WrongProtocol, match="POOLPROTOCOL"):
         await fleet.node()
     assert fleet.client.hgetall(fleet.control.config) == before
     fleet.client.hset(fleet.control.config, "protocol", PROTOCOL)

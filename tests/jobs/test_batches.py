@@ -841,8 +841,9 @@ async def test_bad_members_are_refused_before_any_is_noted(
 ) -> None:
     node = await fleet.node(handlers, lanes=1)
     async with node.batch("b") as batch:
-        with pytest.raises(InvalidKey):
+        with pytest.raises(InvalidKey) as caught:
             await batch.add("report", [Call("k", 0), Call("", 0)])
+        assert caught.value.__notes__ == ["It is call 1 of the batch, from 0 on, of key ''."]
         with pytest.raises(InvalidOption):
             await batch.add("report", [Call("k", 0), 3])  # type: ignore[list-item]
         assert (await batch.ref.status()).expected == batch.added == 0

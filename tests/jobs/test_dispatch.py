@@ -142,6 +142,15 @@ async def test_a_typed_handler_needs_no_permission_to_be_unknown(fleet: Fleet) -
     assert await ref.result(timeout_s=30) == 10
 
 
+async def test_a_name_of_the_nodes_own_handlers_needs_no_permission_either(fleet: Fleet) -> None:
+    """The same name is refused to a client that knows it from nowhere."""
+    client = await fleet.node()
+    with pytest.raises(UnknownHandler):
+        await client.dispatch("sync", "k", 5)
+    node = await fleet.node(handlers)
+    assert await (await node.dispatch("sync", "k", 5)).result(timeout_s=30) == 10
+
+
 async def test_a_key_with_a_live_job_refuses_a_second_and_says_whose_it_is(fleet: Fleet) -> None:
     """G-02."""
     node = await fleet.node(handlers)
@@ -151,6 +160,25 @@ async def test_a_key_with_a_live_job_refuses_a_second_and_says_whose_it_is(fleet
         await node.dispatch(forever, "k")
     assert (refused.value.key, refused.value.job_id) == ("k", ref.job_id)
     assert refused.value.owner.startswith(node.workers[0].id)
+    assert (refused.value.handler, refused.value.kind) == ("forever", "service")
+
+
+async def test_a_key_that_a_service_has_is_not_waited_for(fleet: Fleet) -> None:
+    """A service never ends by itself, so the error does not advise to wait for it."""
+    mine = Handlers()
+
+    @mine.service("serve")
+    async def serve(job: Job) -> None:
+        await anyio.sleep_forever()
+
+    node = await fleet.node(mine)
+    ref = await node.dispatch(serve, "k")
+    await ref.started(timeout_s=30)
+    with pytest.raises(JobExists, match=r"handler='serve', kind='service'.*Hint: stop the service"):
+        await node.dispatch(serve, "k")
+    client = await fleet.node()
+    with pytest.raises(JobExists, match="Hint: stop the service"):
+        await client.options(allow_unknown=True).dispatch("other", "k")
 
 
 async def test_attaching_returns_the_live_job_whoever_dispatched_it(fleet: Fleet) -> None:

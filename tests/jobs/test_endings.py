@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from pool import Cancel, Handlers, Job, Node, Park, Retry
-from pool.core.marks import NO_MARKS
+from pool.core.marks import NO_MARKS, Marks
 from pool.core.record import Start
 from pool.errors import JobCancelled, JobParked
 from pool.events import ActorCrashed, AttemptFailed, RunDisturbed
@@ -569,10 +569,7 @@ async def test_a_stop_counts_though_the_handler_cancels_itself_too(
 async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
     fleet: Fleet, diary: Diary, way: str
 ) -> None:
-    """Its keys go to others without a burnt attempt, and it comes out of the block.
-
-    Only the attempt that raised it counts: else one job would end every node there is, for ever.
-    """
+    """Its keys go to others without a burnt attempt, and it comes out of the block."""
     handlers = Handlers()
     errors: dict[str, BaseException] = {
         "alone": KeyboardInterrupt(),
@@ -586,7 +583,7 @@ async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
             raise errors[way]
         return job.attempt, job.node_id
 
-    @handlers.job("keys", attempts_max=2, backoff_s=0.001)
+    @handlers.job("keys", attempts_max=1)
     async def keys(job: Job) -> tuple[int, str]:
         return run(job)
 
@@ -597,7 +594,7 @@ async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
             await anyio.sleep_forever()
         return job.attempt, job.node_id
 
-    handlers.job("plain", attempts_max=2, backoff_s=0.001)(run)
+    handlers.job("plain", attempts_max=1)(run)
     left = anyio.Event()
 
     async def body(node: Node) -> None:
@@ -622,13 +619,36 @@ async def test_an_interrupt_out_of_a_handler_ends_the_node_in_order(
         with anyio.fail_after(30):
             await left.wait()
     assert diary.entries[-1] == "closed"
-    for key, attempt in (("h", 1), ("k", 2)):
+    for key, marks in (("h", NO_MARKS), ("k", Marks(ends=1))):
         record = fleet.record(key)
         assert record is not None
-        assert (record.attempt, record.marks, record.owner) == (attempt, NO_MARKS, "")
+        assert (record.attempt, record.marks, record.owner) == (1, marks, "")
     other = await fleet.node(handlers)
     await fleet.until(lambda: fleet.record("h") is None and fleet.record("k") is None)
     assert ("held", other.id) in diary.entries
+
+
+async def test_a_job_that_always_interrupts_is_parked(fleet: Fleet) -> None:
+    """It ends `crashes_max` + 1 nodes in order, whatever its attempts: those are not burned."""
+    handlers = Handlers()
+    ended = 0
+
+    @handlers.service("s")
+    async def serve(_: Job) -> None:
+        raise KeyboardInterrupt
+
+    client = await fleet.node()
+    settings = attrs.evolve(client.settings, crashes_max=1)
+    await client.options(allow_unknown=True).dispatch("s", "k")
+    with anyio.fail_after(60):
+        while fleet.record("k") is not None:
+            node = Node(fleet.pool, fleet.url, handlers=handlers, settings=settings, observers=())
+            with pytest.raises(KeyboardInterrupt):
+                async with node:
+                    await anyio.sleep_forever()
+            ended += 1
+    [parked] = (await client.parked.list()).jobs
+    assert (parked.cause, parked.attempt, ended) == ("poison", 1, 2)
 
 
 class NoStrays:

@@ -166,7 +166,8 @@ def arguments() -> dict[str, list[inspect.Parameter]]:
         call: [
             each
             for each in inspect.signature(member).parameters.values()
-            if each.name not in ("self", "cls", "_io")  # of the simulation
+            # Of the simulation, and of the command line.
+            if each.name not in ("self", "cls", "_io", "_is_operator")
         ]
         for call, member in calls.items()
         if call not in INNER | OF_A_DICT

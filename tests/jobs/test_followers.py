@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import date
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -639,6 +640,14 @@ def typed_handlers(handlers: Handlers, diary: Diary) -> Handlers:
     returns("int", int)
     returns("any", Any)
     returns("maybe", bytes | None)
+    returns("date", date)
+    returns("decimal", Decimal)
+
+    @handlers.job("takes-span")
+    async def takes_span(job: Job, span: timedelta) -> None: ...
+
+    @handlers.job("takes-time")
+    async def takes_time(job: Job, at: datetime) -> None: ...
 
     @handlers.job("takes-bytes")
     async def takes_bytes(job: Job, data: bytes) -> None: ...
@@ -666,6 +675,7 @@ NEVER: list[tuple[str, str, tuple[Any, ...]]] = [
     *(("int", "takes-bytes", ()), ("int", "only-bytes", ()), ("int", "refund", ())),
     *(("any", "takes-nothing", ()), ("any", "takes-int", ("no day",)), ("any", "ship", (1,))),
     *(("any", "takes-msgspec", ("no day",)), ("any", "only-bytes", (1,))),
+    *(("date", "takes-span", ()), ("decimal", "takes-span", ()), ("date", "takes-bytes", ())),
 ]
 MAY: list[tuple[str, str, tuple[Any, ...]]] = [
     *(("by-bytes", "takes-bytes", ()), ("by-bytes", "only-bytes", ()), ("bytes", "note", ())),
@@ -673,6 +683,7 @@ MAY: list[tuple[str, str, tuple[Any, ...]]] = [
     *(("none", "note", (1,)), ("any", "takes-bytes", ()), ("maybe", "note", (1,))),
     *(("int", "takes-int", (date(2026, 1, 2),)), ("int", "takes-msgspec", ("2026-01-02",))),
     *(("any", "unknown", (1,)), ("any", "only-bytes", ())),
+    *(("date", "takes-time", ()), ("decimal", "takes-time", ()), ("date", "note", ())),
 ]
 
 
@@ -718,6 +729,30 @@ async def test_why_a_job_was_not_done_is_text_and_counts_are_an_object(
     for given in some:
         with pytest.raises(WrongArguments):
             await node.batch("b", **given).__aenter__()
+
+
+async def test_bytes_beside_other_arguments_are_named_in_the_letter(fleet: Fleet) -> None:
+    """Where no annotation tells before."""
+    handlers = Handlers()
+
+    @handlers.job("packs")
+    async def packs(job: Job):  # type: ignore[no-untyped-def]
+        return b"\xff"
+
+    @handlers.job("takes")
+    async def takes(job: Job, data: Any, *, size: int) -> None: ...
+
+    node = await fleet.node(handlers)
+    then = Follower(takes, "f", size=1).options(takes_result=True)
+    await (await node.options(then=then).dispatch(packs, "k")).result(timeout_s=30)
+
+    async def is_parked() -> bool:
+        return bool((await node.parked.list()).jobs)
+
+    await fleet.until(is_parked)
+    [letter] = (await node.parked.list()).jobs
+    assert letter.cause == "malformed payload"
+    assert "its first argument is bytes, or what a codec made" in letter.error
 
 
 async def test_other_arguments_beside_a_result_go_by_their_annotations(

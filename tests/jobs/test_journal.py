@@ -19,6 +19,8 @@ from pool.jobs.client.journal import latest
 from pool.jobs.noting import Noter
 from pool.listing import Journal, JournalEntry
 from pool.names import Names, lane_of
+from pool.redis.commands.journal import NOTE
+from pool.redis.scripts import ScriptCall
 from tests.nodes import LANES, PATIENCE_S, Diary, Fleet
 
 if TYPE_CHECKING:
@@ -178,7 +180,10 @@ async def test_without_an_answer_of_any_lane_there_is_an_error(
 
     monkeypatch.setattr(pipeline, "send", sent)
     silent.update(Names(fleet.pool, n).journal for n in range(LANES) if n != lane_of("a", LANES))
-    told = edges(await read(node.journal()))
+    before = datetime.now(UTC)
+    entries = await read(node.journal())
+    assert all(before <= each.at <= datetime.now(UTC) for each in entries if each.edge == UNREAD)
+    told = edges(entries)
     assert told.count((UNREAD, "")) == LANES - 1
     assert ("parked", "a") in told
     silent.add(Names(fleet.pool, lane_of("a", LANES)).journal)
@@ -282,6 +287,46 @@ async def _has(node: Node, edge: str, key: str) -> bool:
     return (edge, key) in edges(await read(node.journal(key=key)))
 
 
+async def test_what_was_noted_without_an_answer_stands_once(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the server was frozen: it goes on with the first call, and the second one is there.
+
+    Equal events of before, and those that come meanwhile, are entries of their own.
+    """
+    node = await fleet.node(lanes=1)
+    context = node._open_wiring.context
+    noter, send, lost = Noter(context), context.pipeline.send, list[Any]()
+    refused = CommitRefused(key="k", job_id="j", handler="h", epoch=1, answer="FENCED")
+
+    def sent(call: Any, on_reply: Any, **options: Any) -> None:
+        if len(lost) < 3 and isinstance(call, ScriptCall) and call.script is NOTE:
+            lost.append(call.args[1])
+            error = StoreUnavailable(problem="frozen", maybe_done=True)
+            if len(lost) > 1:
+                send(call, lambda _: on_reply(error), **options)
+            else:
+                on_reply(error)  # the call itself was lost
+        else:
+            send(call, on_reply, **options)
+
+    noter.note(refused)
+    await fleet.until(lambda: _counts(node, 1))
+    monkeypatch.setattr(context.pipeline, "send", sent)
+    noter.note(refused)
+    noter.note(refused)
+    noter.note(PlanHeld(plan="p", stops=3, wanted=0, token="t"))
+    await fleet.until(lambda: _has_edge(node, "plan.held"))
+    assert (lost[0], len(lost)) == ("", 3)
+    assert lost[1] == lost[2] != ""
+    told = [entry.edge for entry in await read(node.journal())]
+    assert told == ["commit.refused"] * 3 + ["plan.held"]
+
+
+async def _has_edge(node: Node, edge: str) -> bool:
+    return edge in [entry.edge for entry in await read(node.journal())]
+
+
 async def test_while_a_lane_hangs_so_many_wait_and_the_others_are_counted(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,7 +342,9 @@ async def test_while_a_lane_hangs_so_many_wait_and_the_others_are_counted(
 
     monkeypatch.setattr(context.pipeline, "send", sent)
     for number in range(noting.WAITING_MAX + 5):
-        noter.note(CommitRefused(key=f"k{number}", epoch=1, answer="FENCED"))
+        noter.note(
+            CommitRefused(key=f"k{number}", job_id="j", handler="h", epoch=1, answer="FENCED")
+        )
     is_away = False
     await fleet.until(lambda: _counts(node, noting.WAITING_MAX))
     noter.note(PlanHeld(plan="p", stops=3, wanted=0, token="t"))

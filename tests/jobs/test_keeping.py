@@ -613,7 +613,7 @@ async def test_progress_is_told_while_it_runs_and_when_it_has_ended(
         while progress is None:
             progress = (await client.status("k")).progress
     assert (progress.done, progress.total) == (1, 3)
-    assert progress.note.split() == ["first,", "or", "1/3", "100", "%"]
+    assert progress.note.split() == ["first,", "or", "1/3", "¦", "100", "%"]
     assert progress.at_ms > 0
     go.set()
     if how == "stopped":

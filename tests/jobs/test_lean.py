@@ -229,22 +229,23 @@ def test_what_a_worker_settled_lately_is_no_work_for_the_collector() -> None:
     gc.collect()  # which untracks tuples that hold nothing it would look at
     kept = [each for each in gc.get_referents(memory._kept) if gc.is_tracked(each)]
     assert kept == []
-    edge = memory.of("k7")
+    edge = memory.of("k7", 7, "j7")
     assert isinstance(edge, DoneEdge)
     assert (edge.key, edge.epoch, edge.id, edge.result) == ("k7", 7, "j7", b"result")
     assert memory._bytes == 2_000 * len(b"result")
     memory.clear(lambda _: True)
-    assert (memory._bytes, memory.of("k7")) == (0, None)
+    assert (memory._bytes, memory.of("k7", 7, "j7"), memory.latest("k7")) == (0, None, 0)
 
 
-def test_of_a_key_that_was_settled_again_only_the_latest_end_is_kept() -> None:
+def test_of_a_job_that_was_settled_again_only_the_latest_end_is_kept() -> None:
     """And from then on: neither its bytes nor its age are those of the one before."""
     memory = Memory()
     for now_s, key in enumerate(("again", "once", "again")):
         memory.keep(DoneEdge(key, now_s, "id", 1_000, "h", b"result"), float(now_s), 60.0)
     assert memory._bytes == 2 * len(b"result")
     memory.keep(DoneEdge("late", 3, "id", 1_000, "h", b"result"), 10.0, 8.5)
-    assert [memory.of(key) is not None for key in ("again", "once", "late")] == [True, False, True]
+    assert [memory.latest(key) for key in ("again", "once", "late")] == [2, 0, 3]
+    assert memory.of("once", 1, "id") is None
 
 
 def test_what_lives_when_memory_is_frozen_is_no_work_for_the_collector() -> None:

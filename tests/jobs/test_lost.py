@@ -69,6 +69,19 @@ async def test_a_job_that_was_there_a_moment_ago_is_lost(
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("first", ["result", "started", "status", "stages", "stop"])
+async def test_what_was_told_as_lost_stays_lost(fleet: Fleet, first: str) -> None:
+    """An hour later nobody could tell any more that it has not just ended."""
+    node = await fleet.node()
+    ref = await later(fleet, node)
+    fleet.client.hdel(fleet.names.jobs, "k")
+    assert await asked(getattr(ref, first)) == "JobLost"
+    long_ago(ref)
+    for call in (ref.result, ref.started, ref.status, ref.stages, ref.stop):
+        assert await asked(call) == "JobLost"
+
+
+@pytest.mark.anyio
 @pytest.mark.usefixtures("asks_again")
 async def test_who_waits_is_told_that_it_was_lost(fleet: Fleet) -> None:
     """However long ago it was accepted: who waits has seen it since."""

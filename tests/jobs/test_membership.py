@@ -392,3 +392,25 @@ async def test_who_cannot_renew_does_not_open_and_is_told_why(
         patched.setattr(KeepAlive, "confirm", confirm)
         with pytest.raises(StoreUnavailable, match=told):
             await fleet.node()
+
+
+async def test_data_that_are_lost_again_and_again_are_recovered_ever_more_slowly(
+    fleet: Fleet,
+) -> None:
+    """Each recovery succeeds, so that no count of failures tells the node to wait."""
+    node = await fleet.node(handlers, lease_ttl_s=5.0)
+
+    def scripts() -> int:
+        calls: Any = fleet.client.info("commandstats")
+        return int(calls["cmdstat_evalsha"]["calls"])
+
+    until, before = anyio.current_time() + 8.0, scripts()
+    while anyio.current_time() < until:
+        keys = list(fleet.client.scan_iter(match=f"pool:{{{fleet.pool}*", count=1000))
+        if keys:
+            fleet.client.delete(*keys)
+        await anyio.sleep(0.005)
+    losses, sent = len(fleet.all_seen(DataLost)), scripts() - before
+    assert losses < 15
+    assert sent < 400
+    await fleet.until(lambda: serves(node))  # none of the losses ended it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,13 @@ from pool.errors import (
     NotStarted,
     NotStopped,
     OutcomeExpired,
+    StoreUnavailable,
     WrongArguments,
 )
 from pool.events import AttemptFailed, CommitRefused
 from pool.names import pair
+from pool.redis.pipeline import Pipeline
+from pool.redis.scripts import ScriptCall
 from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:
@@ -218,6 +222,25 @@ async def test_retry_waits_as_long_as_it_says_and_counts_as_an_attempt(
         assert watch.took_s(first_s, second_s) < 1.0
     assert second_s - first_s >= 0.19
     assert (parked.value.attempts, parked.value.last_error) == (2, "busy")
+    assert parked.value.cause == "failed"
+
+
+async def test_a_bar_in_what_a_handler_says_is_told_as_a_broken_one(fleet: Fleet) -> None:
+    """The fields of a record are divided by bars; a filter finds what was written."""
+    handlers = Handlers()
+
+    @handlers.job("parks", attempts_max=1)
+    async def parks(job: Job, cause: str) -> None:
+        raise Park(cause) if cause else ValueError("int | None")
+
+    node = await fleet.node(handlers)
+    for key, cause, said in (("a", "quota|tenant", "quota¦tenant"), ("b", "", "failed")):
+        with pytest.raises(JobParked) as parked:
+            await (await node.dispatch(parks, key, cause)).result(timeout_s=30)
+        error = "" if cause else "ValueError: int ¦ None"
+        assert (parked.value.cause, parked.value.last_error) == (said, error)
+        page = await node.parked.list(cause=cause or "failed")
+        assert [each.key for each in page.jobs] == [key]
 
 
 async def test_cancel_ends_the_job_as_cancelled_with_its_cause(fleet: Fleet) -> None:
@@ -540,3 +563,38 @@ async def test_the_first_outcome_stands_when_another_owner_settled_meanwhile(
     refused = await fleet.seen(CommitRefused)
     assert refused.key == "k"
     assert await ref.result(timeout_s=30) == "first"
+
+
+async def test_a_failure_whose_answer_was_lost_is_not_said_to_be_refused(
+    fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was recorded, and another worker has the next attempt by the time it is sent again."""
+    handlers, real, lost = Handlers(), Pipeline.send, list[Callable[[], object]]()
+
+    @handlers.job("fail", attempts_max=2, backoff_s=0.02)
+    async def fail(job: Job) -> None:
+        diary.note(job.attempt)
+        if job.attempt == 1:
+            raise ValueError("no")
+        await anyio.sleep_forever()
+
+    def send(self: Pipeline, command: Any, on_reply: Any, **limits: float) -> None:
+        words = [str(word) for word in command.args] if isinstance(command, ScriptCall) else []
+        if not lost and any(word.startswith("ValueError: no") for word in words):
+            error = StoreUnavailable(problem="the answer was lost", maybe_done=True)
+            lost.append(partial(on_reply, error))
+            real(self, command, lambda _: None, **limits)
+        else:
+            real(self, command, on_reply, **limits)
+
+    monkeypatch.setattr(Pipeline, "send", send)
+    first = await fleet.node(handlers)
+    await first.dispatch(fail, "k")
+    await fleet.until(lambda: bool(lost))
+    await fleet.node(handlers)
+    await diary.counts(2)
+    lost[0]()
+    [worker] = fleet.workers(first)
+    await fleet.until(lambda: worker._lanes[0].box.is_empty and not worker._settling[0])
+    assert diary.entries == [1, 2]
+    assert not fleet.all_seen(CommitRefused)

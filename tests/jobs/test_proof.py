@@ -8,10 +8,11 @@ import typing
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import attrs
 import msgspec
 import pydantic
 import pytest
@@ -29,6 +30,7 @@ from pool.jobs.typed.shapes import Wrong
 if TYPE_CHECKING:
     from tests.nodes import Fleet
 
+T = TypeVar("T")
 CODECS = ("json", "msgspec")
 
 
@@ -256,6 +258,59 @@ def test_what_nobody_can_send_is_refused_at_registration(hint: Any, codec: Codec
 
     keeps.__annotations__["x"] = hint
     Handlers().job("keeps", codec=codec)(keeps)
+
+
+@attrs.define
+class Kept:
+    _x: int
+    y: int = 2
+
+
+@dataclasses.dataclass
+class KeptByDataclass:
+    _x: int
+
+
+@attrs.define
+class KeptOrNot:
+    _x: int = 1
+    y: int = 2
+
+
+@attrs.define
+class KeptOf(Generic[T]):
+    _x: T
+
+
+@pytest.mark.parametrize("hint", [Kept, list[Kept], Kept | None, KeptOf[int]])
+def test_a_private_attribute_that_msgspec_never_writes_is_refused_at_registration(
+    hint: Any,
+) -> None:
+    said = "Kept.*, whose private _x msgspec does not write"
+    with pytest.raises(ConfigError, match=f"nothing can be given for its x: {said}"):
+        registered(hint, "msgspec")
+
+    def returns(job: Job) -> None: ...
+
+    returns.__annotations__["return"] = hint
+    with pytest.raises(ConfigError, match=f"it returns what nobody can be sent: {said}"):
+        Handlers().job("returns", codec="msgspec")(returns)
+    registered(hint, "json")
+
+
+def test_a_private_field_of_a_dataclass_arrives() -> None:
+    """These msgspec does write."""
+    handler = registered(KeptByDataclass, "msgspec")
+    data = handler._arguments.encode("h", (KeptByDataclass(1),), {})
+    assert handler._arguments.decode("h", data) == ((KeptByDataclass(1),), {})
+
+
+def test_a_private_attribute_that_differs_from_its_default_is_refused_where_it_is_sent() -> None:
+    handler = registered(KeptOrNot, "msgspec")
+    data = handler._arguments.encode("h", (KeptOrNot(1, 5),), {})
+    assert handler._arguments.decode("h", data) == ((KeptOrNot(1, 5),), {})
+    with pytest.raises(WrongArguments, match="_x"):
+        handler._arguments.encode("h", (KeptOrNot(2),), {})
 
 
 JSON = st.recursive(

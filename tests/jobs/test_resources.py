@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
+import attrs
 import pytest
 
 from pool import Depends, Handlers, Job, Node
 from pool.errors import ConfigError, JobCancelled, JobParked
-from pool.events import ActorCrashed, AttemptFailed
+from pool.events import ActorCrashed, AttemptFailed, Event
+from pool.jobs.node import OPEN_CALLS
 from pool.jobs.run import _given
 from pool.testing import make_job
 
@@ -51,6 +53,53 @@ async def test_a_lifespan_is_entered_once_per_node_and_closed_behind_its_jobs(
     await diary.has("begun")
     await fleet.leave(node)
     assert diary.entries == ["opened", "begun", "ended", "closed"]
+
+
+async def test_a_lifespan_takes_as_long_as_it_needs(fleet: Fleet) -> None:
+    """Longer than all that is asked of the server: what it waits for is its own."""
+    settings = attrs.evolve(fleet.settings, op_timeout_s=0.3)
+
+    @asynccontextmanager
+    async def lifespan(_: Node) -> AsyncIterator[None]:
+        await anyio.sleep(OPEN_CALLS * settings.op_timeout_s + 0.1)
+        yield
+
+    handlers = Handlers(lifespan=lifespan)
+    handlers.job("any")(lambda _: 5)
+    async with Node(fleet.pool, fleet.url, handlers=handlers, settings=settings) as node:
+        assert await (await node.dispatch("any", "k")).result(timeout_s=30) == 5
+
+
+async def test_a_lifespan_that_is_still_opening_ends_with_who_opens(
+    fleet: Fleet, diary: Diary
+) -> None:
+    """At once, and without a word of an end that would be too long."""
+
+    @asynccontextmanager
+    async def lifespan(_: Node) -> AsyncIterator[None]:
+        diary.note("opening")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            diary.note("cancelled")
+        yield
+
+    handlers = Handlers(lifespan=lifespan)
+    handlers.job("any")(lambda _: 5)
+    crashes: list[ActorCrashed] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, ActorCrashed):
+            crashes.append(event)
+
+    settings = attrs.evolve(fleet.settings, grace_s=3600.0)
+    node = Node(fleet.pool, fleet.url, handlers=handlers, settings=settings, observers=(hear,))
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.__aenter__)
+            await diary.has("opening")
+            tasks.cancel_scope.cancel()
+    assert (diary.entries, crashes, node.state) == (["opening", "cancelled"], [], "closed")
 
 
 async def test_a_lifespan_that_fails_is_told(fleet: Fleet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -195,7 +196,7 @@ def test_a_young_process_begins_its_suspects_at_a_random_time() -> None:
     assert trials.wait_s(longest, rank, 0.0) == SPAN_TRIALS * LIVED_S / 2
     assert tried(trials, run, SPAN_S / 2, rank=rank) == TRIAL_S
     old = trials_of(age_s=OLD_S, share=0.5)
-    assert old.wait_s(run, old.come(run, 0.0), 0.0) == 0.0
+    assert old.wait_s(run, old.come(run, 0.0), 0.0) == -math.inf
 
 
 def test_evidence_of_a_trial_is_how_short_it_is() -> None:

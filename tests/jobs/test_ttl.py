@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -83,6 +84,82 @@ async def test_a_pool_founded_without_one_has_ten_seconds(fleet: Fleet) -> None:
     await fleet.node(lease_ttl_s=None)
     assert fleet.client.hget(fleet.control.config, "ttl") == b"10000"
     assert fleet.client.hget(fleet.names.lane, "ttl") == b"10000"
+
+
+def _goes_by(fleet: Fleet, node: Node, ttl_s: float) -> bool:
+    return {state.lease.ttl_s for state in fleet.wiring(node).context.lanes} == {ttl_s}
+
+
+def ttls_in_lanes(fleet: Fleet, lanes: int) -> set[bytes]:
+    client: Any = fleet.client
+    return {client.hget(Names(fleet.pool, number).lane, "ttl") for number in range(lanes)}
+
+
+@pytest.mark.usefixtures("renews_often")
+@pytest.mark.parametrize("lanes", [1, 4])
+async def test_a_client_without_settings_does_not_fix_the_ttl(
+    fleet: Fleet, diary: Diary, lanes: int
+) -> None:
+    """The first node that names a TTL decides, and all that are open take it up."""
+    client = await fleet.node(lease_ttl_s=None, lanes=lanes)
+    await fleet.node(serving(diary), lease_ttl_s=None, lanes=lanes)
+    await client.dispatch("serve", "k")
+    await diary.counts(1)
+    assert ttls_in_lanes(fleet, lanes) == {b"10000"}
+    first = await fleet.node(lease_ttl_s=4.0, lanes=lanes)
+    assert ttls_in_lanes(fleet, lanes) == {b"4000"}
+    assert fleet.client.hget(fleet.control.config, "ttl") == b"4000"
+    for node in (client, first):
+        await fleet.until(partial(_goes_by, fleet, node, 4.0))
+    await fleet.seen(TtlChanged, node=client.id, ttl_s=4.0)
+    with pytest.raises(ConfigError, match="goes by 4 s, not 5 s"):
+        await fleet.node(lease_ttl_s=5.0, lanes=lanes)
+    assert len(diary.entries) == 1  # no handler ended
+    assert not (await fetch(fleet.pool, Url.parse(fleet.url))).findings
+
+
+async def test_a_client_and_a_node_that_open_at_once_go_by_the_nodes_ttl(fleet: Fleet) -> None:
+    """Whichever writes first, in `config` and in each lane."""
+    async with anyio.create_task_group() as tasks:
+        for ttl_s in (None, 5.0, None, 5.0, None):
+            tasks.start_soon(partial(fleet.node, lease_ttl_s=ttl_s, lanes=8))
+    assert ttls_in_lanes(fleet, 8) == {b"5000"}
+    assert fleet.client.hget(fleet.control.config, "ttl") == b"5000"
+
+
+async def test_a_node_that_died_between_config_and_lanes_is_finished_by_the_next(
+    fleet: Fleet,
+) -> None:
+    await fleet.node(lease_ttl_s=None, lanes=4)
+    fleet.client.hset(fleet.control.config, mapping={"ttl": 6000, "named": 1})
+    await fleet.node(lease_ttl_s=6.0, lanes=4)
+    assert ttls_in_lanes(fleet, 4) == {b"6000"}
+
+
+async def test_a_ttl_that_an_operator_sets_counts_as_named(fleet: Fleet) -> None:
+    """`pool ttl` decides also where its TTL is the one by default."""
+    client = await fleet.node(lease_ttl_s=None)
+    await go_by(fleet, client, 10.0)
+    with pytest.raises(ConfigError, match="goes by 10 s, not 3 s"):
+        await fleet.node(lease_ttl_s=3.0)
+
+
+async def test_config_that_was_lost_keeps_a_ttl_that_was_named(fleet: Fleet) -> None:
+    """The lanes say it, so that no node with another one replaces it."""
+    await fleet.node(lease_ttl_s=7.0)
+    fleet.client.delete(fleet.control.config)
+    with pytest.raises(ConfigError, match="goes by 7 s, not 3 s"):
+        await fleet.node(lease_ttl_s=3.0)
+    assert fleet.client.hget(fleet.control.config, "ttl") == b"7000"
+
+
+async def test_a_stream_that_names_a_ttl_does_not_fix_it(fleet: Fleet) -> None:
+    await fleet.node(lease_ttl_s=None)
+    settings = Settings(lease_ttl_s=1.0)
+    async with Stream.open(fleet.url, "s", pool=fleet.pool, settings=settings) as stream:
+        assert stream._session.timing.ttl_s == 10.0
+    await fleet.node(lease_ttl_s=4.0)
+    assert ttls_in_lanes(fleet, 1) == {b"4000"}
 
 
 @pytest.mark.usefixtures("renews_often")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import anyio
@@ -31,6 +31,8 @@ from pool.errors import (
     WrongArguments,
 )
 from pool.events import AttemptFailed
+from pool.ops.cli.doctor import diagnose
+from pool.redis.url import Url
 from pool.testing import make_job
 
 if TYPE_CHECKING:
@@ -213,6 +215,71 @@ async def test_a_result_that_is_not_what_was_promised_is_parked(fleet: Fleet) ->
     assert "is str, expected Decimal" in parked.value.last_error
 
 
+def _returning(handlers: Handlers, codec: Any, hint: Any, value: Any) -> Any:
+    """Register a handler that returns a value, whatever its annotation says."""
+
+    def returns(job: Job) -> Any:
+        return value
+
+    returns.__annotations__["return"] = hint
+    return handlers.job("returns", codec=codec)(returns)
+
+
+@pytest.mark.parametrize(
+    ("codec", "hint", "value", "said"),
+    [
+        ("msgspec", int, None, "Expected `int`, got `null`"),
+        ("msgspec", Struct, None, "Expected `object`, got `null`"),
+        ("msgspec", int, b"\x01", "Expected `int`, got `bytes`"),
+        ("msgspec", Annotated[bytes, msgspec.Meta(max_length=1)], b"ab", "length <= 1"),
+        ("json", datetime, None, "is None, expected datetime"),
+        ("json", bytes, "aGk=", "is str, expected bytes"),
+        ("json", bytes, None, "is None, expected bytes"),
+    ],
+)
+async def test_a_result_that_no_codec_has_to_encode_is_checked_too(
+    fleet: Fleet, codec: Any, hint: Any, value: Any, said: str
+) -> None:
+    """None and bytes are stored as they are, whatever the codec."""
+    handlers = Handlers()
+    handler = _returning(handlers, codec, hint, value)
+    node = await fleet.node(handlers)
+    with pytest.raises(JobParked) as parked:
+        await (await node.dispatch(handler, "k")).result(timeout_s=30)
+    assert parked.value.cause == "unusable result"
+    assert said in parked.value.last_error
+
+
+class Raw(bytes):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("codec", "hint", "value"),
+    [
+        ("msgspec", None, None),
+        ("msgspec", Any, None),
+        ("msgspec", int | None, None),
+        ("msgspec", bytes, b"\xff"),
+        ("msgspec", Any, b"\xff"),
+        ("json", bytes, b"\xff"),
+        ("json", bytes, Raw(b"\xff")),
+        ("json", bytes | None, None),
+    ],
+)
+async def test_a_result_that_no_codec_has_to_encode_arrives(
+    fleet: Fleet, codec: Any, hint: Any, value: Any
+) -> None:
+    handlers = Handlers()
+    handler = _returning(handlers, codec, hint, value)
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(handler, "k")
+    assert await ref.result(timeout_s=30) == value
+    if value is not None:  # untouched: also for a reader without the handler
+        other = await fleet.node()
+        assert await (await other.job("k", ref.job_id)).result() == value
+
+
 # --- states ---------------------------------------------------------------------------------------
 
 
@@ -259,6 +326,71 @@ async def test_a_state_of_a_type_survives_a_failure_and_a_move(fleet: Fleet, cod
     assert seen[:5] == [(1, Total(0)), 1, 2, (2, Total(2, NOW)), 3]
     assert seen[5][1] == Total(3, NOW)
     await (await second.job("k", ref.job_id)).stop(timeout_s=30)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "wrong"),
+    [
+        (int, 5, "5"),
+        (int | None, None, "5"),
+        (list[int], [1], [1, "2"]),
+        (bytes, b"5", "5"),
+        (Any, {"a": [1]}, None),
+    ],
+)
+def test_a_state_that_json_has_itself_is_of_its_type_too(kind: Any, fits: Any, wrong: Any) -> None:
+    for codec in ("json", "msgspec"):
+
+        @Handlers().job("h", state=kind, codec=codec)
+        async def counts(job: Job) -> None: ...
+
+        job = make_job("k", handler=counts)
+        job.state = fits
+        assert job.state == fits
+        if wrong is not None:
+            with pytest.raises(PayloadEncodingError) as caught:
+                job.state = wrong
+            assert caught.value.path.startswith("$")
+            assert not caught.value.problem.startswith("(")
+
+
+def test_an_error_of_a_state_names_its_place() -> None:
+    @Handlers().job("h", state=Total, codec="msgspec")
+    async def counts(job: Job) -> None: ...
+
+    job = make_job("k", handler=counts)
+    with pytest.raises(PayloadEncodingError) as caught:
+        job.state = {"count": 5}
+    said = "is dict, and would arrive as Total"
+    assert (caught.value.path, caught.value.problem) == ("$", said)
+
+
+async def test_what_would_be_read_by_nobody_is_refused_where_it_is_given(fleet: Fleet) -> None:
+    """A message with a key twice; a result or a step's is a failed attempt."""
+
+    class Own(str):  # noqa: SLOT000 - as people write it
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+        __hash__ = object.__hash__
+
+    twice, handlers, had = {Own("a"): 1, Own("a"): 2}, Handlers(), list[Any]()
+
+    @handlers.service("listens")
+    async def listens(job: Job) -> None:
+        for store in (lambda: job.save(twice), lambda: job.once("s", lambda _: twice)):
+            with pytest.raises(PayloadEncodingError, match="two of its keys"):
+                await store()
+        async for message in job.notifications():
+            had.append(message)
+
+    node = await fleet.node(handlers)
+    ref = await node.dispatch(listens, "k")
+    with pytest.raises(PayloadEncodingError, match="two of its keys are 'a'"):
+        await node.notify("k", twice)
+    await node.notify("k", "well")
+    await fleet.until(lambda: had == ["well"])
+    await ref.stop(timeout_s=30)
 
 
 async def test_a_handler_is_tested_with_a_state_of_its_type() -> None:
@@ -324,6 +456,93 @@ async def test_a_codec_that_nobody_has_is_named_and_the_job_waits(fleet: Fleet) 
     unread = await caller.dispatch("sets", "u")  # by its name: how it answers is not known here
     with pytest.raises(CodecMissing, match="'hex'"):
         await unread.result(timeout_s=30)
+
+
+def stored_in(fleet: Fleet) -> bytes:
+    """Return everything that the server has of a pool."""
+    client: Any = fleet.client
+    reads: dict[bytes, Any] = {
+        b"hash": client.hgetall,
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"set": client.smembers,
+        b"stream": client.xrange,
+        b"string": client.get,
+        b"zset": lambda key: client.zrange(key, 0, -1),
+    }
+    keys = client.scan_iter(match=f"pool:{{{fleet.pool}*", count=1000)
+    return repr([(key, reads[client.type(key)](key)) for key in keys]).encode()
+
+
+async def test_what_a_codec_makes_is_all_that_the_server_has_of_arguments_and_results(
+    fleet: Fleet,
+) -> None:
+    handlers = Handlers()
+
+    @handlers.job("seals", codec=Hex(), retention_s=600)
+    async def seals(job: Job, value: Any) -> Any:
+        return value
+
+    node = await fleet.node(handlers)
+    for value in (b"in clear", "in clear", ["in clear"]):
+        ref = await node.options(job_id=type(value).__name__).dispatch(seals, "k", value)
+        assert await ref.result(timeout_s=30) == value
+        waits = await node.options(delay_s=600).dispatch(seals, "later", value)
+        found = stored_in(fleet)
+        assert b"later" in found
+        assert b"in clear" not in found
+        await waits.stop(timeout_s=30)
+
+
+@pytest.mark.parametrize("codec", ["msgspec", Hex()])
+async def test_a_result_is_read_wherever_its_codec_is_known(fleet: Fleet, codec: Any) -> None:
+    """By a reference that does not know the handler, and by one whose handler has another codec."""
+    handlers, old = Handlers(), Handlers()
+
+    @handlers.job("doubles", codec=codec, retention_s=600)
+    async def doubles(job: Job, number: int) -> list[int]:
+        return [2 * number]
+
+    @old.job("doubles")
+    async def before(job: Job, number: int) -> list[int]:
+        return [number]
+
+    @old.job("other", codec=codec)
+    async def other(job: Job) -> None: ...
+
+    node, caller = await fleet.node(handlers), await fleet.node()
+    ref = await node.dispatch(doubles, "k", 7)
+    assert await ref.result(timeout_s=30) == [14]
+    assert await (await node.job("k", ref.job_id)).result(timeout_s=30) == [14]
+    if codec == "msgspec":
+        assert await (await caller.dispatch(before, "k", 7)).result(timeout_s=30) == [14]
+    else:
+        with pytest.raises(CodecMissing, match="a node that has a handler with this codec"):
+            await (await caller.dispatch(before, "k", 7)).result(timeout_s=30)
+    async with node.batch("b") as batch:
+        await batch.add(doubles, [Call("m", 7)])
+    assert [member.result() async for member in batch.ref.members()] == [[14]]
+    reads = await fleet.node(old)
+    assert await (await reads.job("k", ref.job_id)).result(timeout_s=30) == [14]
+
+
+async def test_a_letter_of_msgspec_is_edited_where_its_handler_is_not(fleet: Fleet) -> None:
+    handlers = Handlers()
+
+    @handlers.job("fails", attempts_max=1, codec="msgspec", retention_s=600)
+    async def fails(job: Job, at: datetime, *, n: int = 0) -> int:
+        if not n:
+            raise ValueError(at)
+        return n
+
+    await fleet.node(handlers)
+    caller = await fleet.node()
+    ref = await caller.dispatch(fails, "f", NOW)
+    with pytest.raises(JobParked):
+        await ref.result(timeout_s=30)
+    letter = await caller.parked.show("f", ref.job_id)
+    assert letter.kwargs is not None
+    await caller.parked.edit("f", ref.job_id, **{**letter.kwargs, "n": 7})
+    assert await (await caller.parked.replay("f", ref.job_id)).result(timeout_s=30) == 7
 
 
 async def test_a_letter_of_a_codec_that_is_not_here_says_so(fleet: Fleet) -> None:
@@ -426,12 +645,28 @@ async def test_what_a_worker_cannot_read_goes_to_another_one_at_once(
     assert len(left) == len({*left})
 
 
+async def test_what_nobody_can_read_is_a_finding_until_somebody_can(fleet: Fleet) -> None:
+    seen: list[Any] = []
+
+    async def found() -> list[tuple[str, ...]]:
+        told = await diagnose(fleet.pool, Url.parse(fleet.url))
+        return [each.keys for each in told.findings if each.rule == "nobody-reads"]
+
+    node, new = await fleet.node(versioned(1, seen, 100.0)), versioned(2, seen, 100.0)
+    await node.dispatch(new["image"], "k", ["a"])
+    await fleet.seen(AttemptFailed)
+    assert await found() == [("k",)]
+    await fleet.node(new)
+    await fleet.knows(node, 2)
+    assert await found() == []
+
+
 async def test_what_nobody_can_read_is_asked_for_less_and_less_often(fleet: Fleet) -> None:
     """The store keeps a bounded list of who left it; it is no loop."""
     seen: list[Any] = []
     node = await fleet.node(versioned(1, seen))
     await node.dispatch(versioned(2, seen)["image"], "k", ["a"])
-    await fleet.seen(AttemptFailed, 40, attempt=1)
+    await fleet.seen(AttemptFailed, 24, attempt=1)
     record = fleet.record("k")
     assert record is not None
     assert 10 < len(left_by(record.more)) < 20

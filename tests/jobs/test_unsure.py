@@ -23,14 +23,14 @@ from pool.errors import (
     unchanged,
     unsure,
 )
-from pool.jobs.client.dispatcher import LATE, Dispatcher, Load, Pending, _Admitted
+from pool.jobs.client.dispatcher import Dispatcher, Load, Pending, _Admitted
 from pool.jobs.client.requests import _Limit
 from pool.jobs.client.waiters import Waiters, Waiting
 from pool.maps.commands import RESET
 from pool.maps.replica import Replica
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.talk import INTEND, NOTIFY, InboxHas, MovedOn, Noted, NotNoted
-from pool.redis.pipeline import Pipeline
+from pool.redis.pipeline import LATE, Pipeline
 from pool.redis.scripts import ScriptCall
 from pool.streams.commands import ADD_ONCE
 
@@ -89,7 +89,7 @@ def test_what_was_tried_gets_no_more_time_because_others_move() -> None:
     for moved_s, deadline_s in ((3.0, 5.0), (2.0, 5.0), (6.0, 8.0), (8.0, 9.0)):
         pending.go_on(moved_s, 2.0)
         assert pending.deadline_s == deadline_s
-    tried = Pending(item, 4.0, 9.0, Load(), _nobody_waits, is_tried=True)
+    tried = Pending(item, 4.0, 9.0, Load(), _nobody_waits, failure=UNSENT)
     tried.go_on(3.0, 2.0)
     assert tried.deadline_s == 4.0
 

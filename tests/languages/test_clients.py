@@ -6,6 +6,7 @@ import signal
 import threading
 from typing import Any
 
+import pytest
 import redis
 
 from tests.languages.fleet import LANGUAGES, POOL, Fleet, Language, Process, until
@@ -42,6 +43,60 @@ def test_a_job_is_run_and_its_result_told(fleet: Fleet, language: Language) -> N
     odd = fleet.dispatch(key)
     assert await_outcomes(worker, key) == ["done"]
     assert odd in {line["id"] for line in worker.said(key=key)}
+
+
+ODD: dict[Language, list[str]] = {
+    "javascript": ["null", "nothing", "symbol", "getter", "proxy", "toJSON"],
+    "go": ["nil", "is", "marshal", "channel", "panic"],
+}
+
+
+@pytest.mark.parametrize("language", ODD)
+def test_a_handler_that_ends_oddly_is_a_failed_attempt(fleet: Fleet, language: Language) -> None:
+    """Whatever it throws, or returns: the worker goes on, and so do its other jobs."""
+    worker = fleet.worker(language, capacity=20)
+    other = fleet.dispatch(f"beside-{language}", ms=3000)
+    jobs = {odd: fleet.dispatch(f"{odd}-{language}", odd=odd) for odd in ODD[language]}
+    for odd, job in jobs.items():
+        assert fleet.result(f"{odd}-{language}", job)["result"]["attempt"] == 2, odd
+        assert await_outcomes(worker, f"{odd}-{language}", 2) == ["retried", "done"]
+    assert fleet.result(f"beside-{language}", other)["result"]["attempt"] == 1
+
+
+def test_what_a_message_throws_is_a_failed_attempt(fleet: Fleet) -> None:
+    worker = fleet.worker("javascript")
+    job = fleet.dispatch("told", odd="message")
+    fleet.await_event("start", key="told")
+    fleet.ask("POST", "/v1/jobs/told/notify", {"value": "fail"})
+    assert fleet.result("told", job)["result"]["attempt"] == 2
+    assert await_outcomes(worker, "told", 2) == ["retried", "done"]
+
+
+def test_a_program_prints_its_result_and_nothing_else(fleet: Fleet) -> None:
+    """It arrives as it was printed; what is no JSON fails for good, since it would come again."""
+    worker = fleet.worker("shell")
+    good = {
+        "big": ("9007199254740993", 2**53 + 1),
+        "none": (" \n", None),
+        "lines": ("[1,\n2]\n", [1, 2]),
+    }
+    for key, (prints, result) in good.items():
+        job = fleet.dispatch(key, prints=prints)
+        told = fleet.result(key, job)
+        assert (told["has_result"], told["result"]) == (True, result), key
+    bad = {
+        "nan": ("NaN", "NaN"),
+        "two": ("1 2", "one value in JSON"),
+        "bytes": ('"\xff"', "no UTF-8"),
+        "far": ("1e400", "inf"),
+        "half": ('{"a":', "parse error"),
+        "more": ('1,"state":2', "parse error"),
+    }
+    for key, (prints, problem) in bad.items():
+        told = fleet.result(key, fleet.dispatch(key, prints=prints))
+        assert (told["state"], await_outcomes(worker, key)) == ("parked", ["parked"]), key
+        assert problem in told["error"], key
+    assert len(fleet.events("start", key="nan")) == 1
 
 
 def test_a_killed_workers_job_is_taken_over(fleet: Fleet, language: Language) -> None:

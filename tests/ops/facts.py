@@ -12,7 +12,7 @@ from pool.ops.keyfacts import KeyOwner
 NOW_MS = 1_700_000_000_000
 TTL_MS = 10_000
 # What is found of a machine that is too busy to run a test in peace, and of nothing planted.
-BUSY = frozenset({"loop-lag", "renewals-fail", "leases-lost"})
+BUSY = frozenset({"loop-lag", "loop-busy", "renewals-fail", "leases-lost"})
 MARKED = Marks(2, last=Aboard("process1ss", 1, 3))
 TOSSED = Marks(2, rounds=40, round=Round(1, 9, is_held=True))
 

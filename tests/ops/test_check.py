@@ -70,6 +70,16 @@ handlers = Handlers()
 @handlers.job("many", attempts_max=0)
 async def many(job) -> None: ...
 """,
+    "chk_schedule.py": """
+from pool import Handlers, Job
+handlers = Handlers()
+
+@handlers.schedule("0 3 * * *", name="nightly")
+@handlers.schedule("0 * * * *", name="hourly", args=[1])
+@handlers.schedule("0 * * * *", name="often", args=[2], expires_s=1e12)
+@handlers.job("report")
+async def report(job: Job, size: int) -> None: ...
+""",
     "chk_depends.py": """
 from typing import Annotated
 from pool import Depends, Handlers, Job
@@ -125,6 +135,30 @@ def test_handlers_that_are_sound_are_listed(check: Check) -> None:
         "  job     part.one",
         "4 handlers, 0 problems",
     ]
+
+
+def test_values_of_the_file_that_do_not_count_are_named_and_judged(
+    check: Check, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = 'handlers = ["chk_jobs"]\ncapacity = 7\ngrace_s = "soon"\nlabel = "a"\n'
+    (here / "pool.toml").write_text(text, "utf-8")
+    monkeypatch.setenv("POOL_GRACE_S", "3")
+    words = ("--config", "pool.toml", "--capacity", "9")
+    code, said = check(*words)
+    assert code == OK
+    notes = [line for line in said.splitlines() if line.startswith("note: ")]
+    assert notes[0] == "note: capacity of pool.toml, line 2 does not count, as --capacity is set"
+    begins = "note: grace_s of pool.toml, line 3 does not count, as POOL_GRACE_S is set; without"
+    assert notes[1].startswith(begins)
+    assert len(notes) == 2
+    code, said = check(*words, "--json")
+    told = json.loads(said)["overridden"]
+    assert [(each["setting"], each["by"]) for each in told] == [
+        ("capacity", "--capacity"),
+        ("grace_s", "POOL_GRACE_S"),
+    ]
+    assert told[0]["problem"] == ""
+    assert told[1]["problem"]
 
 
 def test_as_json_with_their_options(check: Check) -> None:
@@ -224,3 +258,14 @@ def test_what_is_put_together_keeps_its_lifespan(here: Path) -> None:
     )
     whole = load_all(["chk_jobs", "chk_span"])
     assert [each.__name__ for each in whole._lifespans()] == ["span"]
+
+
+def test_schedules_of_the_code_are_checked_as_pool_run_does(check: Check) -> None:
+    """A handler that needs an argument which its schedule does not give."""
+    code, said = check("chk_schedule")
+    assert code == FINDING
+    told = [line for line in said.splitlines() if line.startswith("!")]
+    assert len(told) == 2, said
+    assert "schedule 'nightly': [POOLARGUMENTS]" in "".join(told)
+    assert "schedule 'often': [POOLOPTION]" in "".join(told)
+    assert said.endswith("1 handler, 2 problems\n")

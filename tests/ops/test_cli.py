@@ -32,6 +32,9 @@ from pool.ops.cli.shapes import SHAPES, faults
 from pool.ops.cli.status import fetch
 from pool.ops.doctor import RULES
 from pool.ops.findings import Finding, Rule
+from pool.ops.web.problems import REFUSALS
+from pool.redis.acl import rules
+from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.url import Url
 from pool.settings import Settings
 from pool.version import __version__
@@ -265,11 +268,40 @@ def test_a_finding_is_explained(rule: Rule, capsys: pytest.CaptureFixture[str]) 
     assert told["do"]
 
 
+@pytest.mark.parametrize("code", REFUSALS)
+def test_what_the_gateway_refuses_is_explained(
+    code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", code]) == OK
+    said = capsys.readouterr().out
+    assert said.startswith(f"[{code}]")
+    status, title, hint = REFUSALS[code]
+    assert all(each in said for each in (str(status), title, hint))
+    assert main(["explain", f"[{code.lower()}]", "--json"]) == OK
+    assert json.loads(capsys.readouterr().out)["status"] == status
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["acl shop", "completion bash", "explain POOLCONFIG", "explain WEBRATE", "explain no-worker"],
+)
+def test_what_asks_no_pool_prints_an_object_that_says_that_it_went_well(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`error` is what a call that failed prints."""
+    assert main([*words.split(), "--json"]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["v"], told["ok"]) == (1, True)
+    assert "error" not in told
+
+
 def test_an_error_that_is_none_is_likened_to_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "POOLFUL"]) == USAGE
     assert "is it POOLFULL" in capsys.readouterr().err
     assert main(["explain", "no-workers"]) == USAGE
     assert "is it no-worker" in capsys.readouterr().err
+    assert main(["explain", "WEBRAT"]) == USAGE
+    assert "is it WEBRATE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["status"], ["ttl", "2"]])
@@ -938,10 +970,29 @@ def test_acl_prints_the_rules_of_a_pools_user_as_a_server_takes_them(
     assert main(["acl", pool_name]) == OK
     words = capsys.readouterr().out.split()
     assert main(["acl", pool_name, "--json"]) == OK
-    assert json.loads(capsys.readouterr().out) == words
+    assert json.loads(capsys.readouterr().out)["rules"] == words
     with redis.Redis.from_url(redis_url) as client:
         client.execute_command("ACL", "SETUSER", f"{pool_name}-cli", *words)
         made: Any = client.acl_getuser(f"{pool_name}-cli")
     assert f"~pool:{{{pool_name}}}:*" in str(made["keys"])
     assert main(["acl", "no pool"]) == USAGE
     assert "no pool" in capsys.readouterr().err
+
+
+def test_a_command_for_operators_names_the_rules_that_its_user_lacks(
+    own_server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rules of `pool acl NAME` are not those: this user has exactly them."""
+    with redis.Redis.from_url(own_server.url) as client:
+        words = ("ACL", "SETUSER", "ann", "reset", "on", ">right", *rules("shop"))
+        client.execute_command(*words)
+
+    async def found() -> None:
+        async with Node("shop", own_server.url, observers=()):
+            pass
+
+    anyio.run(found)
+    url = f"unix://ann:right@{own_server.url.removeprefix('unix://')}"
+    for command in (["maps"], ["streams"], ["purge", "shop"]):
+        assert main([*command, "--pool", "shop", "--url", url]) == UNREACHABLE
+        assert "Hint: `pool acl NAME --operator`" in capsys.readouterr().err

@@ -289,6 +289,11 @@ def test_a_password_of_the_file_is_never_repeated(tmp_path: Path) -> None:
         (["run", "jobs", "-lead"], "what begins with - and is no option stands behind --"),
         (["status", "--ulr", "x"], "is it --url?"),
         (["run", "jobs", "--zzzz"], "unrecognized arguments: --zzzz\n"),
+        (["status", "--nope"], "unrecognized arguments: --nope\n"),
+        (["nodes", "--pge", "3"], "unrecognized arguments: --pge 3\n"),
+        (["nodes", "--page", "3"], "`nodes` has no such option"),
+        (["parked", "list", "--dry-run"], "`parked list` has no such option"),
+        (["parked", "list", "--prefx", "a"], "is it --prefix?"),
     ],
 )
 def test_a_flag_that_is_none_is_likened_to_one(

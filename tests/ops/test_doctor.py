@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from pool.core.marks import Marks
 from pool.core.options import Options
 from pool.core.pauses import Asked, Cordon, Pause, parse
 from pool.core.plans import PlanTurn
+from pool.core.record import pack_more
 from pool.names import Names
 from pool.ops import inspect
 from pool.ops.checkup import (
@@ -29,6 +32,7 @@ from pool.ops.checkup import (
     KeptPlan,
     LaneFacts,
     Late,
+    Overlap,
     PoolFacts,
     Queue,
     ServerFacts,
@@ -37,9 +41,10 @@ from pool.ops.checkup import (
     sections,
 )
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
-from pool.ops.cli.doctor import diagnose, lines
+from pool.ops.cli.doctor import diagnose, finding_lines, lines
 from pool.ops.doctor import RULES, examine
 from pool.ops.findings import Finding
+from pool.ops.refusals import Refusal
 from pool.ops.stores import SinkRow, StreamRow
 from pool.redis.commands.pausing import LanePauses
 from pool.redis.connection import slot_of
@@ -169,9 +174,20 @@ def told(**texts: str) -> PoolFacts:
     return facts(servers=(attrs.evolve(server(), **changes),))
 
 
+LEFT_BY_A = pack_more(left="wA")
+[ENTRY] = noted("data.older", 1)["recent"]
+OLDER = tuple(attrs.evolve(ENTRY, detail=f"older_s={s}") for s in (0.504, 8.608, 1.0))
+
 ROWS: list[tuple[str, PoolFacts, str, str]] = [
-    ("data-lost", facts(is_lost=True), "lane 0 has no data", "pool status"),
-    ("cannot-be-read", facts(unread=("WRONGTYPE",)), "WRONGTYPE", "pool status"),
+    ("data-lost", facts(is_lost=True), "lane 0 has no data", "INFO persistence"),
+    ("cannot-be-read", facts(unread=("pool:{p}:x: WRONGTYPE",)), "WRONGTYPE", "TYPE 'pool:{p}:x'"),
+    ("cannot-be-read", facts(unread=("the map of workers: ERR",)), "ERR", "redis-cli PING"),
+    (
+        "data-older",
+        facts(recent=OLDER),
+        "came back with older data: older_s=8.608",
+        "pool events",
+    ),
     (
         "lane-away",
         facts(away={3: "TRYAGAIN"}),
@@ -195,6 +211,7 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
     ("leases-lost", facts(**noted("lease.lost", 3)), "n1 has lost its leases 3 t", "pool events"),
     ("renewals-fail", facts(**node(failed=4)), "4 renewals of node n1", "pool nodes"),
     ("loop-lag", facts(**node(lag_ms=400)), "node n1 is late, by 400 ms", "pool nodes"),
+    ("loop-busy", facts(**node(busy=80)), "node n1 was at work at 80 of 100 looks", "pool nodes"),
     ("collector-pauses", facts(**node(pause_ms=900)), "n1 up for 900 ms", "pool nodes"),
     ("copies-behind", facts(**node(copies=2)), "2 copies of maps at node n1", "pool nodes"),
     ("clock-stepped", facts(**noted("clock", 1)), "lane 0 was set", "pool events"),
@@ -230,12 +247,18 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
         "all 1 workers that have it are cordoned, by me: a look",
         "pool uncordon wA",
     ),
-    ("no-such-handler", facts(counters={"unassigned": 2}), "2 jobs wait", "pool run"),
+    ("no-such-handler", facts(unqueued=2), "2 jobs wait", "pool run"),
     (
         "no-such-handler",
-        facts(record("unassigned", handler="typo"), counters={"unassigned": 1}),
+        facts(record("unassigned", handler="typo"), unqueued=1),
         "registered (typo)",
         "pool run",
+    ),
+    (
+        "nobody-reads",
+        facts(record("waiting", more=LEFT_BY_A)),
+        "1 jobs have arguments that none",
+        "pool why k0",
     ),
     ("no-worker", facts(queues=queue("x", 5)), "'x', which no worker has", "pool run"),
     ("backlog", facts(queues=queue("h", 70)), "of 1 workers that have it 1 take jobs, 4", "run"),
@@ -270,6 +293,12 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
     ),
     (
         "schedule-unreadable",
+        facts(unreadable_schedules=("no name",)),
+        "1 schedules cannot be read",
+        "redis-cli HDEL 'pool:{p:0}:schedules' 'no name'",
+    ),
+    (
+        "schedule-unreadable",
         facts(unreadable_schedules=("odd",)),
         "1 schedules cannot be read",
         "pool schedules remove odd",
@@ -293,6 +322,24 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
         "pool plans show p1",
     ),
     ("too-long", facts(record("running", **OLD), handlers={"h": LONG}), "timeout_s", "pool why k0"),
+    (
+        "runs-long",
+        facts(record("running", since_ms=NOW_MS - 61_000), usual={"h": 6.0}),
+        "'h' run, one for 61.0 s, and 99 of 100 take 6.0 s at most",
+        "pool why k0",
+    ),
+    (
+        "runs-long",
+        facts(record("running", since_ms=NOW_MS - 86_401_000)),
+        "nothing says how long is usual",
+        "pool why k0",
+    ),
+    (
+        "schedule-overlaps",
+        facts(overlaps=(Overlap(name="s", key="k", handler="h", times=3, ran_s=7.0),)),
+        "schedule 's' has made no job 3 times in a row: the one of its key has run for 7.0 s",
+        "pool why k",
+    ),
     ("no-progress", facts(record("running", **OLD), handlers={"h": LONG}), "progress", "why k0"),
     (
         "stopping",
@@ -368,7 +415,7 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
         "INFO replication",
     ),
     (
-        "server-last-replica",
+        "server-writes-refused",
         told(replication__min_slaves_good_slaves="0"),
         "all writes are refused",
         "INFO replication",
@@ -413,7 +460,7 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
     (
         "cluster-slots",
         told(cluster__cluster_state="fail", cluster__cluster_slots_ok="10923"),
-        "is fail: 5461 of its slots",
+        "5461 slots of the cluster are served by nobody (its state is fail)",
         "CLUSTER NODES",
     ),
     (
@@ -438,9 +485,34 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
             )
         ),
         "of lane 0, is MIGRATING",
-        "SETSLOT",
+        "--cluster fix",
     ),
-    ("rights-refused", told(stats__acl_access_denied_cmd="7"), "7 by cmd", "pool acl p"),
+    (
+        "rights-refused",
+        facts(
+            servers=(
+                attrs.evolve(
+                    server(),
+                    refusals=(Refusal(user="ann", objects=("info",), count=7, ago_s=61.0),),
+                ),
+            )
+        ),
+        "user 'ann' has no right to 'info': 7 calls were refused, the last 61.0 s ago",
+        "pool acl p",
+    ),
+    (
+        "rights-refused",
+        facts(
+            servers=(
+                attrs.evolve(
+                    server(),
+                    refusals=(Refusal(user="ann", objects=("info", "scan"), count=2, ago_s=1.0),),
+                ),
+            )
+        ),
+        "user 'ann' has no right to 'info', 'scan'",
+        "pool acl p --operator",
+    ),
     ("rights", facts(may_list=False), "streams and their sinks", "--operator"),
     (
         "rights",
@@ -483,7 +555,17 @@ def test_of_a_sound_pool_nothing_is_found() -> None:
         facts(members=(owner(lease_s=-9.0),)),  # within a TTL
         facts(members=(owner(lease_s=-11.0),), is_held=True),
         facts(queues=queue("h", 50)),
+        facts(
+            record("waiting", more=LEFT_BY_A),
+            workers={"wA": worker("wA"), "wB": worker("wB")},
+        ),
         facts(record("running", since_ms=NOW_MS - 2_000), handlers={"h": LONG}),
+        facts(record("running", since_ms=NOW_MS - 59_000), usual={"h": 1.0}),
+        facts(record("running", since_ms=NOW_MS - 79_000), usual={"h": 8.0}),
+        facts(record("running", since_ms=NOW_MS - 86_399_000)),
+        facts(record("running", since_ms=NOW_MS - 86_401_000, kind="service"), usual={"h": 1.0}),
+        facts(record("running", since_ms=NOW_MS - 90_000_000, more=f"p{NOW_MS - 9}/1/2/")),
+        facts(overlaps=(Overlap(name="s", key="k", handler="h", times=2, ran_s=7.0),)),
         facts(record("queued", accepted=(NOW_MS - 599_000) * 1000)),
         facts(record("running", marks=Marks(1))),
         facts(inboxes={"k": 99}),
@@ -499,7 +581,7 @@ def test_of_a_sound_pool_nothing_is_found() -> None:
         told(latencystats__latency_percentiles_usec_evalsha="p50=9.9,p99=40216.063"),
         told(latencystats__latency_percentiles_usec_flushall="p50=9.9,p99=80216.063"),
         told(clients__connected_clients="80", clients__maxclients="100"),
-        told(stats__rejected_connections="0", stats__acl_access_denied_cmd="0"),
+        told(stats__rejected_connections="0", stats__acl_access_denied_cmd="7"),
         told(cluster__cluster_state="ok", cluster__cluster_slots_ok="16384"),
     ],
 )
@@ -623,6 +705,36 @@ async def test_schedules_and_plans_in_trouble_are_told_of(fleet: Fleet) -> None:
 
 
 @pytest.mark.anyio
+async def test_jobs_that_come_and_go_have_a_handler(fleet: Fleet) -> None:
+    """How many there are and how long the queues are is read at two moments."""
+    fleet.is_audited = False
+    await fleet.node(handlers)
+    names, over = fleet.names, threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            for number in (1, -1):
+                with fleet.client.pipeline(transaction=True) as pipe:
+                    pipe.hincrby(names.lane, "unassigned", number)
+                    if number > 0:
+                        pipe.zadd(names.unassigned("stay"), {"k": 1.0})
+                    else:
+                        pipe.zrem(names.unassigned("stay"), "k")
+                    pipe.execute()
+
+    with ThreadPoolExecutor(1) as threads:
+        going = threads.submit(come_and_go)
+        try:
+            async with inspect.opened(fleet.pool, Url.parse(fleet.url)) as (pipeline, known):
+                for _ in range(100):
+                    assert "no-such-handler" not in await found(fleet)
+                    assert "" not in (await inspect.view(pipeline, known)).waiting_for
+        finally:
+            over.set()
+        await anyio.to_thread.run_sync(going.result)
+
+
+@pytest.mark.anyio
 async def test_no_command_looks_at_more_than_a_page(fleet: Fleet, redis_url: str) -> None:
     """So that a pool of a million jobs is looked at as gently as one of a thousand."""
     fleet.is_audited = False
@@ -669,7 +781,7 @@ async def test_no_command_looks_at_more_than_a_page(fleet: Fleet, redis_url: str
             case ("XREVRANGE", *_, "COUNT", count):
                 assert count <= SLICE
             case ("HGETALL", name):
-                assert name == fleet.names.lane
+                assert name in (fleet.names.lane, fleet.names.rates)  # both bounded
             case ("ZMSCORE" | "HMGET" | "SMISMEMBER", _, *members):
                 assert len(members) <= 2 * SLICE
             case (word, *_):
@@ -712,3 +824,10 @@ async def test_the_command_exits_by_what_it_found(
     code, said = await run("--pool", fleet.pool, "--url", f"redis://127.0.0.1:{port}")
     assert code == UNREACHABLE
     await node.stop("k", timeout_s=30)
+
+
+def test_the_inbox_finding_counts_jobs_and_not_their_messages() -> None:
+    """One job with 150 messages is one key, and no "149 more"."""
+    [found] = [each for each in examine(facts(inboxes={"k": 150})) if each.rule == "inbox"]
+    assert (found.count, found.keys) == (1, ("k",))
+    assert "        keys    k" in finding_lines(found)

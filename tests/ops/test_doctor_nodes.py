@@ -78,6 +78,39 @@ async def test_a_loop_that_is_always_late_is_told_of_by_its_node(
     await is_over(fleet, "loop-lag")
 
 
+@pytest.mark.parametrize("busy_s", [0.04, 0.0], ids=["busy", "idle"])
+async def test_a_loop_that_is_busy_most_of_the_time_is_told_of(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, busy_s: float
+) -> None:
+    """It takes everything up within some milliseconds, so it is not late."""
+    monkeypatch.setattr(ailing, "BUSY_BEATS_MIN", 12)
+    mine = Handlers()
+
+    @mine.job("computes")
+    async def computes(job: Job) -> None:
+        while True:
+            threading.Event().wait(busy_s)
+            await anyio.sleep(0.01)
+
+    node = await fleet.node(mine, lease_ttl_s=1.0)
+    await node.dispatch("computes", "k")
+    seen = fleet.wiring(node)._keepalive._busy
+    with anyio.fail_after(PATIENCE_S):
+        while seen.read(time.monotonic()).count < 16:  # noqa: ASYNC110 - no test is told
+            await anyio.sleep(0.05)
+
+    async def look() -> None:
+        if busy_s:
+            told = await finds(fleet, "loop-busy")
+            assert (told.severity, told.where[0]) == ("warning", node.id)
+        elif "loop-busy" in await found(fleet):
+            share = seen.read(time.monotonic())
+            assert share.total >= ailing.BUSY_SHARE * share.count  # the machine is too busy
+
+    await _in_another_loop(look)
+    await node.stop_all()
+
+
 async def _in_another_loop(look: Callable[[], Awaitable[None]]) -> None:
     """Look from a thread, as the loop here is the one in trouble."""
     await anyio.to_thread.run_sync(lambda: anyio.run(look))

@@ -108,9 +108,9 @@ class Operator:
             case ["pool", "why", key, *_]:
                 assert (await self._run(*command[1:]))[0] == 0
                 self.stop.add(key)
-            case ["pool", "status"] if rule == "cannot-be-read":
+            case ["redis-cli", "TYPE", key] if rule == "cannot-be-read":
                 with redis.Redis.from_url(self.redis_url) as client:
-                    client.delete(finding["says"].split(": ")[1])
+                    client.delete(key)
             case ["pool", *words]:
                 await self._run(*words)
             case _:

@@ -171,6 +171,10 @@ async def test_each_verb_shows_the_lanes_that_answer_and_names_the_others(
             [away] = [each for each in told["findings"] if each["rule"] == "lane-away"]
             assert away["where"] == [f"lane {LAST}"]
             assert "foreign" not in away["advice"]
+            assert "Hint" not in away["says"]
+            for finding in told["findings"]:  # neither dangerous nor what was just done
+                assert "DEL" not in finding["command"]
+                assert not finding["command"].startswith(f"pool {verb}")
             assert "cannot-be-read" not in {each["rule"] for each in told["findings"]}
             assert verb == "status" or told["away"] == [LAST]
     finally:

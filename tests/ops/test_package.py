@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 # were wished for are about what is left without docstrings and comments.  They stay: `help()`,
 # editors and `pool explain` show them, scripts are checked by their headers, and what is tested is
 # what is shipped.
-WHEEL_BYTES_MAX = 1_200_000
+WHEEL_BYTES_MAX = 1_300_000
 WHEN = "1700000000"  # any moment; the same one gives the same bytes
 RUN_S = 120.0
 

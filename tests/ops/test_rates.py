@@ -49,15 +49,21 @@ async def test_what_nodes_count_is_added_up_and_told(
         ratings.append(Rating(metrics))
     for n in range(6):
         await (await nodes[n % 2].dispatch(do, f"k-{n}")).result(PATIENCE_S)
-    for rating in ratings:
-        await rating.send()
+
+    async def has_settled(jobs: int) -> bool:  # a result may come before its run is counted
+        for rating in ratings:
+            await rating.send()
+        counts = (await told(fleet)).get("do")
+        return counts is not None and counts.done + counts.parked == jobs
+
+    await fleet.until(lambda: has_settled(6))
     flat = fleet.client.hget(fleet.names.rates, "at")
     assert flat is not None
     fleet.client.hset(fleet.names.rates, "at", str(int(flat) - 1))  # that minute is over
     with pytest.raises(PoolError):
         await (await nodes[0].dispatch(do, "bad", fails=True)).result(PATIENCE_S)
+    await fleet.until(lambda: has_settled(7))
     for rating in ratings:
-        await rating.send()
         await rating.send()  # nothing is news any more
     assert fleet.client.xlen(fleet.names.rated) == 1
     found = (await told(fleet))["do"]

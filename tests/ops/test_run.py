@@ -18,7 +18,7 @@ from pool.errors import ConfigError
 from pool.jobs.fleet.keepalive import EXIT_CODE
 from pool.jobs.handlers import Handlers
 from pool.jobs.node import Node
-from pool.ops.cli import OK, UNREACHABLE, USAGE, main
+from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.cli.readiness import Readiness
 from pool.settings import Settings
 from tests.ops.commands import WAIT_S, Cli, running
@@ -583,6 +583,160 @@ async def test_a_worker_that_has_left_ends_whatever_thread_goes_on(
         worker.process.terminate()
         assert (await worker.end())[0] == EXIT_CODE
         assert (await ref.status()).state == "unassigned"
+
+
+STANDING_STILL = """
+import contextlib, time
+import anyio
+from pool import Handlers
+
+@contextlib.asynccontextmanager
+async def lifespan(node):
+    print("opens", flush=True)
+    await anyio.sleep_forever()
+    yield
+
+handlers = Handlers()
+endless = Handlers(lifespan=lifespan)
+
+@handlers.job("block")
+async def block(job):
+    time.sleep(600)
+
+@endless.job("never")
+async def never(job): ...
+"""
+
+
+@asynccontextmanager
+async def _working(folder: Path, pool: str, url: str, loop: str) -> AsyncIterator[tuple[Node, Any]]:
+    """Open a client, and a worker of the module `mine` that is ready; no lease ends meanwhile."""
+    words = ["run", "mine", "--pool", pool, "--url", url, "--loop", loop, "--json"]
+    async with (
+        Node(pool, url, settings=Settings(lease_ttl_s=300.0)) as client,
+        running(*words, cwd=folder) as worker,
+    ):
+        await worker.until("ready")
+        yield client, worker
+
+
+@pytest.mark.anyio
+async def test_a_second_signal_ends_it_also_where_its_loop_stands_still(
+    pool_url: str, pool_name: str, tmp_path: Path, anyio_backend: str
+) -> None:
+    (tmp_path / "mine.py").write_text(STANDING_STILL)
+    async with _working(tmp_path, pool_name, pool_url, anyio_backend) as (client, worker):
+        ref = await client.options(allow_unknown=True).dispatch("block", "k")
+        await ref.started(WAIT_S)
+        worker.process.terminate()
+        with pytest.raises(TimeoutError), anyio.fail_after(1.0):
+            await worker.process.wait()
+        worker.process.terminate()
+        assert (await worker.end())[0] == -signal.SIGTERM
+
+
+FORKING = """
+import multiprocessing, os, signal
+from pool import Handlers
+
+handlers = Handlers()
+
+@handlers.job("forks")
+async def forks(job, number: int):
+    child = multiprocessing.get_context("fork").Process(target=signal.pause)
+    child.start()
+    os.kill(child.pid, number)
+    child.join(20)
+    child.kill()
+    return child.exitcode
+"""
+
+
+@pytest.mark.anyio
+async def test_a_signal_to_a_process_that_a_handler_forked_is_for_that_alone(
+    pool_url: str, pool_name: str, tmp_path: Path, anyio_backend: str
+) -> None:
+    """It ends, and the worker does not hear of it."""
+    (tmp_path / "mine.py").write_text(FORKING)
+    async with _working(tmp_path, pool_name, pool_url, anyio_backend) as (client, worker):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            ref = await client.options(allow_unknown=True).dispatch("forks", "k", number)
+            assert await ref.result(WAIT_S) == -number
+        assert len(client.workers) == 1
+        worker.process.terminate()
+        assert (await worker.end())[0] == OK
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("processes", [(), ("--processes", "1")])
+async def test_a_signal_ends_a_worker_that_still_opens(
+    pool_url: str,
+    pool_name: str,
+    tmp_path: Path,
+    anyio_backend: str,
+    processes: tuple[str, ...],
+) -> None:
+    """In order, as nothing has begun: a lifespan may take as long as it needs."""
+    (tmp_path / "still.py").write_text(STANDING_STILL)
+    words = ["run", "still:endless", "--pool", pool_name, "--url", pool_url, *processes]
+    async with running(*words, "--loop", anyio_backend, cwd=tmp_path) as worker:
+        while await worker.line() != "opens":
+            pass
+        worker.process.terminate()
+        said = ""
+        while not said.startswith("left"):
+            said = await worker.line()
+        code, log = await worker.end()
+        assert (code, "crashed" in log, "reached" in log) == (OK, False, False), log
+
+
+FAILING = """
+import contextlib
+import anyio
+import anyio.to_thread
+from pool import Handlers
+
+@contextlib.asynccontextmanager
+async def meanwhile(node):
+    async def fails():
+        await anyio.to_thread.run_sync(print, "fails", abandon_on_cancel=True)
+        raise LookupError("the feed is gone")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fails)
+        yield
+
+@contextlib.asynccontextmanager
+async def at_once(node):
+    raise LookupError("the feed is gone")
+    yield
+
+of_meanwhile, of_at_once = Handlers(lifespan=meanwhile), Handlers(lifespan=at_once)
+for handlers in (of_meanwhile, of_at_once):
+    handlers.job("any")(lambda _: None)
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("when", ["meanwhile", "at_once"])
+async def test_what_ends_a_node_is_told_by_the_users_own_code_and_a_last_line(
+    pool_url: str, pool_name: str, tmp_path: Path, anyio_backend: str, when: str
+) -> None:
+    """Of a JSON log it is one line."""
+    (tmp_path / "failing.py").write_text(FAILING)
+    words = ["run", f"failing:of_{when}", "--pool", pool_name, "--url", pool_url]
+    words += ["--loop", anyio_backend]
+    async with running(*words, cwd=tmp_path) as worker:
+        code, log = await worker.end()
+    assert code == FINDING
+    assert log.endswith("\npool: the node has failed: LookupError: the feed is gone\n")
+    files = {line.split('"')[1] for line in log.splitlines() if line.startswith("  File ")}
+    assert files == {str(tmp_path / "failing.py")}
+    async with running(*words, "--log-format", "json", cwd=tmp_path) as worker:
+        code, log = await worker.end()
+    assert code == FINDING
+    last = json.loads(log.splitlines()[-1])
+    assert (last["event"], last["error"]) == ("node.failed", "LookupError: the feed is gone")
+    assert str(tmp_path) in last["exception"]
 
 
 @pytest.mark.anyio

@@ -27,6 +27,18 @@ async def test_schedules_are_seen_and_changed_from_the_command_line(
     async def report(job: Job, number: int) -> int:
         return number
 
+    class Reversed:
+        name = "reversed"
+
+        def encode(self, value: Any) -> bytes:
+            return json.dumps(value).encode()[::-1]
+
+        def decode(self, data: bytes) -> Any:
+            return json.loads(data[::-1])
+
+    @handlers.job("sealed", codec=Reversed())
+    async def sealed(job: Job, number: int) -> None: ...
+
     @handlers.job("hold")
     async def hold(job: Job) -> None:
         await anyio.sleep_forever()
@@ -59,6 +71,11 @@ async def test_schedules_are_seen_and_changed_from_the_command_line(
         assert shown["schedule"]["when"]["cron"] == "0 3 * * *"
         assert len(shown["schedule"]["next_times"]) == 3
         assert "arguments  (7,) {}" in await said("show", "nightly")
+        await node.schedule("sealed", Every(3600), sealed, "k4", 7)
+        assert "made by the codec 'reversed', which cannot be read here" in await said(
+            "show", "sealed"
+        )
+        await said("remove", "sealed")
         assert "nightly is paused" in await said("pause", "nightly")
         text = await said("show", "nightly")
         assert "  paused  " in text
@@ -78,3 +95,38 @@ async def test_schedules_are_seen_and_changed_from_the_command_line(
         assert (await told("remove", "often"))["schedule"] == "often"
         await said("remove", "nightly", code=FINDING)
         await said("show", "a b", code=USAGE)
+
+
+class Mark:
+    """A codec that the command line does not have."""
+
+    name = "mark"
+
+    def encode(self, value: Any) -> bytes:
+        return json.dumps(value, sort_keys=True).encode()
+
+    def decode(self, data: bytes) -> Any:
+        return json.loads(data)
+
+
+async def test_arguments_of_a_codec_that_is_elsewhere_are_told_as_such(
+    pool_url: str, pool_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None would read as if the schedule had no arguments."""
+    handlers = Handlers()
+
+    @handlers.job("marked", codec=Mark())
+    async def marked(job: Job, number: int) -> None: ...
+
+    async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
+        await node.schedule("s", Every(3600), marked, "k", 7)
+        mine = await node.schedules.show("s")
+        async with Node(pool_name, pool_url, observers=()) as other:
+            theirs = await other.schedules.show("s")
+    assert (mine.args, mine.codec) == ((7,), "mark")
+    assert (theirs.args, theirs.codec) == (None, "mark")
+    assert theirs.payload_bytes == mine.payload_bytes > 0
+    words = ["schedules", "show", "s", "--pool", pool_name, "--url", pool_url]
+    assert await anyio.to_thread.run_sync(main, words) == OK
+    said = f"arguments  {theirs.payload_bytes} bytes made by the codec 'mark', which cannot be read"
+    assert said in capsys.readouterr().out

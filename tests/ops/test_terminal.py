@@ -24,11 +24,13 @@ from pool.ops.cli import main
 from pool.ops.cli.parked import _line as letter_line
 from pool.ops.cli.parked import _lines as letter_lines
 from pool.ops.cli.status import lines as status_lines
+from pool.ops.dead_letters import DeadLetter
 from pool.ops.findings import Finding
 from pool.ops.inspect import Oldest
 from pool.ops.members import NodeRow, WorkerRow
 from pool.ops.summary import PoolStatus
-from pool.ops.terminal import Safe, by_lines, is_coloured, plain, progress, table, write
+from pool.ops.terminal import Safe, Screen, by_lines, is_coloured, progress, table, write
+from pool.printable import plain
 from tests.ops.commands import ROOT, WAIT_S, running
 
 EVIL = "\x1b[31mred\x1b[0m\r\n! all is lost\x07\u202e\x9b2J\udc80"
@@ -109,6 +111,9 @@ def test_colour_is_for_terminals_and_no_color_turns_it_off(
     assert isinstance(head, Safe)
     monkeypatch.setenv("TERM", "dumb")
     assert not is_coloured(Tty())
+    with Screen(stream := Tty()) as screen:
+        screen.clear()
+    assert stream.getvalue() == ""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     assert not is_coloured(Tty())
@@ -205,7 +210,7 @@ async def test_what_a_job_raises_is_safe_in_each_command(
             if isinstance(getattr(letter, field.name), str)
         }
         whole = attrs.evolve(letter, **bad, args=None)
-        write([*letter_lines(whole), letter_line(whole)])
+        write([*letter_lines(DeadLetter.of(whole)), letter_line(whole)])
         said = capsys.readouterr().out
         assert is_safe(said)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shlex
 import socket
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -13,15 +15,19 @@ import anyio.to_thread
 import pytest
 import redis
 
+from pool.core.pauses import Pause
 from pool.errors import JobCancelled, JobParked
 from pool.jobs.client.shelves import PAGE_MAX, JobFilter, Shelves
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
 from pool.jobs.node import Node
+from pool.names import QUEUED, pair
 from pool.ops import admin, browse, inspect
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.cli.parser import make
 from pool.ops.cli.shapes import SHAPES, faults
+from pool.ops.findings import why_command
+from pool.ops.why import pause_command, resume_command
 from pool.redis.url import Url
 from pool.settings import Settings
 
@@ -60,11 +66,16 @@ class Stage:
 
     async def json(self, *words: str, code: int = OK) -> dict[str, Any]:
         """Likewise, of the one object that it printed, which is as the reference tells."""
-        told: dict[str, Any] = json.loads(await self.told(*words, "--json", code=code))
+        text = await self.told(*words, "--json", code=code)
+        told: dict[str, Any] = json.loads(text, parse_constant=no_json)
         assert list(faults(told, SHAPES[words[0]])) == []
         assert told["v"] == 1
         assert told["ok"] is (code == OK)
         return told
+
+
+def no_json(word: str) -> None:
+    pytest.fail(f"{word} is no JSON")
 
 
 @pytest.fixture
@@ -88,6 +99,18 @@ def handlers() -> Handlers:
     @found.job("add")
     async def add(job: Job, left: int, right: int = 0) -> int:
         return left + right
+
+    @found.job("same", attempts_max=1)
+    async def same(job: Job, value: Any) -> Any:
+        if job.key == "parked":
+            raise ValueError("as it was told")
+        return value
+
+    @found.job("odd", codec="msgspec", attempts_max=1)
+    async def odd(job: Job, value: Any, *, fails: bool = False) -> Any:
+        if fails:
+            raise ValueError("as it was told")
+        return value
 
     @found.service("listen")
     async def listen(job: Job) -> None:
@@ -254,6 +277,41 @@ async def test_everything_of_one_job_is_told(stage: Stage, state: str) -> None:
     assert ("result      3" if state == "done" else f"arguments   {args!r} {{}}") in text
 
 
+async def test_values_that_json_has_no_word_for_are_told_all_the_same(stage: Stage) -> None:
+    """MessagePack has them: a reader of `--json` that is strict reads all of it."""
+    value = {"nan": math.nan, "many": [math.inf, 1.5], "bytes": b"\xff"}
+    told = {"nan": None, "many": [None, 1.5], "bytes": "/w=="}
+    done = await stage.node.dispatch("odd", "done", value)
+    parked = await stage.node.dispatch("odd", "parked", value, fails=True)
+    assert (await done.result(timeout_s=WAIT_S))["many"] == value["many"]
+    with pytest.raises(JobParked):
+        await parked.result(timeout_s=WAIT_S)
+    assert (await stage.json("job", "done", done.job_id))["result"] == told
+    assert (await stage.json("job", "parked", parked.job_id))["kwargs"]["value"] == told
+    text = await stage.told("parked", "show", "parked", parked.job_id, "--json")
+    assert json.loads(text, parse_constant=no_json)["job"]["kwargs"]["value"] == told
+
+
+@pytest.mark.parametrize("value", [b"\x00\xff", "AP8=", {"base64": "AP8="}])
+async def test_bytes_are_told_apart_from_what_looks_like_them(stage: Stage, value: Any) -> None:
+    is_bytes = type(value) is bytes
+    expected = ("AP8=", "base64") if is_bytes else (value, "json")
+    done = await stage.node.dispatch("same", "done", value)
+    assert await done.result(timeout_s=WAIT_S) == value
+    parked = await stage.node.dispatch("same", "parked", value)
+    with pytest.raises(JobParked):
+        await parked.result(timeout_s=WAIT_S)
+    told = await stage.json("job", "done", done.job_id)
+    assert (told["result"], told["encoding"]) == expected
+    told = await stage.json("job", "parked", parked.job_id)
+    assert (told["args"], told["encoding"]) == ([expected[0]], expected[1])
+    text = await stage.told("parked", "show", "parked", parked.job_id, "--json")
+    told = json.loads(text)["job"]
+    assert (told["args"], told["encoding"]) == ([expected[0]], expected[1])
+    for words in (["job", "done", done.job_id], ["parked", "show", "parked", parked.job_id]):
+        assert ("(bytes, in base64)" in await stage.told(*words)) is is_bytes
+
+
 async def test_a_job_of_which_nothing_is_known_is_exit_code_1(stage: Stage) -> None:
     assert (await stage.json("job", "nothing", code=FINDING))["why"]["state"] == "unknown"
 
@@ -278,9 +336,76 @@ async def test_a_job_is_dispatched_and_its_result_waited_for(stage: Stage) -> No
     told = await stage.json("dispatch", "add", "k", '{"left": 5}', "--wait", "60", "--id", "mine")
     assert (told["job_id"], told["result"]) == ("mine", 5)
     assert (await stage.json("dispatch", "stay", "s"))["state"] == "accepted"
-    assert "not JSON" in await stage.told("dispatch", "add", "k", "{1", code=USAGE)
+    for wrong in ("{1", '{"left": 1, "left": 2}', "[NaN]", "[1] 2"):
+        assert "not JSON" in await stage.told("dispatch", "add", "k", wrong, code=USAGE)
+        assert "not JSON" in await stage.told("notify", "s", wrong, code=USAGE)
     told = await stage.json("dispatch", "stay", "t", "--wait", "0.1", code=FINDING)
     assert told["state"] == "going on"
+
+
+async def test_what_is_no_number_is_no_json_either(stage: Stage) -> None:
+    """As msgspec carries it."""
+    more = Handlers()
+
+    @more.job("nan", codec="msgspec", retention_s=600)
+    async def nan(job: Job) -> list[float]:
+        return [float("nan"), 1.0]
+
+    await stage.node.add_worker(more)
+    for words in (("dispatch", "nan", "k", "--wait", "60", "--id", "j"), ("job", "k", "j")):
+        assert "NaN" not in await stage.told(*words, "--json")
+        assert (await stage.json(*words))["result"] == [None, 1.0]
+
+
+async def test_the_command_that_is_named_works_for_a_key_like_an_option(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POOL_NAME", stage.pool)
+    monkeypatch.setenv("POOL_URL", stage.url)
+    ref = await stage.node.dispatch("poison", "-k", "x")
+    with pytest.raises(JobParked):
+        await ref.result(WAIT_S)
+    words = ["why", "--json", "--id", ref.job_id, "--", "-k"]
+    assert await anyio.to_thread.run_sync(main, words) == OK
+    words = shlex.split(json.loads(capsys.readouterr().out)["next"])
+    assert words == ["pool", "parked", "show", "--", "-k", ref.job_id]
+    assert await anyio.to_thread.run_sync(main, words[1:]) == OK
+    assert "'-k'" in capsys.readouterr().out
+
+
+class Reversed:
+    """A codec that the command line does not have."""
+
+    name = "reversed"
+
+    def encode(self, value: Any) -> bytes:
+        return json.dumps(value).encode()[::-1]
+
+    def decode(self, data: bytes) -> Any:
+        return json.loads(data[::-1])
+
+
+async def test_a_result_that_cannot_be_shown_is_that_of_a_job_that_is_done(stage: Stage) -> None:
+    more = Handlers()
+
+    @more.job("sealed", codec=Reversed())
+    async def sealed(job: Job) -> int:
+        return 1
+
+    @more.job("packed", codec="msgspec")
+    async def packed(job: Job) -> dict[str, datetime]:
+        return {"at": datetime(2026, 1, 1)}  # noqa: DTZ001 - as it is shown
+
+    await stage.node.add_worker(more)
+    told = await stage.json("dispatch", "sealed", "k", "--wait", "60")
+    assert (told["state"], told["result"]) == ("done", None)
+    assert (
+        told["result_problem"] == "1 bytes made by the codec 'reversed', which no handler here has"
+    )
+    said = await stage.told("dispatch", "sealed", "k", "--wait", "60")
+    assert ": done\n! its result is not shown: 1 bytes" in said
+    told = await stage.json("dispatch", "packed", "k", "--wait", "60")
+    assert told["result"] == {"at": "2026-01-01T00:00:00"}
 
 
 async def test_a_message_reaches_the_live_job(stage: Stage) -> None:
@@ -362,11 +487,29 @@ def test_a_key_may_be_called_as_what_ends_the_options(words: list[str]) -> None:
     assert make(is_whole=False).parse_args(words).key == "--"
 
 
+@pytest.mark.parametrize("name", ["-x", "--", "--help", "-1", "it's", "k"])
+def test_a_command_that_is_told_takes_values_that_begin_like_options(name: str) -> None:
+    parser = make(is_whole=False)
+    for told in (resume_command(Pause(key=name)), pause_command(Pause(key=name))):
+        words = shlex.split(told)
+        assert parser.parse_args(words[1:]).key == name
+    words = shlex.split(why_command([QUEUED + pair("k", name)]))
+    found = parser.parse_args(words[1:])
+    assert (found.key, found.id) == ("k", name)
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (["stop"], "give KEY, or --all"),
         (["stop", "k", "--all"], "give KEY, or --all"),
+        (["dispatch", "add", "k", '{"left": 1, "left": 2}'], "duplicate key 'left'"),
+        (["dispatch", "add", "k", '[{"a": 1, "a": 2}]'], "duplicate key 'a'"),
+        (["dispatch", "add", "k", "[NaN]"], "NaN is not JSON"),
+        (["dispatch", "add", "k", "[1] [2]"], "more than one value"),
+        (["notify", "k", '{"a": {"b": 1, "b": 2}}'], "duplicate key 'b'"),
+        (["parked", "edit", "k", "i", "--args", '[{"a": 1, "a": 2}]'], "duplicate key 'a'"),
+        (["parked", "edit", "k", "i", "--kwargs", '{"a": 1, "a": 2}'], "duplicate key 'a'"),
         (["stop", "k", "--prefix", "a"], "--prefix can only stand beside --all"),
         (["requeue", "k", "--yes"], "--yes can only stand beside --all"),
         (["requeue", "--all", "--state", "running"], "only what waits for its time"),

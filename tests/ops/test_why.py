@@ -58,7 +58,7 @@ LATE = {"pending_ms": NOW_MS - TTL_MS - 1}
 
 ROWS = [
     ("lost", facts(is_lost=True), "none of the data", "pool status"),
-    ("unreadable", facts(is_unreadable=True), "cannot be read", "pool status"),
+    ("unreadable", facts(is_unreadable=True), "cannot be read", "pool doctor"),
     (
         "parked",
         facts(ended("parked", "failed", body=b"ValueError: x")),
@@ -133,7 +133,12 @@ ROWS = [
     ("full", facts(record("unassigned")), "will pull it", "pool status"),
     ("stopping", facts(record("pending", intent="sno")), "ends it without beginning it", ""),
     ("owner-dead", facts(record("pending"), owner=DEAD), "is dead", ""),
-    ("owner-silent", facts(record("pending"), owner=owner(lease_s=-1.0)), "ended", "pool doctor"),
+    (
+        "owner-silent",
+        facts(record("pending"), owner=owner(lease_s=-1.0)),
+        "not renewed",
+        "pool doctor",
+    ),
     (
         "owner-hung",
         facts(record("pending"), owner=HUNG, pending_ms=NOW_MS + 7_000),
@@ -146,7 +151,12 @@ ROWS = [
     ("pending", facts(record("pending")), "wA.1 (pid 41 on alpha) was given it, and has not", ""),
     ("owner-dead", facts(record("running"), owner=DEAD), "is dead", ""),
     ("owner-dead", facts(record("running"), owner=owner(lease_s=None)), "is dead", ""),
-    ("owner-silent", facts(record("running"), owner=owner(lease_s=-1.0)), "ended", "pool doctor"),
+    (
+        "owner-silent",
+        facts(record("running"), owner=owner(lease_s=-1.0)),
+        "not renewed",
+        "pool doctor",
+    ),
     ("owner-hung", facts(record("running"), owner=HUNG), "event loop hangs", "kill -9 41"),
     ("stopping", facts(record("running", intent="sno more")), "(no more)", "kill -9 41"),
     ("timed-out", facts(record("running", intent="t")), "time is over", "kill -9 41"),
@@ -179,6 +189,29 @@ ROWS = [
         "",
     ),
     ("suspect", facts(record("running", marks=MARKED)), "suspected of 2 worker crashes", ""),
+    (
+        "suspect",  # which stays where it is, though another worker is first for its key
+        facts(
+            record("running", kind="service", owner="wB.1", marks=MARKED),
+            owner=owner("wB.1"),
+            workers=(worker("wA"), worker("wB", handlers=("other",))),
+        ),
+        "suspected of 2 worker crashes",
+        "",
+    ),
+    (
+        "runs-long",
+        facts(record("running", since_ms=NOW_MS - 61_000), usual_s=6.0),
+        "for 61.0 s, and 99 of 100 runs of its handler take 6.0 s at most",
+        "pool stop 'my key'",
+    ),
+    (
+        "runs-long",
+        facts(record("running", since_ms=NOW_MS - 86_401_000)),
+        "and nothing says how long its handler usually takes",
+        "pool stop 'my key'",
+    ),
+    ("running", facts(record("running", since_ms=NOW_MS - 50_000), usual_s=5.0), "50.0 s", ""),
     ("running", facts(record("running")), "(pid 41 on alpha) has run attempt 1 of 5 for 5.0 s", ""),
 ]
 
@@ -215,7 +248,7 @@ def test_a_job_says_which_plan_or_schedule_it_is_of() -> None:
     for job_id in (fired_id("nightly", NOW_MS), "nightly@trigger-0123"):
         told = why(facts(record("running", id=job_id), job_id=job_id))
         assert (told.plan, told.schedule) == ("", "nightly")
-        assert any(line.endswith("nightly: pool schedules show nightly") for line in lines(told))
+        assert any("nightly: pool schedules show nightly (until" in line for line in lines(told))
     told = why(facts(record("running")))
     assert (told.plan, told.schedule) == ("", "")
 

@@ -62,6 +62,7 @@ anyio.run(main, backend=sys.argv[3])
 
 
 HANDLERS = """
+import time
 import anyio
 from pool import Handlers, Job
 
@@ -71,6 +72,10 @@ handlers = Handlers()
 async def serve(job: Job) -> None:
     print("serving", flush=True)
     await anyio.sleep_forever()
+
+@handlers.job("block")
+async def block(job: Job) -> None:
+    time.sleep(600)
 
 @handlers.job("interrupt")
 async def interrupt(job: Job) -> None:
@@ -95,6 +100,8 @@ def pool_run(server: EmbeddedServer, directory: Path, loop: str) -> Iterator[sub
             "1",
             "--loop",
             loop,
+            "--ready-file",
+            "ready",
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -152,6 +159,17 @@ def test_an_interrupt_out_of_a_handler_ends_the_process_as_the_signal_does(
         said, _ = member.communicate(timeout=PATIENCE_S)
         assert [line.split()[0] for line in said.splitlines()] == ["draining", "left"]
         assert member.returncode == 0
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_a_process_that_ends_itself_leaves_no_ready_file(
+    program: ServerProgram, tmp_path: Path, loop: str
+) -> None:
+    with EmbeddedServer.start(program) as server, pool_run(server, tmp_path, loop) as member:
+        assert (tmp_path / "ready").exists()
+        dispatched(server, "block")
+        assert member.wait(PATIENCE_S) == EXIT_CODE
+        assert not (tmp_path / "ready").exists()
 
 
 @contextmanager

@@ -524,7 +524,7 @@ def test_a_replay_is_no_member(bench: Bench, there: Bench) -> None:
         "k", member_id("b1", 0), "anew", "h", [W1], pending_s=9.0, queued_jobs_max=9
     )
     bench.do("HSET", bench.names.handlers, "h", "j")
-    assert replayed(bench.run(call)) == Made("anew")
+    assert replayed(bench.run(call)) == Made("anew", "h")
     bench.advance("own", W1.name, bench.edge("a", "k"))
     assert bench.advance("own", W1.name, bench.edge("d", "k", x=b"1")) == ["OK"]
     assert isinstance(bench.outcome("anew"), Outcome)

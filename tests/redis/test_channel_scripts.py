@@ -439,7 +439,7 @@ def test_a_parked_job_keeps_those_who_follow_its_replay(bench: Bench, there: Ben
     call = bench.lane.replay(
         "k", record.id, "anew", "h", [W1], pending_s=PENDING_S, queued_jobs_max=9
     )
-    assert replayed(bench.run(call)) == Made("anew")
+    assert replayed(bench.run(call)) == Made("anew", "h")
     assert bench.audit() == []
     end(bench, "k")
     assert [each.key for each in carry(bench, there)] == ["f"]
@@ -455,7 +455,7 @@ def test_once_somebody_has_followed_a_parked_job_nobody_follows_its_replay(
     call = bench.lane.replay(
         "k", record.id, "anew", "h", [W1], pending_s=PENDING_S, queued_jobs_max=9
     )
-    assert replayed(bench.run(call)) == Made("anew")
+    assert replayed(bench.run(call)) == Made("anew", "h")
     assert bench.advance("own", W1.name, bench.edge("d", "k")) == ["OK"]
     assert bench.audit() == []
 

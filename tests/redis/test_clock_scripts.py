@@ -433,6 +433,29 @@ def test_who_comes_after_a_witness_died_goes_by_what_that_claimed(
     assert clock.field("begun") == told.now_ms
 
 
+@pytest.mark.parametrize("behind_ms", [3_000, 1_000])
+def test_a_clock_that_was_behind_what_was_vouched_for_is_still_wrong_when_it_has_passed_that(
+    clock: Clock, behind_ms: int
+) -> None:
+    """A node comes to it after the witness has died; what that claimed is believed, or a retry that
+    was stored meanwhile would wait for as long as the step.
+    """
+    step_ms = -20_000
+    clock.step(step_ms)
+    clock.renew(off_ms=step_ms, who="n9")
+    clock.step(-step_ms - behind_ms)
+    clock.passed_ms = -step_ms - behind_ms
+    told = None
+    for passed_ms in (0, PERIOD_MS, PERIOD_MS):
+        expected_ms = raw_ms(clock) + passed_ms
+        assert abs(due_ms(clock, come(clock)) - bench_now(clock)) < BUSY_MS
+        told = clock.renew(later_ms=passed_ms, since_ms=0, expected_ms=expected_ms)
+    assert told
+    assert abs(clock.error_ms(told)) < BUSY_MS
+    assert (clock.field("seen"), clock.field("turn")) == (told.now_ms, 1)
+    assert not told.clock.is_astray
+
+
 @pytest.mark.parametrize("step_ms", STEPS)
 def test_who_has_come_since_is_told_what_a_witness_claims(clock: Clock, step_ms: int) -> None:
     """Until somebody has settled it, and while it is no older than another step."""

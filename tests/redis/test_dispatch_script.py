@@ -108,7 +108,7 @@ def test_a_live_key_is_refused_or_attached_to(bench: Bench, state: str, where: s
     live = bench.put("k", state)
     before = bench.dump()
     items = [bench.admission("k"), bench.admission("k", policy="b", handler="other")]
-    facts = f"{state} {where} {live.id} h"
+    facts = f"{state} {where} {live.id} h j"
     assert bench.dispatch(*items) == [f"EXISTS {facts}", f"ATTACHED {facts}"]
     assert bench.dump() == before
 
@@ -140,7 +140,7 @@ def test_who_is_refused_while_a_former_call_may_come_is_refused_for_good(bench: 
     full = bench.admission("new", handler="none", ranked=())
     late = [bench.admission("k"), bench.admission("k", policy="b"), full]
     live = bench.put("k", "P")
-    said = [f"EXISTS P w1.1 {live.id} h", f"ATTACHED P w1.1 {live.id} h", "UNKNOWN"]
+    said = [f"EXISTS P w1.1 {live.id} h j", f"ATTACHED P w1.1 {live.id} h j", "UNKNOWN"]
     before = bench.dump()
     assert bench.dispatch(*late) == said
     assert bench.dump() == before  # what was sent but once is not remembered
@@ -199,7 +199,7 @@ def test_a_job_is_of_the_kind_that_its_handler_was_registered_as(bench: Bench) -
 def test_a_key_twice_in_one_batch_is_accepted_once(bench: Bench) -> None:
     """G-02: items see what the items before them did."""
     first, second = bench.dispatch(bench.admission("k", id="j1"), bench.admission("k", id="j2"))
-    assert (first, second) == ("OK w1.1", "EXISTS P w1.1 j1 h")
+    assert (first, second) == ("OK w1.1", "EXISTS P w1.1 j1 h j")
     assert bench.audit() == []
 
 

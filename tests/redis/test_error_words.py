@@ -8,9 +8,10 @@ server says NOREPLICAS to one command and serves the next, so no set-up of a ser
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
@@ -19,10 +20,15 @@ from pool.core.pauses import Pause
 from pool.errors import AuthError, StorageFull, StoreFault, StoreUnavailable
 from pool.maps.commands import StoredMap, probe_call
 from pool.names import Control, pair
+from pool.ops.cli import main
+from pool.redis.embedded.program import ServerProgram
+from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.errors import from_words, naming
 from pool.redis.scripts import ScriptCall
 from pool.streams.commands import PROBE as STREAM_PROBE
+from pool.sync import Client
 from tests.redis.conftest import W1
+from tests.servers import admin, until
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
@@ -32,7 +38,7 @@ WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 # What a server says instead of running a command, and the error that callers get.
 WORDS: dict[str, type[Exception]] = {
     "NOREPLICAS Not enough good replicas to write.": StoreUnavailable,
-    "MISCONF Valkey is configured to save RDB snapshots, but it cannot": StorageFull,
+    "MISCONF Valkey is configured to save RDB snapshots, but it cannot": StoreUnavailable,
     "OOM command not allowed when used memory > 'maxmemory'.": StorageFull,
     "READONLY You can't write against a read only replica.": StoreUnavailable,
     "LOADING Valkey is loading the dataset in memory": StoreUnavailable,
@@ -55,6 +61,7 @@ LOOKED_PAST = {
     "incoming": "HGET: a count that is not kept",
     "join": "INFO: as in lib/silence",
     "look": "ZSCORE, HEXISTS: who is not known to live; HSET: the next command raises it",
+    "note": "XREVRANGE: what is there is not known, and these are noted again",
     "renew": "what others wrote must not end leases",
     "rmap_reset": "ZREM: a place that a probe puts back",
     "sink_ack": "XPENDING: each is asked for one by one then",
@@ -226,3 +233,70 @@ def test_the_error_of_a_word_advises_to_delete_nothing(word: str) -> None:
     foreign = from_words(WRONG_TYPE)
     assert isinstance(foreign, StoreFault)
     assert "delete the value" in naming(foreign, ["pool:{p}:one", "pool:{p}:two"]).problem
+
+
+def test_a_disk_that_cannot_be_written_does_not_read_as_a_memory_limit() -> None:
+    text = str(from_words("MISCONF Errors writing to the AOF file: No space left on device"))
+    assert "cannot save to its disk" in text
+    assert "No space left on device" in text
+    assert "disk" in text.partition("Hint: ")[2]
+    assert "memory" not in text
+
+
+@contextmanager
+def server_with_folder(program: ServerProgram, folder: Path) -> Iterator[EmbeddedServer]:
+    """Start a server that takes snapshots, into that folder."""
+    folder.mkdir()
+    config = {"save": "3600 1", "dir": str(folder)}
+    with EmbeddedServer.start(program, config=config) as server:
+        yield server
+        folder.mkdir()  # it takes a snapshot when it ends
+
+
+def lose_folder(server: EmbeddedServer, folder: Path) -> None:
+    """Have the next snapshot fail: from then on the server refuses writes."""
+    with admin(server) as client:
+        folder.rmdir()
+        client.bgsave()
+
+        def has_failed() -> bool:
+            facts: Any = client.info("persistence")
+            return bool(facts["rdb_last_bgsave_status"] == "err")
+
+        until(has_failed, "it cannot save")
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["opening", "dispatching"])
+def test_a_server_that_cannot_save_is_named_with_its_own_hint(
+    program: ServerProgram, tmp_path: Path, is_open: bool
+) -> None:
+    """It refuses PING, too, which vouches for the replies of all that is no script."""
+    folder = tmp_path / "data"
+    with server_with_folder(program, folder) as server, Client("shop", server.url) as client:
+        asking = client.options(allow_unknown=True)
+        if is_open:
+            asking.dispatch("greet", "before")
+        lose_folder(server, folder)
+        with pytest.raises(StoreUnavailable) as refused:
+            asking.dispatch("greet", "k")
+    assert "rdb_last_bgsave_status" in str(refused.value).partition("Hint: ")[2]
+    assert not refused.value.maybe_done
+
+
+def test_a_server_that_cannot_save_is_looked_at_as_any_other(
+    program: ServerProgram, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    with server_with_folder(program, folder) as server, Client("shop", server.url) as client:
+        client.options(allow_unknown=True).dispatch("greet", "k")
+        lose_folder(server, folder)
+        for words in (["status"], ["why", "k"], ["jobs"], ["doctor"]):
+            code = main([*words, "--pool", "shop", "--url", server.url])
+            said = capsys.readouterr()
+            assert code in (0, 1), said.err
+            assert "no reply" not in said.out + said.err
+
+
+@pytest.mark.parametrize("text", [text for text, kind in WORDS.items() if kind is StoreUnavailable])
+def test_an_error_names_the_word_that_the_server_said(text: str) -> None:
+    assert text.partition(" ")[0] in str(from_words(text))

@@ -146,12 +146,31 @@ def test_a_renewal_raises_epochs_of_data_that_went_back(bench: Bench) -> None:
     seen = before + HOUR_US
     told = renewal(bench.run(bench.renew_call({"w1.1": 10}, floor=seen)))
     assert told.stamp == seen
+    assert told.older_ms > HOUR_US / 1000 - 60_000
     bench.dispatch(bench.admission("k2"))
     assert bench.record("k2").epoch > seen
     stamp = bench.do("HGET", bench.names.lane, "stamp")
     bench.run(bench.renew_call({"w1.1": 10}, floor=before))
     assert bench.do("HGET", bench.names.lane, "stamp") == stamp
     assert bench.audit() == []
+
+
+def test_a_renewal_tells_of_older_data_though_the_lane_was_used_since(bench: Bench) -> None:
+    """The stamp is that of now; no renewal has been there since, and the last one is missing."""
+
+    def renew(**options: Any) -> int:
+        return int(renewal(bench.run(bench.renew_call({"w1.1": 10}, **options))).older_ms)
+
+    heard_ms = renewal(bench.run(bench.renew_call({"w1.1": 10}))).now_ms
+    assert renew(heard_ms=heard_ms) == 0
+    bench.do("HINCRBY", bench.names.lane, "seen", -900)
+    bench.dispatch(bench.admission("k1"))
+    assert renew(heard_ms=heard_ms, floor=bench.record("k1").epoch) == 0  # as the clocks allow for
+    heard_ms = int(bench.do("HGET", bench.names.lane, "seen"))
+    bench.do("HINCRBY", bench.names.lane, "seen", -5000)
+    bench.dispatch(bench.admission("k2"))
+    assert renew(heard_ms=heard_ms, floor=bench.record("k1").epoch) == 5000
+    assert renew(heard_ms=heard_ms) == 0  # it was told
 
 
 def test_a_repeated_join_does_not_open_a_worker_again(bench: Bench) -> None:

@@ -53,7 +53,7 @@ def test_a_replay_is_the_job_with_a_new_id_and_its_letter_is_gone(
 ) -> None:
     """G-01: one step: there is the letter or the job, never both or none."""
     job_id = parked(bench, "k", payload=payload)
-    assert replay(bench, "k", job_id, "anew") == Made("anew")
+    assert replay(bench, "k", job_id, "anew") == Made("anew", "h")
     record = bench.record("k")
     assert (record.id, record.state, record.attempt) == ("anew", "pending", 1)
     assert record.more == f"l{job_id},o{job_id}"
@@ -62,7 +62,7 @@ def test_a_replay_is_the_job_with_a_new_id_and_its_letter_is_gone(
     found = bench.do("HGET", bench.names.payloads, "k") or started[0][1].get(b"p")
     assert found == payload
     before = bench.dump()
-    assert replay(bench, "k", job_id, "other") == Made("anew"), "a repeat learns what was made"
+    assert replay(bench, "k", job_id, "other") == Made("anew", "h"), "a repeat learns what was made"
     assert bench.dump() == before
     old = bench.look("k", job_id)
     assert isinstance(old, Outcome)
@@ -76,7 +76,7 @@ def test_what_cannot_be_replayed_now_changes_nothing(bench: Bench) -> None:
     job_id, other_id = parked(bench, "k"), parked(bench, "o")
     live = bench.put("k", "P")
     before = bench.dump()
-    assert replay(bench, "k", job_id, "anew") == KeyHas("pending", "w1.1", live.id)
+    assert replay(bench, "k", job_id, "anew") == KeyHas("pending", "w1.1", live.id, "h", "job")
     assert replay(bench, "o", other_id, "anew", queued_jobs_max=1) == LaneFull(1)
     assert replay(bench, "o", other_id, "anew", "other") == OtherHandler("h")
     assert replay(bench, "o", job_id, "anew") == LetterStatus.NO_LETTER, "it is another key's"
@@ -92,7 +92,7 @@ def test_what_cannot_be_replayed_now_changes_nothing(bench: Bench) -> None:
 def test_a_replay_without_room_waits_unassigned(bench: Bench) -> None:
     job_id = parked(bench, "k")
     bench.take(W1, 0)
-    assert replay(bench, "k", job_id, "anew") == Made("anew")
+    assert replay(bench, "k", job_id, "anew") == Made("anew", "h")
     assert bench.record("k").state == "unassigned"
     assert bench.audit() == []
 
@@ -105,7 +105,7 @@ def test_an_edit_keeps_all_but_the_payload(bench: Bench) -> None:
     assert after.payload_bytes == len(LARGE)
     assert after.letter.outcome.body == before.letter.outcome.body
     assert after.letter.outcome.more == f"{before.letter.outcome.more},e"
-    assert replay(bench, "k", job_id, "anew") == Made("anew")
+    assert replay(bench, "k", job_id, "anew") == Made("anew", "h")
     assert bench.do("HGET", bench.names.payloads, "k") == LARGE
     for what in ("edit", "discard"):
         call = bench.lane.letter(what, "k", job_id, b"")
@@ -189,11 +189,11 @@ def test_what_a_letter_became_is_remembered_longer_than_how_it_was_parked(bench:
     job_id = parked(bench, "k")
     before: Any = bench.client.zrange(bench.names.kept, 0, -1)
     [first] = before
-    assert replay(bench, "k", job_id, "anew") == Made("anew")
+    assert replay(bench, "k", job_id, "anew") == Made("anew", "h")
     bench.do("ZADD", bench.names.kept, 1, first)
     bench.run(bench.lane.expire([first.decode()], items_max=9))
     assert bench.client.zcard(bench.names.kept) == 1
-    assert replay(bench, "k", job_id, "other") == Made("anew")
+    assert replay(bench, "k", job_id, "other") == Made("anew", "h")
     kept: Any = bench.client.zrange(bench.names.kept, 0, -1)
     assert bench.counter("results") == sum(int(text.split(b" ")[0]) for text in kept)
 
@@ -213,7 +213,7 @@ def test_what_steps_returned_goes_with_the_job_unless_its_arguments_are_others(
         assert bench.audit() == []
     if what == "discard":
         return
-    assert replay(bench, "k", job_id, "anew") == Made("anew")
+    assert replay(bench, "k", job_id, "anew") == Made("anew", "h")
     assert bench.audit() == []
     has_steps = what == "replay"
     assert ("s" in bench.record("k").flags) is has_steps

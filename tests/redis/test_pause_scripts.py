@@ -133,7 +133,7 @@ def test_a_letter_becomes_a_job_that_waits(bench: Bench, pause: Pause) -> None:
     call = bench.lane.replay(
         "k", record.id, "anew", "h", (W1,), pending_s=PENDING_S, queued_jobs_max=100
     )
-    assert replayed(bench.run(call)) == Made("anew")
+    assert replayed(bench.run(call)) == Made("anew", "h")
     assert bench.record("k").state == "unassigned"
     assert bench.audit() == []
 

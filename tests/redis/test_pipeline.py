@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 import redis
 
@@ -518,8 +520,9 @@ async def test_a_demoted_master_is_left(own_server: EmbeddedServer, add: Script)
     async with linked(own_server.url, op_timeout_s=OP_TIMEOUT_S) as pipeline:
         with redis.Redis.from_url(own_server.url) as client:
             client.execute_command("REPLICAOF", "127.0.0.1", "1")
-            with pytest.raises(StoreUnavailable, match="READONLY"):
-                await pipeline.call(add(["{a}"], ["x"]))
+            [reply] = await pipeline.replies_to([add(["{a}"], ["x"])])
+            assert isinstance(reply, StoreUnavailable)
+            assert "READONLY" in reply.problem
             with pytest.raises(StoreUnavailable, match="not a master"):
                 await pipeline.call(add(["{a}"], ["x"]))
             with pytest.raises(UnsupportedServer, match="not a master"):
@@ -618,6 +621,7 @@ async def test_wrong_credentials_are_refused_without_showing_them(
             with pytest.raises(AuthError, match=said) as refused:
                 await Pipeline.open(SystemIO(), Url.parse(address), op_timeout_s=PATIENCE_S)
             assert "canary" not in str(refused.value)
+            assert path in str(refused.value)  # of several servers one may lack the user
         async with linked(f"unix://:canary-2@{path}") as pipeline:
             assert await pipeline.execute("PING") == b"PONG"
         async with linked(f"unix://ann:canary-1@{path}") as pipeline:  # INFO is forbidden to her
@@ -643,11 +647,13 @@ def test_a_server_that_lacks_what_scripts_use_is_refused(version: str, *, is_old
 
 
 @pytest.mark.anyio
-async def test_a_server_that_may_evict_jobs_is_refused(own_server: EmbeddedServer) -> None:
+async def test_a_server_says_whether_it_may_evict_jobs(own_server: EmbeddedServer) -> None:
+    """Nodes refuse one that may; who looks at a pool must be able to."""
     with redis.Redis.from_url(own_server.url) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
-    with pytest.raises(UnsupportedServer, match="allkeys-lru"):
-        await Pipeline.open(SystemIO(), Url.parse(own_server.url), op_timeout_s=PATIENCE_S)
+    async with linked(own_server.url) as pipeline:
+        assert pipeline.server is not None
+        assert pipeline.server.policy == "allkeys-lru"
 
 
 @pytest.mark.anyio
@@ -835,3 +841,76 @@ async def test_a_body_whose_event_loop_is_gone_does_nothing_more() -> None:
     with anyio.fail_after(5):
         await Pipeline._work(pipeline, port)
     assert batches == [port] * 3
+
+
+@pytest.mark.anyio
+async def test_a_call_that_a_busy_server_refused_is_sent_again_within_its_time(
+    own_server: EmbeddedServer, key: str, add: Script
+) -> None:
+    """What a server refuses while it is busy or loads its dump was not done: no id is needed."""
+    replies = list[Any]()
+    with (
+        # Its script spins until it is killed, however long that takes on a busy machine.
+        redis.Redis.from_url(own_server.url, socket_timeout=None) as stuck,
+        redis.Redis.from_url(own_server.url) as other,
+    ):
+        other.config_set("busy-reply-threshold", 1)
+        async with linked(own_server.url) as pipeline, anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, _spin, stuck)
+            await anyio.to_thread.run_sync(_wait_until_busy, other)
+
+            async def call() -> None:
+                replies.append(await pipeline.call(add([key], ["x"]), timeout_s=PATIENCE_S))
+
+            tasks.start_soon(call)
+            refused = anyio.Event()
+            await anyio.lowlevel.checkpoint()
+            pipeline.send(("GET", key), lambda _: refused.set())
+            await refused.wait()  # replies come in order: the call's first try was refused
+            assert not replies
+            other.script_kill()
+        assert replies == [b"x"]
+        assert count(own_server.url, key) == 1
+        async with linked(own_server.url) as pipeline, anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, _spin, stuck)
+            await anyio.to_thread.run_sync(_wait_until_busy, other)
+            try:
+                with pytest.raises(StoreUnavailable, match="BUSY") as failed:
+                    await pipeline.call(add([key], ["y"]), timeout_s=2.0)
+            finally:
+                other.script_kill()
+        assert not failed.value.maybe_done
+        assert count(own_server.url, key) == 1
+
+
+@pytest.mark.anyio
+async def test_a_try_without_time_hides_no_refusal(own_server: EmbeddedServer, key: str) -> None:
+    """The last pause ends a moment before the deadline: nothing can be sent in what is left."""
+    with redis.Redis.from_url(own_server.url) as client:
+        client.config_set("min-replicas-to-write", 1)
+        try:
+            async with linked(own_server.url, op_timeout_s=1.0) as pipeline:
+                until_s = pipeline.io.clock() + 1.0
+
+                class Dice(random.Random):
+                    def uniform(self, a: float, b: float) -> float:
+                        left_s = until_s - pipeline.io.clock()
+                        return b if left_s > 0.5 else max(a, left_s - 1e-6)
+
+                pipeline.io.dice = Dice()
+                with pytest.raises(StoreUnavailable, match="NOREPLICAS") as failed:
+                    await pipeline.execute("SET", key, "x", repeatable=True)
+                assert not failed.value.maybe_done
+        finally:
+            client.config_set("min-replicas-to-write", 0)
+
+
+def _spin(client: redis.Redis) -> None:
+    with suppress(redis.ResponseError):  # killed
+        client.eval("while true do end", 0)
+
+
+def _wait_until_busy(client: redis.Redis) -> None:
+    with suppress(redis.ResponseError):  # that it is busy
+        while True:
+            client.ping()

@@ -26,7 +26,7 @@ from pool.redis.errors import from_host, from_words, is_stale
     ("text", "kind"),
     [
         ("OOM command not allowed when used memory > 'maxmemory'.", StorageFull),
-        ("MISCONF Redis is configured to save RDB snapshots", StorageFull),
+        ("MISCONF Redis is configured to save RDB snapshots", StoreUnavailable),
         ("NOAUTH Authentication required.", AuthError),
         ("WRONGPASS invalid username-password pair or user is disabled.", AuthError),
         ("NOPERM User a has no permissions to run the 'set' command", AuthError),

@@ -191,7 +191,7 @@ def test_what_a_job_said_last_stays_in_its_record_and_its_outcome(
     else:
         said = Progress.parse(more_of(bench.record("k").more, "progress"))
     assert said is not None
-    assert (said.done, said.total, said.note) == (2, None, "a,b c/d")
+    assert (said.done, said.total, said.note) == (2, None, "a,b¦c/d")
     assert abs(said.at_ms - bench.now_ms()) < 60_000
     assert bench.audit() == []
 

@@ -352,7 +352,7 @@ def test_records_survive_the_way_through_python(bench: Bench) -> None:
 
 
 def found(client: redis.Redis, pool: str, generation: str, *, lanes: int = 1) -> Any:
-    call = OPEN_POOL([Control(pool).config], [1, lanes, generation, 10_000])
+    call = OPEN_POOL([Control(pool).config], [1, lanes, generation, 10_000, 0])
     words = ("EVAL", call.script.source, *call.words()[2:])
     return client.execute_command(*words)  # type: ignore[no-untyped-call]
 

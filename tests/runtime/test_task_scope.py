@@ -20,7 +20,7 @@ from pool.events import ActorCrashed, NodeLeft, RunDisturbed, WorkerReaped
 from pool.maps.deltas import Set
 from pool.maps.standalone import Standalone
 from pool.redis.io.system import SystemIO
-from pool.runtime.supervisor import Supervisor
+from pool.runtime.supervisor import ALL_CANCELLED, Supervisor
 from pool.runtime.task_scope import TaskScope
 
 if TYPE_CHECKING:
@@ -184,6 +184,9 @@ async def test_who_cancels_all_tasks_burns_no_attempt(fleet: Fleet, diary: Diary
         each.cancel()
     await ended(task)
     assert fleet.all_seen(RunDisturbed)
+    # One line says it, and no part of ours is to be reported.
+    crashes = [(crash.actor, crash.error) for crash in fleet.all_seen(ActorCrashed)]
+    assert crashes == [("task scope", ALL_CANCELLED)]
     record = fleet.record("k")
     assert record is not None
     assert (record.owner, record.attempt) == ("", 1)

@@ -15,6 +15,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -82,6 +83,7 @@ class Seen:
     regrouped: dict[tuple[str, str], list[float]] = attrs.field(factory=lambda: defaultdict(list))
     unplanned: Counter[str] = attrs.field(factory=Counter)  # lives that ended without being asked
     faults: list[str] = attrs.field(factory=list)
+    crashed: set[str] = attrs.field(factory=set)  # consumers
 
 
 # --- who takes part ---------------------------------------------------------------------------
@@ -144,6 +146,22 @@ class Member:
                 if await sink.ack(event):
                     hand.acked_s = self.world.now_s()
 
+    async def gets(self, stream: str) -> bool:
+        """Read this stream again; whether it does.  On a busy machine an answer may come late."""
+        assert self.sink is not None
+        with suppress(PoolError):
+            await self.sink.add_stream(self.world.writers[stream])
+        return not self.is_alive or stream in self.reads()
+
+    def reads(self) -> set[str]:
+        """Return the streams that it really reads."""
+        sources = self.sink._sources.values() if self.sink is not None and self.is_alive else ()
+        return {source.name for source in sources}
+
+    @property
+    def is_alive(self) -> bool:
+        return self.sink is not None and self.sink._state == "open"
+
     def end(self) -> None:
         """Its lease is over: others may have what it had in hand."""
         for hand in self.hands:
@@ -152,6 +170,8 @@ class Member:
     def crash(self) -> None:
         """Nothing of it reaches the server any more; what it was about to hand out counts."""
         self.life.left = 0
+        if self.sink is not None:
+            self.world.seen.crashed.add(self.sink.consumer)
         self.leave()
 
     def leave(self) -> None:
@@ -241,7 +261,7 @@ class World:
                 if answer:
                     return
                 await anyio.sleep(STEP_S)
-        raise AssertionError(f"{what}; {self.seen.faults}")
+        raise AssertionError(f"{what}; {left(self)}; {self.seen.faults}")
 
     # --- faults ---
 
@@ -268,8 +288,8 @@ class World:
                 name = self.dice.choice(member.streams)
                 with suppress(PoolError):
                     await member.sink.remove_stream(self.writers[name])
-                    await anyio.sleep(self.dice.choice((0.0, 0.0, 0.05, 0.3)))
-                    await member.sink.add_stream(self.writers[name])
+                await anyio.sleep(self.dice.choice((0.0, 0.0, 0.05, 0.3)))
+                await self.until(partial(member.gets, name), "a stream is not given back")
 
     async def regroup(self) -> None:
         stream, sink = self.dice.choice([(s, n) for n, held in SINKS.items() for s in held])
@@ -354,7 +374,7 @@ async def play(bench: Bench, seed: int) -> Seen:
             await world.add(stream, 3)
         # Each stream has somebody who reads it, to the end.
         for name, streams in SINKS.items():
-            while not {*streams} <= {s for m in world.members if m.name == name for s in m.streams}:
+            while not {*streams} <= {s for m in world.members if m.name == name for s in m.reads()}:
                 await world.start(name)
         await world.until(lambda: is_done(world), "events wait for ever")
         await world.until(lambda: has_read(world), "a reader has not come to the end")
@@ -366,12 +386,36 @@ async def play(bench: Bench, seed: int) -> Seen:
                 return not numbers
 
             await world.until(is_told, f"a reader of {stream} is not told what it did not see")
+        await world.until(lambda: told_parked(bench) >= len(lasting(bench, world.seen)), "not told")
         await anyio.sleep(0.5)  # two renewals: what else is to be told is told
         for member in world.members:
             member.scope.cancel()
         tasks.cancel_scope.cancel()
     check(bench, world.seen)
     return world.seen
+
+
+def left(world: World) -> list[object]:
+    """Return what each group waits for, and who reads it."""
+    found: list[object] = []
+    for name, streams in SINKS.items():
+        for stream in streams:
+            for kind in ("xinfo_groups", "xpending"):
+                args = (name,) if kind == "xpending" else ()
+                with suppress(Exception):
+                    found.append(
+                        (name, getattr(world.bench.client, kind)(world.key(stream), *args))
+                    )
+    for member in world.members:
+        sink = member.sink
+        read = sink and [
+            (s.name, s.joined_as, s.is_taking, s.is_mending, s.has_released, s.has_doubtful)
+            for s in sink._sources.values()
+        ]
+        found.append((member.number, member.name, sink and (sink._state, sink.consumer, read)))
+        if sink is not None:
+            found.append((sink._calls.trial, sink._held, sink._buffer))
+    return found
 
 
 def is_done(world: World) -> bool:
@@ -403,32 +447,47 @@ def has_read(world: World) -> bool:
 
 def check(bench: Bench, seen: Seen) -> None:
     lapsed = {each.consumer for each in bench.all_seen(SinkLapsed)}
-    parked = {
-        (sink, stream): parked_of(bench, sink, stream)
-        for sink, streams in SINKS.items()
-        for stream in streams
-    }
+    # On a machine so busy that leases ran out: what such a consumer had noted as handed out and not
+    # yet handed out counts, and what it told and did not yet confirm is told again.
+    late = len(lapsed - seen.crashed)
+    parked = all_parked(bench)
     for (sink, stream), events in parked.items():
         hand_outs = [h for h in seen.hand_outs if h.sink == sink and h.event.stream == stream]
-        check_parked(seen, sink, stream, hand_outs, events)
+        check_parked(seen, sink, stream, hand_outs, events, late)
         check_turns(seen, sink, stream, hand_outs, lapsed)
         check_all_came(bench, seen, sink, stream, hand_outs, events)
     for stream in STREAMS:
         check_reads(bench, seen, stream)
-    told = sum(each.events for each in bench.all_seen(SinkParked))
-    # What was parked in a life that has ended since may have ended with it, untold.
-    lasting = [
-        event
-        for (_, stream), events in parked.items()
-        for event in events
-        if event in seen.added[stream, seen.life[stream]]
-    ]
-    assert len(lasting) <= told <= sum(map(len, parked.values())), seen.faults
+    told, most = told_parked(bench), sum(map(len, parked.values()))
+    assert len(lasting(bench, seen)) <= told, (told, seen.faults)
+    assert late or told <= most, (told, most, seen.faults)
     # What was asked for is not told as an error.
     for stream in STREAMS:
         is_lost = seen.unplanned[stream] or any(s == stream for _, s in seen.regrouped)
         remade = [each for each in bench.all_seen(SinkRemade) if each.stream == stream]
         assert is_lost or not remade, (remade, seen.faults)
+
+
+def told_parked(bench: Bench) -> int:
+    return sum(each.events for each in bench.all_seen(SinkParked))
+
+
+def lasting(bench: Bench, seen: Seen) -> list[str]:
+    """Return what is parked; in a life that has ended since it may have ended with it, untold."""
+    return [
+        event
+        for (_, stream), events in all_parked(bench).items()
+        for event in events
+        if event in seen.added[stream, seen.life[stream]]
+    ]
+
+
+def all_parked(bench: Bench) -> dict[tuple[str, str], list[str]]:
+    return {
+        (sink, stream): parked_of(bench, sink, stream)
+        for sink, streams in SINKS.items()
+        for stream in streams
+    }
 
 
 def parked_of(bench: Bench, sink: str, stream: str) -> list[str]:
@@ -437,13 +496,13 @@ def parked_of(bench: Bench, sink: str, stream: str) -> list[str]:
 
 
 def check_parked(
-    seen: Seen, sink: str, stream: str, hand_outs: list[HandOut], parked: list[str]
+    seen: Seen, sink: str, stream: str, hand_outs: list[HandOut], parked: list[str], late: int
 ) -> None:
     """An event is parked once programs were given it so often, and not before."""
     times = Counter(hand.event.id for hand in hand_outs)
     for event in parked:
         really = times[event] + seen.tried[sink, stream, event]
-        assert really >= DELIVERIES_MAX, (sink, stream, event, really, seen.faults)
+        assert really >= DELIVERIES_MAX - late, (sink, stream, event, really, seen.faults)
 
 
 def check_turns(

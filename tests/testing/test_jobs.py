@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pool import Follower, Handlers, Job
-from pool.testing import make_job
+from pool.errors import InvalidOption, NotRunning
+from pool.testing import find_server, make_job
 
 handlers = Handlers()
 
@@ -47,3 +48,22 @@ async def test_a_job_for_tests_has_the_followers_that_its_handler_adds() -> None
     job = make_job("o1")
     await order(job, 2)
     assert [(each.key, each.args) for each in job.followers] == [("o1/0", (0,)), ("o1/1", (1,))]
+
+
+@pytest.mark.anyio
+async def test_a_handler_that_uses_the_node_is_told_how_to_give_it_one() -> None:
+    """The error names the argument of `make_job()` that is missing."""
+
+    @Handlers().job("ask")
+    async def ask(job: Job) -> str:
+        return (await job.node.dispatch(double, "k", 1)).job_id
+
+    with pytest.raises(NotRunning, match=r"pass it: make_job\(\.\.\., node=node\)"):
+        await ask(make_job("k"))
+    with pytest.raises(NotRunning, match=r"make_job\("):
+        _ = make_job("k").node.workers
+
+
+def test_a_server_is_preferred_by_one_of_two_words() -> None:
+    with pytest.raises(InvalidOption, match="one of path, wheel"):
+        find_server("any")  # type: ignore[arg-type]

@@ -19,7 +19,17 @@ from typing import Any, Final
 
 import attrs
 
-from tests.verify import batching, data, edges, following, in_time, keeping, planning, timetable  # noqa: F401 - they register
+from tests.verify import (  # noqa: F401 - they register
+    batching,
+    data,
+    edges,
+    following,
+    in_time,
+    keeping,
+    planning,
+    timetable,
+    versioning,
+)
 from tests.verify.flows import STORE
 from tests.verify.history import Event, fenced, merged, read
 from tests.verify.invariants import INVARIANTS, NOT_YET, Finding, Violation, takeovers

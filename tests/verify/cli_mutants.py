@@ -8,7 +8,24 @@ _TESTS: Final = "tests/ops/test_verbs.py::"
 _HELP: Final = "tests/house/test_imports.py::"
 _COUNTED: Final = _TESTS + "test_many_are_counted_first_and_stopped_when_that_is_confirmed"
 
+_OUTPUT: Final = "tests/ops/test_output.py::"
 CLI_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
+    {
+        "name": "a closed output within tasks is a fault",
+        "breaks": "`pool top | head` ends with a traceback of internals",
+        "path": "pool/ops/cli/carrying.py",
+        "old": "        leaves = list(_leaves(error))  # a verb may have written in a task group\n",
+        "new": "        leaves = [error]\n",
+        "by": (_OUTPUT + "test_a_view_whose_output_is_gone_or_full_ends_as_any_command",),
+    },
+    {
+        "name": "options of other commands are proposed",
+        "breaks": "`pool nodes --pge` asks whether --page is meant, which `nodes` has not",
+        "path": "pool/ops/cli/parser.py",
+        "old": "        flags = set(chosen._option_string_actions)\n",
+        "new": "        flags = self._flags()\n",
+        "by": ("tests/ops/test_config.py::test_a_flag_that_is_none_is_likened_to_one",),
+    },
     {
         "name": "nobody has to say yes",
         "breaks": "all that match are stopped by who only wanted to know how many there are",
@@ -98,5 +115,42 @@ CLI_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "            if event.worker:  # else it did not run",
         "new": "            if True:",
         "by": ("tests/ops/test_metrics.py::test_what_ended_without_a_run_is_no_run_of_no_time",),
+    },
+    {
+        "name": "NaN on standard output",
+        "breaks": "`--json` prints what is no JSON, and whoever reads it strictly fails",
+        "path": "pool/ops/jsonable.py",
+        "old": "default=_plain, allow_nan=False, separators=separators)",
+        "new": "default=_plain, separators=separators)",
+        "by": (
+            "tests/ops/test_verbs.py::test_values_that_json_has_no_word_for_are_told_all_the_same",
+        ),
+    },
+    {
+        "name": "a name twice on the command line",
+        "breaks": "half of what an operator typed is dropped without a word",
+        "path": "pool/core/codec.py",
+        "old": "        return _decode_json(text.strip().encode())",
+        "new": "        return __import__('json').loads(text)",
+        "by": ("tests/ops/test_verbs.py::test_what_cannot_be_meant_is_said_in_a_line",),
+    },
+    {
+        "name": "bytes are not said to be bytes",
+        "breaks": "bytes in a letter are told as a text, and come back as one when they are edited",
+        "path": "pool/ops/jsonable.py",
+        "old": '        return b64encode(value).decode(), "base64"',
+        "new": '        return b64encode(value).decode(), "json"',
+        "by": (
+            _TESTS + "test_bytes_are_told_apart_from_what_looks_like_them",
+            "tests/web/test_control.py::test_what_is_told_of_a_call_can_be_sent_as_it_is",
+        ),
+    },
+    {
+        "name": "a value that is taken for an option",
+        "breaks": "the command that a finding names for a key like -x ends with its usage",
+        "path": "pool/ops/findings.py",
+        "old": '    between = "=" if value.startswith("-") else " "',
+        "new": '    between = " "',
+        "by": (_TESTS + "test_a_command_that_is_told_takes_values_that_begin_like_options",),
     },
 )

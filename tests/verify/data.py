@@ -423,7 +423,8 @@ _TELLS: Final = frozenset({"stream.missed", "stream.restarted"})
 @invariant("I50", "readers see every event, in order")
 def readers_see_all(view: View, bounds: Bounds, found: Finding) -> None:
     """Each reader is given each event that its stream kept, once and in order, or is told; at the
-    end those that live have had all.
+    end those that live have had all.  The id of an event that was lost names no place in a stream
+    that has come further since: then a reader begins anywhere (docs/how-to/streams.md).
     """
     added: dict[str, list[Event]] = defaultdict(list)
     for event in view.of.get("added", ()):
@@ -445,7 +446,10 @@ def readers_see_all(view: View, bounds: Bounds, found: Finding) -> None:
         kept = partial(_is_kept, view, name, dropped)
         lost = min((fault.began for fault in _losses(view, name)), default=math.inf)
         probed_s = 2 * bounds.renew_s + bounds.slack_s if lost < events[-1].t else 0.0
-        _judge_reader(found, added[name], events, told, end, kept, probed_s)
+        at = _place_of(added[name], events[0].extra["start"])
+        if at is not None and at >= 0 and _is_undone(view, name, added[name][at].t, events[0].t):
+            at = None
+        _judge_reader(found, added[name], events, at, told, end, kept, probed_s)
 
 
 def _is_kept(view: View, name: str, dropped: Mapping[str, Event], event: Event, by: float) -> bool:
@@ -458,14 +462,13 @@ def _judge_reader(
     found: Finding,
     added: Sequence[Event],
     events: Sequence[Event],
+    at: int | None,
     told: Sequence[float],
     end: Event | None,
     kept: Kept,
     probed_s: float,
 ) -> None:
     places = {event.idem: place for place, event in enumerate(added)}
-    start = events[0].extra["start"]
-    at = -1 if start == "oldest" else _place_of(added, start)
     seen: set[str] = set()
     since = events[0].t
     for event in events[1:]:
@@ -497,5 +500,7 @@ def _left(between: Collection[Event], by: float, kept: Kept) -> list[Event]:
 
 def _place_of(added: Sequence[Event], start: str) -> int | None:
     """Return where the event is behind which a reader begins; None: nobody knows."""
+    if start == "oldest":
+        return -1
     found = [place for place, event in enumerate(added) if event.stream_id == start]
     return found[-1] if len(found) == 1 else None

@@ -10,8 +10,10 @@ from typing import Any, Final
 _LEASES: Final = "tests/redis/test_lease_scripts.py::"
 _CLOCK: Final = "tests/jobs/test_clock.py::"
 _ADVANCE: Final = "tests/redis/test_advance_script.py::"
+_VERSIONS: Final = "tests/verify/sim/test_versions.py::"
 _TYPES: Final = "tests/jobs/test_types.py::"
 _OVERRUN: Final = "tests/process/test_overrun.py::"
+_ENDINGS: Final = "tests/jobs/test_endings.py::"
 
 EDGE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     {
@@ -60,6 +62,24 @@ EDGE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (_ADVANCE + "test_a_key_goes_to_who_has_renewed_within_two_periods_or_to_nobody",),
     },
     {
+        "name": "an interrupt is a failed attempt",
+        "breaks": "Ctrl-C parks the job in whose code it came, where it had one attempt",
+        "path": "pool/jobs/worker/settlement.py",
+        "old": """                return self._interrupted(run)
+""",
+        "new": """                return self._failed(run, "failed", "KeyboardInterrupt")
+""",
+        "by": (f"{_ENDINGS}test_an_interrupt_out_of_a_handler_ends_the_node_in_order",),
+    },
+    {
+        "name": "an interrupt leaves no mark",
+        "breaks": "a job that always raises KeyboardInterrupt ends one node after another for ever",
+        "path": "pool/jobs/worker/settlement.py",
+        "old": "        run.is_marked = True\n",
+        "new": "",
+        "by": (f"{_ENDINGS}test_a_job_that_always_interrupts_is_parked",),
+    },
+    {
         "name": "what the dead never read is suspected",
         "breaks": "what was granted to a dead worker is tried alone, one at a time (K4)",
         "path": "pool/core/settlement.py",
@@ -74,6 +94,22 @@ EDGE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "lane=state.number, left=left)",
         "new": "lane=state.number)",
         "by": (_TYPES + "test_what_a_worker_cannot_read_goes_to_another_one_at_once",),
+    },
+    {
+        "name": "a job that is left has no mark",
+        "breaks": "a simulated job of a newer version stays with old workers for ever (K7)",
+        "path": "pool/jobs/settlement.py",
+        "old": 'start.attempt, error, "l", pack_attempt',
+        "new": 'start.attempt, error, "", pack_attempt',
+        "by": (_VERSIONS + "test_a_job_reaches_a_worker_that_can_read_it",),
+    },
+    {
+        "name": "placement forgets who left a job",
+        "breaks": "simulated placement ranks a worker first that has left the job (K7)",
+        "path": "pool/jobs/context.py",
+        "old": "        if left:\n            none",
+        "new": "        if left and but:\n            none",
+        "by": (_VERSIONS + "test_a_job_reaches_a_worker_that_can_read_it",),
     },
     {
         "name": "nobody notes who left it",
@@ -107,5 +143,32 @@ EDGE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
             _OVERRUN + "test_a_worker_whose_handler_blocks_for_a_ttl_says_which_and_its_jobs_go_on"
             "_elsewhere",
         ),
+    },
+    {
+        "name": "suspects that wait for their time are surplus",
+        "breaks": "they go from worker to worker, and wait from the beginning in each",
+        "path": "pool/jobs/worker/executor.py",
+        "old": " and now_s + self._wait_s(now_s) <= until_s:",
+        "new": ":",
+        "by": (
+            "tests/verify/sim/test_kills.py::test_no_innocent_is_given_up_for_kills_from_outside",
+        ),
+    },
+    {
+        "name": "lost for a while",
+        "breaks": "a job that was told as lost has ended long ago when it is asked for again",
+        "path": "pool/jobs/client/ref.py",
+        "old": "            self._see(attrs.evolve(self._seen, was_lost=True))\n",
+        "new": "            pass\n",
+        "by": ("tests/jobs/test_lost.py::test_what_was_told_as_lost_stays_lost",),
+    },
+    {
+        "name": "no slot is kept for the next suspect",
+        "breaks": "a suspect that waits for its time in one slot is given back when it has come, "
+        "and waits elsewhere from the beginning: again and again",
+        "path": "pool/jobs/worker/executor.py",
+        "old": " - bool(self._suspects)\n",
+        "new": "\n",
+        "by": ("tests/verify/sim/test_sim.py::test_what_was_found_stays_found[seed71]",),
     },
 )

@@ -286,6 +286,8 @@ def _judge_wait(
     since = asked.t
     due += view.stepped_s(since, took, bounds, view.lane_of(key))
     at_end = view.final.t if view.final else view.events[-1].t
+    grants = (e for e in view.grants.get(key, ()) if since <= e.t <= took)
+    owners = {view.process_of(e.nonce) for e in grants}
 
     def due_within(wait_s: float) -> float:
         return view.due_by(
@@ -298,16 +300,27 @@ def _judge_wait(
                 key, since, fault.began + IN_FLIGHT_S, fault.target
             ),
             lane=view.lane_of(key),
+            readers=view.readers(job),
+            owners=owners,
         )
 
     wait_s = bounds.takeover_s
     by = due_within(wait_s)
     if took > by:
         held = view.granted(key, since, by)
-        if any(fault.target in held for fault in view.excuses({"crash"}, since, by)):
+        ends = [fault.ended for fault in view.excuses({"crash"}, since, by) if fault.target in held]
+        # Granted within two periods of the last renewal of a dead one it may have begun there.
+        deaths = (view.died.get(owner, math.inf) for owner in owners)
+        ends += [
+            died
+            for died in deaths
+            if died <= since
+            and view.ran_s(died, since, bounds, view.lane_of(key)) <= 2 * bounds.renew_s
+        ]
+        if ends:
             # Whoever had it died with it: it may be what did that, and begins as such (13.8).
-            last = max(f.ended for f in view.excuses({"crash"}, since, by) if f.target in held)
-            wait_s += bounds.suspects_s + view.late_s(start or event, last, bounds)
+            wait_s += bounds.suspects_s + view.late_s(start or event, max(ends), bounds)
+            wait_s += view.unbegun_coin_s(job, since, min(took, at_end))
             by = due_within(wait_s)
     by += view.slack_s(due, by, bounds)
     if took > by:
@@ -327,11 +340,26 @@ def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
     """
     moved = [e.t for f in ("boot", "join", "leave") for e in view.of.get(f, ())]
     moved += view.died.values()
+    # Who was aboard waits for its time and its trial, and slots are kept for it.
+    suspected = [
+        (view.died[run.start.p], later.start.t)
+        for runs in view.by_key.values()
+        for run, later in pairwise(runs)
+        if run.end is None and run.start.p in view.died
+    ]
+    # So does who had been granted: its owner died before it could tell whether it had begun.
+    for moved_on in view.of.get("requeue", ()):
+        if moved_on.extra.get("dead") and moved_on.job:
+            starts = (run.start.t for run in view.by_job.get(moved_on.job, ()))
+            back = min((at for at in starts if at > moved_on.t), default=math.inf)
+            suspected.append((moved_on.t, back))
 
     def in_peace(asked: float, start: Event) -> bool:
         since = asked - 2 * bounds.ttl_s
-        return not view.excuses(DISTURBS | LOOP_HANGS, since, start.t) and not any(
-            since <= at <= start.t for at in moved
+        return (
+            not view.excuses(DISTURBS | LOOP_HANGS, since, start.t)
+            and not any(since <= at <= start.t for at in moved)
+            and not any(died <= start.t and asked <= back for died, back in suspected)
         )
 
     begun: dict[tuple[object, ...], list[tuple[float, float, Event, Event]]] = defaultdict(list)
@@ -342,6 +370,9 @@ def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
         start = runs[0].start
         if not in_peace(asked.t, start):
             continue
+        readers = {*accepted.extra.get("readers", ())}
+        if readers and not view.granted(start.key, asked.t, start.t) <= readers:
+            continue  # a worker that cannot read it has left it, and it waits a backoff: I74
         found.judged += 1
         since = max(accepted.t, view.turn(job, accepted))
         if bounds.slots and start.t > since + BESIDE_S:
@@ -360,6 +391,11 @@ def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
     for since, told, said, start in _due(view, bounds):
         if not bounds.slots or not in_peace(told, start):
             continue
+        died = (
+            run for run in view.by_job[start.job] if run.end is None and run.start.p in view.died
+        )
+        if any(view.died[run.start.p] <= start.t for run in died):
+            continue  # a suspect: it waits for its trial, too
         found.judged += 1
         if start.t > since + BESIDE_S:
             free_s = view.free_s(since, start.t, bounds)
@@ -422,6 +458,8 @@ def innocents_return(view: View, bounds: Bounds, found: Finding) -> None:
             # In a crash loop of one process a coin may hold it for a round.
             by = due_by(view, bounds, run, since, more_s=more_s + view.coin_s(run))
             by += view.slack_s(since, by, bounds)
+            if took > by:
+                by += view.full_s(since, min(took, last), bounds)
             if run.end is not None and run.start.extra.get("timeout_s"):
                 by += bounds.backoff_max_s
             is_late = took > by and by < last and view.ended.get(run.start.job, math.inf) > by

@@ -128,7 +128,8 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
 
     Jobs that hurt their own process are tried again after `heal`: then time counts from the end of
     the last such hurt that came before the job's end, as it evicts what waited there.  What waits
-    for a time that was named by one whom a step of the clock misled may wait for as long.
+    for a time that was named by one whom a step of the clock misled may wait for as long.  While
+    no process is there that takes jobs, or none that can read this one, no time counts.
     """
     ended, live = view.ended, _live(view)
     misled = {job for job, dispatch in view.accepted.items() if _waits_misled(view, job, dispatch)}
@@ -144,6 +145,7 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
         end = ended.get(job, math.inf)
         hurts = (f.ended for f in late if f.ended <= end)
         since = max(view.healed, view.turn(job, dispatch), dispatch.t, max(hurts, default=0.0))
+        since = view.served_from(since, bounds.slack_s, view.readers(job))
         by = since + bounds.quiet_s
         by += view.slack_s(since, by, bounds) - bounds.slack_s
         by += view.stepped_s(dispatch.t, by, bounds)
@@ -206,25 +208,30 @@ def epochs_never_fall(view: View, bounds: Bounds, found: Finding) -> None:
 
     Neither a loss of data nor a step of the clock is an excuse: whoever fences by epoch would
     refuse the new owner.  Only after a loss the process that ran it must have been there again,
-    with a lease: nobody else is sure to know.
+    with a lease that it asked for since: nobody else is sure to know.  That process itself begins
+    none without it, either.
     """
     highest: dict[str, Event] = {}
-    there: dict[str, list[float]] = defaultdict(list)
+    there: dict[str, list[tuple[float, float]]] = defaultdict(list)  # when asked, and answered
     for f in ("join", "renew"):
         for event in view.of.get(f, ()):
             if event.type == "ok":
-                there[f"{event.p}@{event.nonce.partition('@')[2]}"].append(event.t)
+                who = f"{event.p}@{event.nonce.partition('@')[2]}"
+                there[who].append((event.extra.get("asked", event.t), event.t))
 
     def is_known(before: Event, at: float) -> bool:
         lane = view.lane_of(before.key)
         lost = max((f.ended for f in view.excuses({"loss"}, before.t, at, lane=lane)), default=None)
-        return lost is None or any(lost < t < at for t in there[f"{before.p}@{lane}"])
+        told = there[f"{before.p}@{lane}"]
+        return lost is None or any(lost < asked and t < at for asked, t in told)
 
     for event in sorted((*view.of.get("own", ()), *view.of.get("start", ())), key=lambda e: e.t):
         before = highest.get(event.key)
         if event.f == "start":
             if before is None or event.epoch >= before.epoch:
                 highest[event.key] = event
+            elif before.p == event.p:
+                found.say(f"{event.key!r}: began under {event.epoch} after {before.epoch}", event)
             continue
         found.judged += 1
         if before and event.epoch < before.epoch and is_known(before, event.t):
@@ -326,7 +333,7 @@ def first_write_wins(view: View, bounds: Bounds, found: Finding) -> None:
 @invariant("I8", "done means that the settling owner ran it")
 def at_least_once(view: View, _: Bounds, found: Finding) -> None:
     """A done job was started and returned under the settling epoch and attempt, and its effect
-    was not refused by the resource.
+    was not refused by the resource.  Where data went back, its end of before stands.
     """
     effects: dict[str, list[Event]] = defaultdict(list)
     for event in view.of.get("effect", ()):
@@ -337,11 +344,15 @@ def at_least_once(view: View, _: Bounds, found: Finding) -> None:
         found.judged += 1
         runs = view.by_job.get(commit.job, ())
         wanted = (commit.epoch, commit.attempt)
+        returned = [run for run in runs if run.end is not None and run.end.type == "ok"]
         if not any(
-            run.end is not None
-            and run.end.type == "ok"
-            and (run.start.epoch, run.start.attempt) == wanted
-            for run in runs
+            (run.start.epoch, run.start.attempt) == wanted
+            or (
+                run.start.nonce == commit.event.nonce
+                and run.end is not None
+                and _lost_between(view, run.end.t, commit.order)
+            )
+            for run in returned
         ):
             shown = (run.start for run in runs)
             found.say(
@@ -777,7 +788,8 @@ def one_reaper(view: View, bounds: Bounds, found: Finding) -> None:
 def dead_dealt_nothing(view: View, bounds: Bounds, found: Finding) -> None:
     """What a dead worker owned is not moved to one that has been dead for more than two periods.
 
-    Pool time stands still where the clock steps, or nobody can renew: then nobody can tell.
+    Pool time stands still where the clock steps, or nobody can renew: then nobody can tell.  So
+    only the time counts in which the lane answered renewals (`View.ran_s`).
     """
     ended = {event.p: event.t for event in view.of.get("exit", ())}
     moved = {(event.key, event.job, event.t) for event in view.of.get("requeue", ())}
@@ -785,8 +797,15 @@ def dead_dealt_nothing(view: View, bounds: Bounds, found: Finding) -> None:
         if (grant.key, grant.job, grant.t) not in moved:
             continue
         found.judged += 1
-        silent_s = grant.t - ended.get(view.process_of(grant.nonce), math.inf)
-        slack_s = view.slack_s(grant.t - silent_s, grant.t, bounds)
+        process = view.process_of(grant.nonce)
+        died = ended.get(process, math.inf)
+        if died >= grant.t:
+            continue
+        # What it had sent before it died may arrive later, and renews its lease.
+        cuts = view.excuses({"cut"}, died, died, process.partition("/")[0])
+        is_late = any(fault.kind == "late" for fault in cuts)
+        silent_s = view.ran_s(died, grant.t, bounds, view.lane_of(grant.key))
+        slack_s = view.slack_s(died, grant.t, bounds)
         # A lease of a longer TTL looks as if it had been renewed by that of now.
         is_shorter = any(
             grant.t - bounds.ttl_s <= e.t <= grant.t and e.extra["s"] < e.extra["before_s"]
@@ -795,8 +814,10 @@ def dead_dealt_nothing(view: View, bounds: Bounds, found: Finding) -> None:
         )
         if (
             silent_s > 2 * bounds.renew_s + slack_s
-            and not is_shorter
-            and not view.excuses({"clock", STEP, "store", "loss"}, grant.t - bounds.ttl_s, grant.t)
+            and not (is_shorter or is_late)
+            and not view.excuses({"store", "loss"}, grant.t - bounds.ttl_s, grant.t)
+            # Who came since a step settles it alone in two periods, and may die before.
+            and not view.excuses({"clock", STEP}, grant.t - 2 * bounds.ttl_s, grant.t)
         ):
             found.say(f"{grant.key!r} went to {grant.nonce}, dead for {silent_s:.2f} s", grant)
 
@@ -861,7 +882,7 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
         found.exact += by <= crash + bounds.takeover_s
         by += view.slack_s(crash, by, bounds)
         by += view.stood_s(crash, bounds, view.lane_of(run.start.key))
-        if took > by and (more_s := _suspect_s(view, bounds, run, crash)):
+        if took > by and (more_s := _suspect_s(view, bounds, run, crash, by)):
             by = due_by(view, bounds, run, crash, more_s=more_s)
             by = min(by, view.by_silences(run, crash, bounds.takeover_s + more_s, bounds))
             by += view.slack_s(crash, by, bounds)
@@ -904,19 +925,23 @@ def _goes_on(view: View, run: Run, at: float) -> bool:
     )
 
 
-def _suspect_s(view: View, bounds: Bounds, run: Run, crash: float) -> float:
+def _suspect_s(view: View, bounds: Bounds, run: Run, crash: float, by: float) -> float:
     """Return how much later a job may begin that may have ended its process: it had just begun, by
-    the time that its process did not stand still, or another process had died with it.  They take
-    turns where others there may have as well.
+    the time that its process did not stand still, or when its lease was renewed for the last time,
+    or another process had died with it.  They take turns where others there may have as well; and
+    those that have it next may die too, until the bound.
     """
     here = [r for r in view.runs if r.start.p == run.start.p and r.start.t <= crash <= r.ended]
     before = [r for r in view.by_job[run.start.job] if r.start.t < run.start.t]
     paused = view.excuses({"pause"}, run.start.t, crash, run.start.node)
     stood_s = sum(min(f.ended, crash) - max(f.began, run.start.t) for f in paused)
-    is_new = run.start.t >= crash - AT_ONCE_S - stood_s - bounds.slack_s
+    alive = min(crash - stood_s, view.alive(run, crash))
+    is_new = run.start.t >= alive - AT_ONCE_S - bounds.slack_s
     if not is_new and not any(r.start.p in view.died for r in before):
         return 0.0
-    return bounds.suspects_s * (len(here) > 1) + view.late_s(run.start, crash, bounds)
+    return bounds.suspects_s * (len(here) > 1) + view.late_s(
+        run.start, view.last_death(run.start, crash, by), bounds
+    )
 
 
 AT_ONCE_S: Final = 1.0  # who began so long ago is not suspected alone
@@ -975,6 +1000,8 @@ def due_by(view: View, bounds: Bounds, run: Run, since: float, *, more_s: float 
         involved=involved,
         but=run.start.node,
         lane=view.lane_of(run.start.key),
+        readers=view.readers(run.start.job),
+        owners=(run.start.p,),
     )
 
 
@@ -1065,7 +1092,9 @@ def limits_hold(view: View, bounds: Bounds, found: Finding) -> None:
             found.say(f"{run.start.job} ran longer than {limit} s", run.start, run.end)
         end = run.end
         this = (run.start.job, run.start.epoch, run.start.attempt)
-        if end is not None and end.err == "timeout" and this in committed:
+        # Where data went back, the end of a later attempt stands for this one.
+        is_undone = end is not None and _lost_between(view, end.t, view.events[-1].t)
+        if end is not None and end.err == "timeout" and this in committed and not is_undone:
             found.say(f"{run.start.job}: an attempt that timed out was settled", run.start, end)
 
 

@@ -103,4 +103,75 @@ LOSS_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
             "tests/streams/test_sink.py::test_an_event_delivered_too_often_is_parked_with_its_origin",
         ),
     },
+    {
+        "name": "an end that stands for its own run alone",
+        "breaks": "a job that had ended runs again where a server went back to before its start",
+        "path": "pool/jobs/worker/outbox.py",
+        "old": "            if not is_accepted or edge.epoch < epoch:",
+        "new": "            if True:",
+        "by": (
+            "tests/jobs/test_gone_back.py::test_an_end_that_is_undone_stands_however_often_its_key_was_used_since",
+            "tests/verify/sim/test_found.py::test_an_end_stands_for_each_run_that_a_server_without_it_may_have",
+        ),
+    },
+    {
+        "name": "an end that is forgotten with the next job of its key",
+        "breaks": "what a server lost of the job before the latest one of a key is done again",
+        "path": "pool/jobs/worker/outbox.py",
+        "old": "        if (key, edge.id) in kept:\n            self._drop((key, edge.id))\n",
+        "new": "        for at in [each for each in kept if each[0] == key]:\n"
+        "            self._drop(at)\n",
+        "by": (
+            "tests/jobs/test_gone_back.py::test_an_end_that_is_undone_stands_however_often_its_key_was_used_since",
+        ),
+    },
+    {
+        "name": "a start of older data begins",
+        "breaks": "a handler begins under a lower epoch than its key had; fenced stores refuse it",
+        "path": "pool/jobs/context.py",
+        "old": "        return epoch < self.floor\n",
+        "new": "        return False\n",
+        "by": (
+            "tests/jobs/test_gone_back.py::test_no_handler_begins_under_an_epoch_of_older_data",
+        ),
+    },
+    {
+        "name": "a read that failed is no break",
+        "breaks": "likewise: the worker does not know that the server may have gone back",
+        "path": "pool/jobs/lane_tailers.py",
+        "old": "        self.context.lanes[lane].break_off()\n",
+        "new": "",
+        "by": (
+            "tests/jobs/test_gone_back.py::test_no_handler_begins_under_an_epoch_of_older_data",
+        ),
+    },
+    {
+        "name": "a repeated failure is said to be refused",
+        "breaks": "a failure whose answer was lost is told as a commit that came too late, once "
+        "another worker has the next attempt",
+        "path": "pool/redis/lua/advance.lua",
+        "old": "return edge == 'w' and has_failed(key, r, y) and 'REPEAT failed' or 'FENCED'",
+        "new": "return 'FENCED'",
+        "by": (
+            "tests/jobs/test_outcomes.py::test_a_failure_whose_answer_was_lost_is_not_said_to_be_refused",
+        ),
+    },
+    {
+        "name": "older data are not told",
+        "breaks": "a failover that lost data is told to no operator",
+        "path": "pool/redis/lua/renew.lua",
+        "old": "  older_ms = math.max(older_ms, math.ceil((floor - stamp_last) / 1000))\n",
+        "new": "",
+        "by": (f"{_BACK}test_older_data_are_told_once_and_found_by_the_doctor",),
+    },
+    {
+        "name": "older data that were used are not told",
+        "breaks": "what was lost is told to nobody if a job is dispatched before the next renewal",
+        "path": "pool/redis/lua/renew.lua",
+        "old": "heard_ms > seen + CLOCK_MS and heard_ms - seen or 0",
+        "new": "0",
+        "by": (
+            "tests/redis/test_lease_scripts.py::test_a_renewal_tells_of_older_data_though_the_lane_was_used_since",
+        ),
+    },
 )

@@ -10,9 +10,95 @@ _WORDS: Final = (
 _BACKLOG: Final = "tests/jobs/test_others_backlog.py::"
 _AWAY: Final = "tests/ops/test_lanes_away.py::"
 _READER: Final = "tests/streams/test_reader.py::"
+_TTL: Final = "tests/jobs/test_ttl.py::"
+_SERVICE: Final = "tests/jobs/test_dispatch.py::test_a_key_that_a_service_has_is_not_waited_for"
+_MADE: Final = "tests/testing/test_jobs.py::"
+_SCHEDULES: Final = (
+    "tests/ops/test_check.py::test_schedules_of_the_code_are_checked_as_pool_run_does"
+)
 _LOST: Final = "tests/jobs/test_lost.py::"
 
 OPERATOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
+    {
+        "name": "check that looks at no schedule",
+        "breaks": "`pool check` says 0 problems, and `pool run` exits 2",
+        "path": "pool/ops/cli/check.py",
+        "old": "checked.problems += wrong_in_code(whole)",
+        "new": "pass",
+        "by": (_SCHEDULES,),
+    },
+    {
+        "name": "schedule whose options are not looked at",
+        "breaks": "a schedule that is refused when the node opens passes `pool check`",
+        "path": "pool/jobs/client/schedules.py",
+        "old": "            _ = DispatchOptions(**coded.options).known\n",
+        "new": "",
+        "by": (_SCHEDULES,),
+    },
+    {
+        "name": "advice to wait for the end of a service",
+        "breaks": "the caller waits for a result that never comes",
+        "path": "pool/errors.py",
+        "old": 'if self.kind == "service":',
+        "new": 'if self.kind == "plan":',
+        "by": (_SERVICE,),
+    },
+    {
+        "name": "key whose live job has the kind of the refused one",
+        "breaks": "a client learns of a service that it was a job",
+        "path": "pool/redis/lua/dispatch.lua",
+        "old": "live[ID], live[HANDLER], live[KIND] }, ' ')",
+        "new": "live[ID], live[HANDLER], kind == 's' and 's' or 'j' }, ' ')",
+        "by": (_SERVICE,),
+    },
+    {
+        "name": "job for tests whose node is just new",
+        "breaks": "the error says nothing about make_job()",
+        "path": "pool/testing/jobs.py",
+        "old": "node=node or _NoNode(",
+        "new": "node=node or Node(",
+        "by": (_MADE + "test_a_handler_that_uses_the_node_is_told_how_to_give_it_one",),
+    },
+    {
+        "name": "server that is preferred by any word",
+        "breaks": "a wrong word is a bare KeyError",
+        "path": "pool/redis/embedded/program.py",
+        "old": '    checks.word("prefer", prefer, "path", "wheel")\n',
+        "new": "",
+        "by": (_MADE + "test_a_server_is_preferred_by_one_of_two_words",),
+    },
+    {
+        "name": "client that fixes the TTL of a pool",
+        "breaks": "the first worker with settings exits, if a client was there before it",
+        "path": "pool/runtime/pool_config.py",
+        "old": "named_ms = session.timing.ttl_ms if names_ttl else 0",
+        "new": "named_ms = session.timing.ttl_ms",
+        "by": (_TTL + "test_a_client_without_settings_does_not_fix_the_ttl",),
+    },
+    {
+        "name": "lanes that keep the TTL of a client",
+        "breaks": "leases of a pool that names 4 s go on for 10 s",
+        "path": "pool/jobs/fleet/membership.py",
+        "old": "if context.settings.lease_ttl_s is not None and told.ttl.ms != self._pool_ttl_ms:",
+        "new": "if False:",
+        "by": (_TTL + "test_a_client_without_settings_does_not_fix_the_ttl",),
+    },
+    {
+        "name": "TTL of an operator that the next node replaces",
+        "breaks": "`pool ttl` counts until a node with settings opens",
+        "path": "pool/ops/cli/ttl.py",
+        "old": 'config, "ttl", ttl_ms, "named", 1)',
+        "new": 'config, "ttl", ttl_ms)',
+        "by": (_TTL + "test_a_ttl_that_an_operator_sets_counts_as_named",),
+    },
+    {
+        "name": "TTL that is put back and that the next node replaces",
+        "breaks": "a lost `config` lets a node with other settings change the TTL of all",
+        "path": "pool/runtime/pool_config.py",
+        "old": "ttl_ms or session.timing.ttl_ms, ttl_ms or named_ms",
+        "new": "ttl_ms or session.timing.ttl_ms, named_ms",
+        "by": (_TTL + "test_config_that_was_lost_keeps_a_ttl_that_was_named",),
+    },
     {
         "name": "refusal that is reported as foreign data",
         "breaks": "NOREPLICAS becomes `maps.damaged`, with advice to delete healthy keys",
@@ -92,7 +178,7 @@ OPERATOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "lane that is away and counts as foreign data",
         "breaks": "doctor counts two of three lanes, and advises to delete a key",
         "path": "pool/ops/checkup.py",
-        "old": "            away[number] = str(error)\n",
+        "old": "            away[number] = sentence(error)\n",
         "new": '            unread.append(f"lane {number}: {error}")\n',
         "by": (_AWAY + "test_each_verb_shows_the_lanes_that_answer_and_names_the_others",),
     },
@@ -110,8 +196,8 @@ OPERATOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "last replica that nobody counts",
         "breaks": "min-replicas-to-write 1 with one replica: the loss of either stops all writes",
         "path": "pool/ops/doctor_server.py",
-        "old": "good <= (1 if least is None else least):",
-        "new": "good < (1 if least is None else least):",
+        "old": "        if _replicas_beyond(server) == 0:",
+        "new": "        if _replicas_beyond(server) == -1:",
         "by": (
             "tests/ops/test_doctor.py::test_each_row_finds_its_trouble_and_names_what_mends_it",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 _PRIMARY: Final = "tests/redis/test_primary.py::"
+_PIPELINE: Final = "tests/redis/test_pipeline.py::"
 _QUORUM: Final = "tests/redis/test_quorum.py::"
 _TOPOLOGY: Final = "pool/redis/topology.py"
 
@@ -116,5 +117,13 @@ PRIMARY_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": '    if name in ("", "?"):\n',
         "new": '    if name in ("",):\n',
         "by": (_QUORUM + "test_an_unknown_endpoint_is_the_host_that_was_asked",),
+    },
+    {
+        "name": "a call that was refused is not sent again",
+        "breaks": "a message or a request fails at once while the server loads its data",
+        "path": "pool/redis/pipeline.py",
+        "old": "is_final = error.maybe_done and not is_repeatable",
+        "new": "is_final = not is_repeatable",
+        "by": (_PIPELINE + "test_a_call_that_a_busy_server_refused_is_sent_again_within_its_time",),
     },
 )

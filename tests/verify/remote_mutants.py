@@ -398,4 +398,14 @@ REMOTE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "self.context.io.dice)\n",
         "by": (_GIVEN_UP + "test_what_had_its_time_has_used_an_attempt_up_however_it_is_given_up",),
     },
+    {
+        "name": "a worker that polls has trials",
+        "breaks": "a job that kills such workers at once is never given up",
+        "path": "pool/core/settlement.py",
+        "old": '    if polls:\n        return marks, "m"',
+        "new": '    if False:\n        return marks, "m"',
+        "by": (
+            "tests/core/test_job.py::test_what_kills_workers_that_poll_is_found_as_a_late_killer",
+        ),
+    },
 )

@@ -806,7 +806,9 @@ def a_stale_start(s: Story) -> None:
     s.start("j2", epoch=10)
 
 
-def granted_behind_a_loss(*, is_there: bool, epoch: int) -> Callable[[Story], None]:
+def granted_behind_a_loss(
+    *, is_there: bool, epoch: int, asked_s: float = 0.0
+) -> Callable[[Story], None]:
     def story(s: Story) -> None:
         s.say("own", key="k", epoch=20, nonce="Wa.1")
         s.whole("j1", epoch=20)
@@ -814,7 +816,7 @@ def granted_behind_a_loss(*, is_there: bool, epoch: int) -> Callable[[Story], No
         s.fault("loss", lasts=1.0)
         s.at += 0.1
         if is_there:
-            s.say("join", p="a/1", nonce="Wa.2", extra={"worker": True})
+            s.say("join", p="a/1", nonce="Wa.2", extra={"worker": True, "asked": s.at - asked_s})
             s.at += 0.1
         s.say("own", key="k", epoch=epoch, nonce="Wb.1")
 
@@ -825,6 +827,9 @@ def granted_behind_a_loss(*, is_there: bool, epoch: int) -> Callable[[Story], No
 good("I70")(granted_behind_a_loss(is_there=True, epoch=21))
 good("I70")(granted_behind_a_loss(is_there=False, epoch=10))  # nobody alive knows
 bad("I70")(granted_behind_a_loss(is_there=True, epoch=10))
+# Its loop stood still: what it had asked for before the loss is answered, and told later.
+good("I70")(granted_behind_a_loss(is_there=True, epoch=10, asked_s=0.2))
+bad("I70")(granted_behind_a_loss(is_there=True, epoch=10, asked_s=0.05))
 
 
 @bad("I70")
@@ -859,6 +864,49 @@ good("I71")(dealt(after_s=0.2))
 bad("I71")(dealt(after_s=1.9))
 good("I71")(dealt(after_s=1.9, ttl_s=1.0))
 bad("I71")(dealt(after_s=1.9, ttl_s=3.0))
+
+
+def dealt_behind_a_break(break_s: float) -> Callable[[Story], None]:
+    """Two processes die at once, and the third one, which reaps them, renews, but for a break."""
+
+    def story(s: Story) -> None:
+        for node in "abc":
+            s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
+        s.crash("a")
+        s.crash("b")
+        for passed_s in (0.4, 0.4, break_s):
+            s.at += passed_s
+            s.say("renew", p="c/1", nonce="Wc.1@0", extra={"asked": s.at, "until": s.at + 1.9})
+        s.say("own", key="k", job="j1", epoch=11, nonce="Wb.1@0")
+        s.say("requeue", key="k", job="j1", epoch=10, extra={"dead": "Wa.1@0", "fence": 1})
+
+    story.__name__ = f"dealt_behind_a_break_of_{break_s}"
+    return story
+
+
+# The lease clock stands still in a break that is longer than 1.75 periods: the dead look alive.
+good("I71")(dealt_behind_a_break(0.75))
+bad("I71")(dealt_behind_a_break(0.65))
+
+
+def dealt_in_a_network(kind: str, node: str) -> Callable[[Story], None]:
+    """Likewise dealt too late, and something is wrong with the network of a node as they die."""
+
+    def story(s: Story) -> None:
+        extra = {"id": 9, "does": "cut", "kind": kind, "target": node}
+        s.say("fault", "invoke", extra=extra)
+        dealt(after_s=1.9)(s)
+        s.say("fault", "ok", extra=extra)
+
+    story.__name__ = f"dealt_in_a_{kind}_network_of_{node or 'all'}"
+    return story
+
+
+# The last renewal of a dead worker may arrive after its death.
+good("I71")(dealt_in_a_network("late", "b"))
+good("I71")(dealt_in_a_network("late", ""))
+bad("I71")(dealt_in_a_network("late", "a"))
+bad("I71")(dealt_in_a_network("slow", "b"))
 
 
 @good("I16")
@@ -1165,7 +1213,13 @@ def step(s: Story, **more: Any) -> None:
 
 
 def nobody_was_there_to_see_a_step(
-    tells: Callable[[Story, float], None], took_s: float, *, heard: str = "", step_s: float = 3600.0
+    tells: Callable[[Story, float], None],
+    took_s: float,
+    *,
+    heard: str = "",
+    answers: int = 4,
+    first_s: float = 0.2,
+    step_s: float = 3600.0,
 ) -> Tell:
     """Return a story of three seconds after a step, in which a node was answered, or none was."""
 
@@ -1173,10 +1227,12 @@ def nobody_was_there_to_see_a_step(
         s.say("join", p="a/1", nonce="Wa.1@0", extra={"worker": True})
         s.say("own", key="k", epoch=9, nonce="Wx.1@0")
         step(s, step_s=step_s)
-        s.at += 0.2
-        if heard:
+        until_s = s.at + 3.0
+        s.at += first_s
+        for _ in range(answers if heard else 0):
             s.say("renew", p="c/1", nonce=f"Wc.1@{heard}", extra={"asked": s.at})
-        s.at += 2.8
+            s.at += 0.4
+        s.at = until_s
         tells(s, took_s)
 
     return tell
@@ -1208,6 +1264,12 @@ for name, tells in (("I18", it_is_taken_over), ("I34", it_is_dispatched)):
     good(name)(nobody_was_there_to_see_a_step(tells, 4.5))  # pool time stands for two periods more
     good(name)(nobody_was_there_to_see_a_step(tells, 4.5, heard="1"))  # another lane is no help
     bad(name)(nobody_was_there_to_see_a_step(tells, 4.5, heard="0"))
+    # It takes three periods of answers to settle a step.
+    good(name)(nobody_was_there_to_see_a_step(tells, 4.5, heard="0", answers=3))
+    bad(name)(nobody_was_there_to_see_a_step(tells, 5.5, heard="0", answers=3))
+    # ... counted from the first of them.
+    good(name)(nobody_was_there_to_see_a_step(tells, 4.5, heard="0", answers=1, first_s=1.6))
+    bad(name)(nobody_was_there_to_see_a_step(tells, 5.5, heard="0", answers=1, first_s=1.6))
     bad(name)(nobody_was_there_to_see_a_step(tells, 5.5))
     # What is no step counts as well, by no more than itself.
     good(name)(nobody_was_there_to_see_a_step(tells, 4.0, step_s=0.9))
@@ -1521,8 +1583,9 @@ def delayed_behind_a_step(
         step(s, step_s=step_s)
         facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"delay_s": 9.0}}
         if heard:
-            s.at = 10.0 + heard_at
-            s.say("renew", p="c/1", nonce=f"Wc.1@{heard}", extra={"asked": s.at})
+            for at in range(round(10.0 * heard_at), 80, 4):  # so many tenths of a second
+                s.at = 10.0 + at / 10
+                s.say("renew", p="c/1", nonce=f"Wc.1@{heard}", extra={"asked": s.at})
         s.at = 18.0
         s.say("dispatch", "invoke", **facts)
         s.at = 18.1
@@ -1556,6 +1619,7 @@ def misled_by_a_step(
     delay_s: float = 0.5,
     retries: bool = False,
     step_s: float = 3600.0,
+    lost_since: float | None = None,
 ) -> Tell:
     """Return the story of a wait of 11.0 that does not end: of b, which comes behind a step of 10.0
     and names it, and of a, which has seen that and is heard again."""
@@ -1571,6 +1635,9 @@ def misled_by_a_step(
             (11.0, lambda: s.say("dispatch", p="b/1", job="j1", **facts)),
             (saw_at, lambda: s.say("renew", p="a/1", nonce="Wa.1@0", extra={"asked": s.at})),
         ]
+        if lost_since is not None:
+            told.append((10.75, lambda: s.fault("loss", since=lost_since)))
+            told.append((13.0, lambda: s.say("renew", p="a/1", nonce="Wa.1@0", extra={})))
         if retries:
             told += [(11.05, lambda: s.say("own", key="k", epoch=11, nonce="Wb.1"))]
             told += [(11.1, lambda: s.start("j1", by="b", epoch=11))]
@@ -1594,6 +1661,9 @@ for name in ("I2", "I34"):
     good(name)(misled_by_a_step(name, delay_s=0.0, retries=True))
     bad(name)(misled_by_a_step(name, delay_s=0.0))  # it names no wait
     bad(name)(misled_by_a_step(name, saw_at=10.7))  # by then it was told
+    # What it told was lost with data, or stood already as of when they are.
+    good(name)(misled_by_a_step(name, saw_at=10.7, lost_since=10.6))
+    bad(name)(misled_by_a_step(name, saw_at=10.7, lost_since=10.72))
     bad(name)(misled_by_a_step(name, saw_at=9.0))  # nobody disagrees
     bad(name)(misled_by_a_step(name, joined_at=9.5))  # it has seen the step
     bad(name)(misled_by_a_step(name, step_s=0.9))
@@ -2660,17 +2730,31 @@ def it_waits_for_a_killed_worker(s: Story) -> None:
 
 
 def held_by_the_dead(
-    *, waits: float, died: str = "a", told: bool = True
+    *,
+    waits: float,
+    died: str = "a",
+    told: bool = True,
+    before: float | None = None,
+    coin_s: float = 0.0,
 ) -> Callable[[Story], None]:
-    """It was granted to `a`; then a process dies, and it begins after so long."""
+    """It was granted to `a`; then a process dies, or had died, and it begins after so long."""
 
     def tell(s: Story) -> None:
         joined(s, "a", "b", "c")
+        if before is not None:
+            s.crash(died)
+            s.at += before
         s.dispatch("j1")
         if told:
             s.say("own", key="k", epoch=10, nonce="Wa.1")
         s.at += 0.1
-        s.crash(died)
+        if before is None:
+            s.crash(died)
+        if coin_s:
+            s.at += 3.0
+            dead = {"dead": f"W{died}.1", "coin_s": coin_s}
+            s.say("requeue", job="j1", key="k", epoch=10, extra=dead)
+            s.at -= 3.0
         s.at += waits
         if told:
             s.say("own", key="k", epoch=11, nonce="Wb.1")
@@ -2684,7 +2768,167 @@ good("I34")(held_by_the_dead(waits=7.5))  # suspects are begun one by one
 good("I34")(held_by_the_dead(waits=7.5, told=False))
 bad("I34")(held_by_the_dead(waits=9.5))
 bad("I34")(held_by_the_dead(waits=9.5, told=False))
+good("I34")(held_by_the_dead(waits=27.5, coin_s=20.0))  # a coin held it, which is told
+bad("I34")(held_by_the_dead(waits=29.5, coin_s=20.0))
 bad("I34")(held_by_the_dead(waits=4.0, died="c"))  # nobody who had it died
+good("I34")(held_by_the_dead(waits=7.5, before=0.7))  # it had renewed within two periods, or might
+bad("I34")(held_by_the_dead(waits=7.5, before=0.9))
+bad("I34")(held_by_the_dead(waits=7.5, before=0.7, died="c"))
+
+
+def nobody_was_left(
+    *, waits: float, dies: str = "ab", comes: float = 20.0, heard: bool = False
+) -> Callable[[Story], None]:
+    """All die while the server is away, which grants a job to one of them when `c` has come."""
+
+    def tell(s: Story) -> None:
+        for node in "ab":
+            s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
+        for node in dies:
+            s.crash(node)
+        s.fault("store", kind="restart", lasts=comes)
+        s.say("join", p="c/1", nonce="Wc.1@0", extra={"worker": True})
+        if heard:
+            s.say("renew", p="b/1", nonce="Wb.1@0", extra={"asked": s.at})
+        s.at += 0.1
+        s.dispatch("j1")
+        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1@0")
+        s.at += waits
+        s.say("own", key="k", job="j1", epoch=11, nonce="Wc.1")
+        s.start("j1", by="c", epoch=11)
+        s.end("j1", by="c", epoch=11)
+        s.at += 60.0
+        s.say("heal")
+
+    return tell
+
+
+# A TTL of 2 s: B is 3 s, a reaper 0.5 s, suspects 5 s, and two renewal periods are 0.8 s.
+good("I34")(nobody_was_left(waits=9.2))
+bad("I34")(nobody_was_left(waits=9.7))
+bad("I34")(nobody_was_left(waits=9.2, dies="a", heard=True))  # one that lives vouches for the time
+bad("I34")(nobody_was_left(waits=9.2, comes=0.75))  # the last one was heard within two periods
+
+
+def granted_to_the_dead(*, silent_s: float) -> Tell:
+    """Return the story of a job granted to one that had died 5 s ago, and what was heard since."""
+
+    def tell(s: Story) -> None:
+        for node in "ab":
+            s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
+        s.crash("a")
+        died = s.at
+        s.fault("store", kind="stop", lasts=silent_s)
+        while s.at < died + 5.0:
+            s.say("renew", p="b/1", nonce="Wb.1@0", extra={"asked": s.at})
+            s.at += 0.4
+        s.dispatch("j1")
+        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1@0")
+        s.at += 7.5
+        s.say("own", key="k", job="j1", epoch=11, nonce="Wb.1")
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+        s.at += 60.0
+        s.say("heal")
+
+    return tell
+
+
+good("I34")(granted_to_the_dead(silent_s=4.7))  # pool time stood: its lease looks new
+bad("I34")(granted_to_the_dead(silent_s=3.5))
+
+
+def begun_before_the_last_renewal(*, by_s: float, waits: float = 7.5) -> Tell:
+    """Return the story of a job of a worker whose renewals fail, until it dies beside another."""
+
+    def tell(s: Story) -> None:
+        for node in "ab":
+            s.say("join", p=f"{node}/1", nonce=f"W{node}.1", extra={"worker": True})
+        s.say("renew", p="a/1", nonce="Wa.1", extra={"asked": s.at})
+        for job, key in (("j1", "k"), ("j2", "l")):
+            s.dispatch(job, key)
+            s.start(job, key)
+        s.at += by_s
+        s.say("renew", p="a/1", nonce="Wa.1", extra={"asked": s.at})
+        s.at += 3.0
+        s.crash("a")
+        s.at += waits
+        for job, key in (("j1", "k"), ("j2", "l")):
+            s.start(job, key, by="b", epoch=11)
+            s.end(job, key, by="b", epoch=11)
+        s.at += 60.0
+        s.say("heal")
+
+    return tell
+
+
+good("I18")(begun_before_the_last_renewal(by_s=1.0))  # as far as is known it had just begun
+bad("I18")(begun_before_the_last_renewal(by_s=1.5))
+bad("I18")(begun_before_the_last_renewal(by_s=1.0, waits=9.0))
+
+
+def reader_is_away(
+    *, waits: float, readers: str = "bc", runs: bool = False, dies: bool = True
+) -> Callable[[Story], None]:
+    """Only `b`, which dies, and `c`, which comes after 20 s, can read a job; `a` is there."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.heal()
+        if runs:
+            s.dispatch("j1", readers=[*readers])
+            s.start("j1", by="b")
+            s.at += 5.0
+        if dies:
+            s.crash("b")
+        s.at += 0.5
+        if not runs:
+            s.dispatch("j1", readers=[*readers])
+        s.at += 20.0
+        s.say("join", p="c/1", nonce="Wc.1", extra={"worker": True})
+        s.at += waits
+        s.start("j1", by="c", epoch=11)
+        s.end("j1", by="c", epoch=11)
+        s.commit("j1", by="c", epoch=11)
+        s.at += 60.0
+        s.heal() if runs else s.dispatch("j2", "other")
+
+    return tell
+
+
+for name, runs in (("I34", False), ("I18", True)):
+    good(name)(reader_is_away(waits=3.1, runs=runs))
+    bad(name)(reader_is_away(waits=4.0, runs=runs))
+    bad(name)(reader_is_away(waits=0.1, runs=runs, readers="abc"))  # who is there can read it
+    bad(name)(reader_is_away(waits=0.1, runs=runs, readers=""))
+bad("I34")(reader_is_away(waits=0.1, dies=False))
+good("I2")(reader_is_away(waits=3.1))
+bad("I2")(reader_is_away(waits=18.0))
+bad("I2")(reader_is_away(waits=0.1, readers="abc"))
+bad("I2")(reader_is_away(waits=0.1, dies=False))
+
+
+def nobody_is_there(*, waits: float, others: str = "") -> Tell:
+    """Return the story of a fleet of one process, which is killed and comes back after 20 s."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", *others)
+        s.dispatch("j1")
+        s.crash("a")
+        s.heal()
+        s.at += 20.0
+        s.say("join", p="c/1", nonce="Wc.1", extra={"worker": True})
+        s.at += waits
+        s.start("j1", by="c", epoch=11)
+        s.end("j1", by="c", epoch=11)
+        s.commit("j1", by="c", epoch=11)
+
+    return tell
+
+
+good("I2")(nobody_is_there(waits=3.0))
+bad("I2")(nobody_is_there(waits=18.0))
+bad("I2")(nobody_is_there(waits=3.0, others="b"))  # one that could have done it was there
 
 
 def behind_a_hang(*, acks: float | None = None, by: str = "a") -> Callable[[Story], None]:
@@ -3421,6 +3665,45 @@ def beside(*, crashes: int) -> Tell:
 
 bad("I36")(beside(crashes=0))
 bad("I36")(beside(crashes=1))
+
+
+def left_by_one(*, times: int = 1, by: str = "b", after_s: float = 0.1, hurt: bool = False) -> Tell:
+    """Return the story of a job that only "b" can read, and that "a" has left to others."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.dispatch("j1", readers=["b"])
+        for _ in range(times):
+            error = "its arguments: they are of version 2, 'newer' knows 1 here"
+            facts = {"event": "attempt.failed", "key": "k", "error": error}
+            s.say("event", p="a/1", extra=facts)
+            s.at += 0.1
+        if hurt:
+            s.fault("store", kind="stop", lasts=after_s)
+        else:
+            s.at += after_s
+        s.start("j1", by=by, epoch=11)
+        s.end("j1", by=by, epoch=11)
+        s.commit("j1", by=by, epoch=11)
+        s.at += 30.0
+        s.dispatch("j2", "other")
+        s.whole("j3", "third")
+
+    return tell
+
+
+def parked_unread(s: Story) -> None:
+    joined(s, "a", "b")
+    s.dispatch("j1", readers=["b"])
+    s.commit("j1", extra={"word": "parked", "cause": "arguments"})
+
+
+good("I74")(left_by_one())
+good("I74")(left_by_one(times=3, after_s=20.0, hurt=True))
+bad("I74")(left_by_one(times=2))
+bad("I74")(left_by_one(by="a"))
+bad("I74")(left_by_one(after_s=20.0))
+bad("I74")(parked_unread)
 
 
 def marked(*, dies: bool = False, loss: bool = False, holder: str = "") -> Tell:
@@ -4962,6 +5245,27 @@ def a_reader_begins_where_another_was(s: Story) -> None:
     _reader(s, "1-0")
     _reads(s, "t2", "t3")
     s.final()
+
+
+def begins_behind_a_lost_event(*, since: float) -> Tell:
+    """Return the story of a reader of `t3` that begins behind `t1`, of data that went back."""
+
+    def tell(s: Story) -> None:
+        _event(s, "t1", "added")
+        s.at += 1.0
+        s.fault("loss", kind="fork-behind", since=since)
+        for token in ("t2", "t3"):
+            _event(s, token, "added")
+        s.at += 1.0
+        s.say("read", "info", p="r/1", key="e0", extra={"reader": 1, "start": "1-0"})
+        _reads(s, "t3")
+        s.final()
+
+    return tell
+
+
+good("I50")(begins_behind_a_lost_event(since=-1.0))
+bad("I50")(begins_behind_a_lost_event(since=0.5))  # the event is still there
 
 
 @good("I50")

@@ -32,6 +32,7 @@ LOST: Final = "POOLJOBLOST"  # ... or has been lost, and then only this is to be
 STOPS: Final = frozenset({"crash", "leave", "pause", "stubborn", "cut", "clock", "loss"})
 # A step of the server's clock that pool time takes back: it ends no lease, and ends no wait early.
 STEP: Final = "step"
+_REACH: Final = 1.75  # renewal periods from one answer that the lease clock runs for
 STEP_S: Final = 1.0  # a smaller one is no step, but the time
 DISTURBS: Final = STOPS | {"store", "drop", STEP}
 # Nobody is answered, and then everybody: lease time stands still meanwhile, see `lib/lease.lua`.
@@ -316,8 +317,9 @@ class View:
 
         Those after which no node of the lane was answered for longer than a period: they stand
         together until two periods after the first that was; what is no step for pool time, because
-        it is less than 1 s, until that first answer.  And those whose settlement was lost, with
-        data.
+        it is less than 1 s, until that first answer.  Likewise a step that had been told, if the
+        answers broke off within the three periods in which one is measured, claimed and settled.
+        And those whose settlement was lost, with data.
         """
         most_s, heard = _window_s(bounds), self._heard.get(lane, ())
         stood = [
@@ -329,8 +331,21 @@ class View:
                 and heard[at] > fault.began + bounds.renew_s
                 and heard[at] + (most_s if fault.does == STEP else 0.0) >= began
             )
+            or (fault.does == STEP and self._is_unsettled(fault, began, bounds, heard))
         ]
         return min(sum(_step_s(fault, most_s) for fault in stood), most_s)
+
+    def _is_unsettled(
+        self, step: Fault, began: float, bounds: Bounds, heard: Sequence[float]
+    ) -> bool:
+        """Say whether the answers broke off before a step can have been settled, until now."""
+        at = bisect_right(heard, step.began)
+        told = heard[at] if at < len(heard) else math.inf
+        end = bisect_right(heard, max(step.began + 3 * bounds.renew_s, told + 2 * bounds.renew_s))
+        return any(
+            after > before + _REACH * bounds.renew_s and after + _window_s(bounds) >= began
+            for before, after in pairwise(heard[at : end + 1])
+        )
 
     def _is_undone(self, step: Fault, began: float, most_s: float) -> bool:
         """Say whether data came back that had not got over a step: that begins anew, then."""
@@ -343,18 +358,25 @@ class View:
         """Say whether the end of a wait that this names may be off by a whole step of the clock.
 
         Who says it joined the lane behind the step, and of those who had seen it nobody had been
-        heard yet; but somebody was afterwards (docs/how-to/operating.md, Clocks).
+        heard yet, or that was lost with data; but somebody was afterwards
+        (docs/how-to/operating.md, Clocks).
         """
         lane = self.lane_of(event.key)  # untold of what nobody ever had: then any will do
-        lanes = [lane] if lane else self._answered
-        return any(self._misled_in(event, self._answered.get(name, ())) for name in lanes)
+        return any(self._misled_in(event, name) for name in ([lane] if lane else self._answered))
 
-    def _misled_in(self, event: Event, answered: Sequence[tuple[float, str]]) -> bool:
+    def _misled_in(self, event: Event, lane: str) -> bool:
         came: dict[str, float] = {}
+        answered = self._answered.get(lane, ())
         for at, p in answered:
             came.setdefault(p, at)
         for fault in self.excuses({STEP}, -math.inf, event.t):
-            saw = (at for at, p in answered if came[p] < fault.began < at)
+            losses = self.excuses({"loss"}, fault.began, event.t, lane=lane)
+            saw = (
+                at
+                for at, p in answered
+                if came[p] < fault.began < at
+                and not any(loss.since < at <= loss.began < event.t for loss in losses)
+            )
             if came.get(event.p, -math.inf) > fault.ended and next(saw, -math.inf) > event.t:
                 return True
         return False
@@ -427,16 +449,21 @@ class View:
         but: str = "",
         lane: str = "",
         keeps: Callable[[Fault], bool] = lambda _: True,
+        readers: Collection[str] = (),
+        owners: Collection[str] = (),
     ) -> float:
         """Return by when something must have happened that takes `wait_s` if nothing disturbs it.
 
         Each fault of the server begins it anew when it is over, and so does one of a node that had
         it in hand (`involved`, until a time): at once, if others must then see that the node is
         gone, or that its loop hangs (unless it `keeps` its keys then).  Only while no node is well
-        that could have it, any node's fault counts.
+        that could have it, any node's fault counts.  Where only some nodes can read a job
+        (`readers`), no other one could have it, and nobody serves it before one of these is there.
+        `owners` are the processes that had it.
         """
         wait_s += self.unvouched_s(since, bounds, lane)
-        by = self.served_from(since, bounds.slack_s) + wait_s
+        wait_s += self.orphaned_s(owners, since, bounds, lane)
+        by = self.served_from(since, bounds.slack_s, readers) + wait_s
         while by < math.inf:
             found = [
                 fault
@@ -444,7 +471,8 @@ class View:
                 # What made it wait may itself be there as a fault.
                 if abs(fault.began - since) > bounds.slack_s or not but or fault.target != but
             ]
-            if self.well(since - bounds.ttl_s, by, but):
+            well = self.well(since - bounds.ttl_s, by, but)
+            if well.intersection(readers or well):
                 hands = involved(by)
                 ends = [
                     fault.began
@@ -454,8 +482,10 @@ class View:
                     if not fault.target or fault.target in hands
                 ]
             else:
-                ends = [self.served_from(fault.ended, bounds.slack_s) for fault in found]
-            again = max(ends, default=-math.inf) + wait_s + bounds.reap_s
+                ends = [self.served_from(f.ended, bounds.slack_s, readers) for f in found]
+            # What waits anew waits for what was not set right by then, too.
+            again = max((e + self.stood_s(e, bounds, lane) for e in ends), default=-math.inf)
+            again += wait_s + bounds.reap_s
             if again <= by:
                 return by
             by = again
@@ -475,13 +505,52 @@ class View:
                 return 2 * window_s
         return 0.0
 
+    def orphaned_s(self, owners: Collection[str], since: float, bounds: Bounds, lane: str) -> float:
+        """Return by how much longer leases of dead owners last, if all processes of the lane had
+        died before the next one was answered: it vouches for no time yet, and so leases are granted
+        two periods ahead (`lib/lease.lua`), less what they stand still for a step in any case.
+        """
+        window_s, answered = 2 * bounds.renew_s, self._answered.get(lane, ())
+        for n, ((before, _), (at, _)) in enumerate(pairwise(answered), start=1):
+            if (
+                at > before + window_s
+                and before < since + bounds.takeover_s
+                and since < at + window_s + bounds.ttl_s
+                and any(self.died.get(owner, math.inf) <= at for owner in owners)
+                and all(self.died.get(p, math.inf) <= at for _, p in answered[:n])
+            ):
+                return max(0.0, window_s - self.stood_s(since, bounds, lane))
+        return 0.0
+
+    def ran_s(self, began: float, ended: float, bounds: Bounds, lane: str) -> float:
+        """Return for how long pool time surely ran within a time: while the lane answered, with no
+        longer break than the lease clock bridges (`lib/lease.lua`); all of it, if that is untold.
+        """
+        heard = self._heard.get(lane, ())
+        if not heard:
+            return ended - began
+        known = heard[max(0, bisect_left(heard, began) - 1) : bisect_right(heard, ended) + 1]
+        return sum(
+            max(0.0, min(after, ended) - max(before, began))
+            for before, after in pairwise(known)
+            if after - before <= _REACH * bounds.renew_s
+        )
+
+    def alive(self, run: Run, by: float) -> float:
+        """Return when the owner of a run was last known to be alive: when its lease was renewed."""
+        renewals = (e.t for e in self.of.get("renew", ()) if e.nonce == run.start.nonce)
+        return max((at for at in renewals if at <= by), default=by)
+
     def by_silences(self, run: Run, since: float, wait_s: float, bounds: Bounds) -> float:
         """Return by when what died must have been taken over, where the server only fell silent.
 
         That is the wait, and the time in which it was silent since; once more, a reaper whose call
         was under way when that began.  Infinite where anything else happened.
         """
-        lane, by = self.lane_of(run.start.key), since + wait_s
+        lane = self.lane_of(run.start.key)
+        wait_s += self.unvouched_s(since, bounds, lane)
+        by = since + wait_s
+        readers = self.readers(run.start.job)
         while True:
             found = self.excuses(DISTURBS, since - bounds.ttl_s, by, lane=lane)
             silences = [fault for fault in found if fault.kind in SILENCES]
@@ -491,7 +560,8 @@ class View:
                 if fault.kind not in SILENCES
                 and not (fault.target == run.start.node and fault.began <= since + bounds.slack_s)
             ]
-            if others or not self.well(since - bounds.ttl_s, by, run.start.node):
+            well = self.well(since - bounds.ttl_s, by, run.start.node)
+            if others or not well.intersection(readers or well):
                 return math.inf
             later = since + wait_s + (bounds.reap_s if silences else 0.0)
             later += sum(max(0.0, min(f.ended, by) - max(f.began, since)) for f in silences)
@@ -598,9 +668,16 @@ class View:
 
     def deaths_with(self, key: str, job: str, by: float) -> int:
         """Return how many processes died until then to which a job was granted."""
+        return sum(at < by for at in self._deaths(key, job))
+
+    def last_death(self, start: Event, since: float, by: float) -> float:
+        """Return when the last process died that had a job, from then until then."""
+        return max((at for at in self._deaths(start.key, start.job) if at <= by), default=since)
+
+    def _deaths(self, key: str, job: str) -> Iterator[float]:
         aboard = {self.process_of(e.nonce) for e in self.grants.get(key, ()) if e.job == job}
         aboard |= {run.start.p for run in self.by_job.get(job, ())}
-        return sum(self.died.get(p, math.inf) < by for p in aboard)
+        return (self.died.get(p, math.inf) for p in aboard)
 
     @cached_property
     def _came(self) -> dict[str, float]:
@@ -633,9 +710,15 @@ class View:
 
     def coin_s(self, run: Run) -> float:
         """Return for how long a coin held a job back after the death of this run's process."""
-        moved = (e for e in self.of.get("requeue", ()) if e.job == run.start.job)
-        held = (e.extra.get("coin_s", 0.0) for e in moved if e.epoch == run.start.epoch)
-        return max(map(float, held), default=0.0)
+        return self._coin_s(run.start.job, lambda e: e.epoch == run.start.epoch)
+
+    def unbegun_coin_s(self, job: str, since: float, until: float) -> float:
+        """Likewise of a job that whoever died then had acknowledged, whether or not it began it."""
+        return self._coin_s(job, lambda e: since <= e.t <= until)
+
+    def _coin_s(self, job: str, is_meant: Callable[[Event], bool]) -> float:
+        moved = (e for e in self.of.get("requeue", ()) if e.job == job and is_meant(e))
+        return max((float(e.extra.get("coin_s", 0.0)) for e in moved), default=0.0)
 
     def waited_s(self, process: str, began: float, ended: float) -> float:
         """Return how long this process was ready to run then, and waited for a processor."""
@@ -677,12 +760,22 @@ class View:
         """
         return self.process.get(nonce) or self.process.get(nonce.rpartition(".")[0], "")
 
-    def served_from(self, at: float, slack_s: float) -> float:
-        """Return from when on some process was there to take jobs; who dies now does not count."""
-        stays = any(joined <= at and ended > at + slack_s for joined, ended in self.lives)
-        if stays or not self.lives:
+    def served_from(self, at: float, slack_s: float, readers: Collection[str] = ()) -> float:
+        """Return from when on some process was there to take jobs, of these nodes if there are any;
+        who dies now does not count.
+        """
+        if not self.lives:
             return at
-        return min((joined for joined, _ in self.lives if joined > at), default=math.inf)
+        of_readers = (life for node in readers for life in self.lives_of.get(node, ()))
+        lives = [*of_readers] if readers else self.lives
+        if any(joined <= at and ended > at + slack_s for joined, ended in lives):
+            return at
+        return min((joined for joined, _ in lives if joined > at), default=math.inf)
+
+    def readers(self, job: str) -> Sequence[str]:
+        """Return the nodes that can read a job; none: all can."""
+        dispatch = self.accepted.get(job)
+        return dispatch.extra.get("readers", ()) if dispatch else ()
 
     @property
     def commits(self) -> Sequence[Commit]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -30,6 +31,17 @@ def ask(gateway: tuple[str, int]) -> Any:
             return answer
 
         yield asked
+
+
+def raw(gateway: tuple[str, int], request: bytes) -> tuple[bytes, Any]:
+    """Send these bytes; return the head of the answer, and what it tells."""
+    with socket.create_connection(gateway, timeout=PATIENCE_S) as line:
+        line.sendall(request)
+        came = b""
+        while part := line.recv(65_536):
+            came += part
+    head, _, body = came.partition(b"\r\n\r\n")
+    return head, json.loads(body)
 
 
 def problem(answer: httpx.Response) -> Any:
@@ -114,6 +126,70 @@ def test_what_a_query_lacks_is_named(ask: Any, query: str, at: str | None, said:
     assert said in told["detail"]
 
 
+# --- percent-encoding -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "fault"),
+    [
+        ("%zz", "%zz"),
+        ("50%", "%"),
+        ("a%4", "%4"),
+        ("%", "%"),
+        ("100%25%", "%"),
+        ("\xfc", "\\xfc"),
+    ],
+)
+@pytest.mark.parametrize("where", ["path", "query"])
+def test_what_is_not_percent_encoded_is_refused(
+    gateway: tuple[str, int], where: str, sent: str, fault: str
+) -> None:
+    """Taken as it stands, it would be one key for this client and another one for the next."""
+    target = f"/v1/jobs/{sent}" if where == "path" else f"/v1/jobs?prefix={sent}"
+    line = f"GET {target} HTTP/1.1\r\nHost: localhost\r\n"
+    line += f"Authorization: {CALLER['authorization']}\r\nConnection: close\r\n\r\n"
+    head, told = raw(gateway, line.encode("latin-1"))
+    assert head.startswith(b"HTTP/1.1 400 "), head
+    assert told["code"] == "WEBREQUEST"
+    if sent.isascii():  # else it is no HTTP
+        assert (told["facts"]["in"], told["facts"]["value"]) == (where, fault)
+
+
+def test_a_key_that_is_percent_encoded_is_what_it_stands_for(ask: Any) -> None:
+    key = "50% %zz +/\xfc?#"
+    ask("POST", "/v1/jobs", 201, json={"handler": "encoded", "key": key, "allow_unknown": True})
+    assert ask("GET", f"/v1/jobs/{quote(key, safe='')}", 200).json()["key"] == key
+    [found] = ask("GET", f"/v1/jobs?prefix={quote(key, safe='')}", 200).json()["jobs"]
+    assert found["key"] == key
+
+
+@pytest.mark.parametrize("charset", ["latin-1", "utf-16", "us-ascii", "", "utf-8; charset=latin-1"])
+def test_a_charset_that_is_not_utf_8_is_refused(ask: Any, charset: str) -> None:
+    headers = {"content-type": f"application/json; charset={charset}"}
+    body = '{"handler": "h", "key": "\xfc", "allow_unknown": true}'.encode()
+    told = ask("POST", "/v1/jobs", 415, content=body, headers=headers).json()
+    assert told["code"] == "WEBMEDIA"
+    assert told["facts"] == {"charset": charset.rpartition("=")[2]}
+
+
+@pytest.mark.parametrize("given", ["; charset=utf-8", ';charset="UTF-8"', "; x=1; Charset=utf8"])
+def test_a_body_may_say_that_it_is_utf_8(ask: Any, given: str) -> None:
+    headers = {"content-type": f"application/json{given}"}
+    body = json.dumps({"handler": "h", "key": given, "allow_unknown": True})
+    ask("POST", "/v1/jobs", 201, content=body, headers=headers)
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+def test_of_bytes_and_other_arguments_the_others_are_named(ask: Any) -> None:
+    body = {"handler": "h", "key": "k", "args": ["AA=="], "encoding": "base64"}
+    told = ask("POST", "/v1/jobs", 400, json={**body, "kwargs": {"by": 1}}).json()
+    assert (told["facts"]["option"], told["facts"]["value"]) == ("kwargs", "by")
+    told = ask("POST", "/v1/jobs", 400, json={**body, "args": []}).json()
+    assert (told["facts"]["option"], told["facts"]["value"]) == ("args", "0 arguments")
+
+
 # --- methods --------------------------------------------------------------------------------------
 
 
@@ -130,13 +206,9 @@ def test_a_method_that_a_path_has_not_is_told_those_that_it_has(
 @pytest.mark.parametrize("method", ["FOO", "get", "CONNECT"])
 def test_a_method_that_is_none_is_no_request(gateway: tuple[str, int], method: str) -> None:
     """The page says so: 400, with the connection ended."""
-    with socket.create_connection(gateway, timeout=PATIENCE_S) as line:
-        line.sendall(f"{method} /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        raw = b""
-        while part := line.recv(65_536):
-            raw += part
-    head, _, body = raw.partition(b"\r\n\r\n")
+    sent = f"{method} /v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    head, told = raw(gateway, sent)
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"connection: close" in head
-    assert json.loads(body)["code"] == "WEBREQUEST"
-    assert "a method that is none here" in json.loads(body)["detail"]
+    assert told["code"] == "WEBREQUEST"
+    assert "a method that is none here" in told["detail"]

@@ -8,9 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
+from pool import Handlers, Job
+from pool.errors import WrongProtocol
 from pool.ops.web.audit import fitted
+from pool.ops.web.routes import ROUTES
+from pool.redis.commands.opening import PROTOCOL
 from pool.testing.proxy import fault_proxy
 from pool.version import __version__
 from pool.web import Keyring, WebOptions
@@ -45,6 +50,39 @@ async def test_a_job_is_dispatched_waited_for_and_told_with_its_result(fleet: Fl
         made = await gate.post("/v1/jobs", body, status=201)
         told = await gate.result("bytes", made["job_id"])
         assert (told["result"], told["encoding"]) == ("AAH/", "base64")
+
+
+@attrs.frozen
+class Reversed:
+    """A codec that the gateway does not have."""
+
+    name: str = "reversed"
+
+    def encode(self, value: Any) -> bytes:
+        return json.dumps(value).encode()[::-1]
+
+    def decode(self, data: bytes) -> Any:
+        return json.loads(data[::-1])
+
+
+async def test_a_result_of_a_codec_that_is_not_here_is_told_as_such(fleet: Fleet) -> None:
+    more, options = Handlers(), {"retention_s": 600}
+    for name, codec in (("sealed", Reversed()), ("packed", "msgspec")):
+
+        @more.job(name, codec=codec, **options)  # type: ignore[arg-type]
+        async def answers(job: Job) -> list[int]:
+            return [7]
+
+    worker = await fleet.node(more)
+    async with serving(fleet) as gate:
+        ref = await worker.dispatch("sealed", "k")
+        told = await gate.result("k", ref.job_id)
+        assert (told["state"], told["has_result"]) == ("done", False)
+        assert "made by the codec 'reversed'" in told["result_problem"]
+        assert told == await gate.get(f"/v1/jobs/k/{ref.job_id}")
+        ref = await worker.dispatch("packed", "k")
+        told = await gate.result("k", ref.job_id)
+        assert (told["result"], told["has_result"], told["result_problem"]) == ([7], True, "")
 
 
 async def test_a_repeat_is_known_by_its_header_or_by_what_the_body_says(fleet: Fleet) -> None:
@@ -174,13 +212,47 @@ async def test_a_dead_letter_is_shown_edited_replayed_and_discarded(fleet: Fleet
                 await gate.ask("DELETE", at)
                 assert (await gate.get(at, status=404))["code"] == "POOLNOLETTER"
                 continue
+            await gate.ask("PUT", at, {"args": ["other"]})
+            await gate.ask("PUT", at, {})  # what is left out is not kept
+            assert (await gate.get(at))["args"] == []
             await gate.ask("PUT", at, {"args": ["better"]})
             [job] = (await gate.get("/v1/parked", params={"prefix": "a/"}))["jobs"]
             assert job["is_edited"]
             anew = await gate.post(f"{at}/replay", status=201)
-            assert (await gate.post(f"{at}/replay"))["job_id"] == anew["job_id"]
+            assert await gate.post(f"{at}/replay") == anew
+            assert anew["handler"] == "fail"
             assert (await gate.result(key, anew["job_id"]))["result"] == "mended"
         assert (await gate.get("/v1/parked"))["jobs"] == []
+
+
+BYTES_AND_NOT: list[dict[str, Any]] = [
+    {"args": ["AAH/"], "encoding": "base64"},
+    {"args": ["AAH/"], "encoding": "json"},
+    {"args": [{"base64": "AAH/"}], "encoding": "json"},
+]
+
+
+@pytest.mark.parametrize("call", BYTES_AND_NOT)
+async def test_what_is_told_of_a_call_can_be_sent_as_it_is(
+    fleet: Fleet, call: dict[str, Any]
+) -> None:
+    """Bytes are told apart from the object that would look like them."""
+    async with serving(fleet) as gate:
+        made = await gate.post("/v1/jobs", {"handler": "fail", "key": "k"})
+        await gate.result("k", made["job_id"])
+        at = f"/v1/parked/k/{made['job_id']}"
+        await gate.ask("PUT", at, call)
+        [before] = fleet.client.hvals(fleet.names.letters)
+        told = await gate.get(at)
+        assert {name: told[name] for name in call} == call
+        await gate.ask("PUT", at, {name: told[name] for name in (*call, "kwargs")})
+        assert fleet.client.hvals(fleet.names.letters) == [before]
+        body = {"handler": "echo", "key": "s", "every_s": 3600.0, **call}
+        kept = await gate.ask("PUT", "/v1/schedules/s", body)
+        for told in (kept, await gate.get("/v1/schedules/s")):
+            assert {name: told[name] for name in call} == call
+        [listed] = (await gate.get("/v1/schedules"))["schedules"]
+        assert {name: listed[name] for name in call} == call
 
 
 async def test_a_batch_is_made_once_waited_for_and_cancelled(fleet: Fleet) -> None:
@@ -193,6 +265,12 @@ async def test_a_batch_is_made_once_waited_for_and_cancelled(fleet: Fleet) -> No
         assert (await gate.post("/v1/batches", body))["id"] == "b1"  # its answer may have been lost
         told = await gate.get("/v1/batches/b1", params={"wait_s": 30})
         assert (told["state"], told["succeeded"], told["failed"]) == ("done", 5, 1)
+        lacks = {"id": "b0", "jobs": [{"handler": "no-such", "key": "n"}]}
+        [refused] = (await gate.post("/v1/batches", lacks, status=201))["refused"]
+        assert (refused["key"], refused["problem"]["code"]) == ("n", "POOLUNKNOWN")
+        again = await gate.post("/v1/batches", lacks, status=201)
+        assert (again["added"], again["refused"]) == (1, [])  # the page says so
+        assert (await gate.get("/v1/batches/b0"))["missing"] == 1
         differs = {**body, "jobs": [{"handler": "echo", "key": "other"}]}
         assert (await gate.post("/v1/batches", differs, status=409))["code"] in {
             "POOLBATCH",
@@ -204,7 +282,7 @@ async def test_a_batch_is_made_once_waited_for_and_cancelled(fleet: Fleet) -> No
         told = await gate.get("/v1/batches/b2", params={"wait_s": 30})
         assert (told["state"], told["cancelled"]) == ("cancelled", 1)
         names = {each["id"] for each in (await gate.get("/v1/batches"))["batches"]}
-        assert names == {"b1", "b2"}
+        assert names == {"b0", "b1", "b2"}
         assert (await gate.get("/v1/batches/none", status=404))["code"] == "POOLNOBATCH"
 
 
@@ -245,6 +323,14 @@ async def test_a_schedule_is_made_shown_paused_triggered_and_removed(fleet: Flee
         ):
             told = await gate.ask("PUT", at, wrong, status=400)
             assert (told["code"], told["facts"]["option"]) == ("POOLOPTION", option)
+        for wrong, option, value in (
+            ({**job_of, "at": "2020-01-01T00:00:00Z"}, "at", "2020-01-01T00:00:00+00:00"),
+            ({**job_of, "at": "9999-01-01T00:00:00Z"}, "at", "9999-01-01T00:00:00+00:00"),
+            ({**job_of, "every_s": 5, "start": "9000-01-01T00:00:00Z"}, "start", "9000-01-01T00:"),
+        ):
+            told = await gate.ask("PUT", at, wrong, status=400)
+            assert told["facts"]["option"] == option
+            assert told["facts"]["value"].startswith(value)
         for good in (
             {**job_of, "every_s": 60, "start": soon, "jitter_s": 1, "misfire": "skip"},
             {**job_of, "every_s": 60, "start": None, "misfire_window_s": 5},
@@ -359,6 +445,30 @@ async def test_facts_are_made_to_fit_as_whole_json() -> None:
     assert fitted({"cause": "enough"}, 160) == '{"cause": "enough"}'
 
 
+async def test_events_begin_at_a_time_or_behind_an_id_and_with_all_that_are_kept(
+    fleet: Fleet,
+) -> None:
+    """The page says so; a span, and a time of whichever zone the gateway is in, are refused."""
+    async with serving(fleet) as gate:
+        made = await gate.post("/v1/jobs", {"handler": "fail", "key": "k"})
+        await gate.result("k", made["job_id"])
+
+        async def ids(**query: str) -> list[str]:
+            asked = {"follow": "false", **query}
+            answer = await gate.client.get("/v1/events", params=asked)
+            assert answer.status_code == 200, answer.text
+            return [line for line in answer.text.splitlines() if line.startswith("id: ")]
+
+        every = await ids()
+        assert every
+        assert await ids(since="2020-01-31T12:00:00Z") == every
+        assert await ids(since="2099-01-31T12:00:00+01:00") == []
+        assert await ids(since=every[0].removeprefix("id: ")) == every[1:]
+        for wrong in ("90s", "all", "2020-01-31T12:00:00", "2020-01-31"):
+            told = await gate.get("/v1/events", params={"since": wrong}, status=400)
+            assert told["facts"]["option"] == "since"
+
+
 async def test_events_are_told_and_gone_on_with(fleet: Fleet) -> None:
     async with serving(fleet) as gate:
         for key in ("a", "b"):
@@ -422,3 +532,21 @@ async def test_a_node_that_has_closed_serves_nobody(fleet: Fleet) -> None:
         assert answer.status_code == 503
         assert answer.json()["code"] == "POOLNOTRUNNING"
         assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_a_pool_of_another_protocol_number_is_neither_shown_nor_changed(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each route but those of health, which are about the process."""
+    monkeypatch.setattr("pool.ops.web.asked.PROTOCOL_S", 0.0)
+    async with serving(fleet) as gate:
+        await gate.get("/v1/status")
+        fleet.client.hset(fleet.control.config, "protocol", PROTOCOL + 1)
+        for route in ROUTES:
+            if route.role is not None:
+                where = route.path.replace("{", "").replace("}", "")
+                told = await gate.ask(route.method, where, {}, status=503)
+                assert (told["code"], told["facts"]["protocol"]) == ("POOLPROTOCOL", PROTOCOL + 1)
+                assert told["hint"] == WrongProtocol.hint
+        fleet.client.hset(fleet.control.config, "protocol", PROTOCOL)
+        await gate.get("/v1/status")

@@ -102,6 +102,25 @@ async def test_bytes_go_in_base64(fleet: Fleet) -> None:
         assert (await gate.result("k", made["job_id"]))["result"] == "AAD/"
 
 
+async def test_bytes_of_messages_and_states_are_told_from_objects(fleet: Fleet) -> None:
+    """A state comes back as it was sent."""
+    async with serving(fleet, OPTIONS, SECRETS["admin"]) as gate:
+        worker = Polling(gate)
+        await worker.register({"name": "watch", "kind": "service"})
+        await gate.post("/v1/jobs", {"handler": "watch", "key": "s"})
+        job = await worker.job()
+        for number, sent in enumerate(({"base64": "AAH/"}, "AAH/"), start=1):
+            encoding = "json" if isinstance(sent, dict) else "base64"
+            await gate.post("/v1/jobs/s/notify", {"value": sent, "encoding": encoding})
+            [told] = await worker.until("messages", job["token"])
+            assert (told["value"], told["encoding"]) == (sent, encoding)
+            save = {"number": number, "state": sent, "encoding": encoding, "seen": told["id"]}
+            await worker.ask("save", 200, token=job["token"], **save)
+            assert await ends(worker, "release", job["token"]) == "released"
+            job = await worker.job()
+            assert (job["state"], job["state_encoding"]) == (sent, encoding)
+
+
 async def test_an_attempt_that_failed_is_tried_again_and_then_parked(fleet: Fleet) -> None:
     async with serving(fleet, OPTIONS, SECRETS["admin"]) as gate:
         worker = Polling(gate)

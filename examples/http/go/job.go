@@ -72,10 +72,7 @@ func (w *Worker) run(ctx context.Context, workerToken string, job Job) {
 	var outcome string
 	result, err := w.handle(ctx, &job)
 	if err == nil {
-		var text []byte
-		if text, err = json.Marshal(result); err == nil {
-			outcome, err = tell("/complete", object{"result": json.RawMessage(text)})
-		}
+		outcome, err = tell("/complete", object{"result": result})
 	}
 	if err != nil && ctx.Err() != nil {
 		outcome, err = tell("/release", object{})
@@ -94,8 +91,8 @@ func (w *Worker) run(ctx context.Context, workerToken string, job Job) {
 	w.ended <- job.Token
 }
 
-// Call the handler; not if the job is to end already.
-func (w *Worker) handle(ctx context.Context, job *Job) (result any, err error) {
+// Call the handler, and encode its result; not if the job is to end already.
+func (w *Worker) handle(ctx context.Context, job *Job) (text json.RawMessage, err error) {
 	defer func() {
 		if thrown := recover(); thrown != nil {
 			err = fmt.Errorf("panic: %v", thrown)
@@ -104,15 +101,22 @@ func (w *Worker) handle(ctx context.Context, job *Job) (result any, err error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return w.Handlers[job.Handler](ctx, job)
+	result, err := w.Handlers[job.Handler](ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(result) // this may panic, too
 }
 
 // Say of an error what a gateway takes.
-func failure(err error) object {
-	message := err.Error()
+func failure(err error) (said object) {
+	message := fmt.Sprint(err) // other than its Error() this does not panic
 	message = message[:min(len(message), 2000)]
 	why := object{"type": fmt.Sprintf("%T", err), "message": message}
-	return object{"error": why, "retry": !errors.Is(err, ErrForGood)}
+	said = object{"error": why, "retry": true}
+	defer func() { recover() }() // its Is or Unwrap may panic
+	said["retry"] = !errors.Is(err, ErrForGood)
+	return said
 }
 
 // Forget what has ended; wait so long for the first.

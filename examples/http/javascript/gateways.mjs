@@ -58,7 +58,14 @@ export function progressOf(done, total = null, note = '') {
 
 /** Return whatever was thrown as a failure that a gateway takes. */
 export function failure(error) {
-  const { name = 'Error', message = error, stack = '', retry } = Object(error ?? {})
-  const [type, traceback] = [text(name, 256), text(stack, 20000)]
-  return { error: { type, message: text(message, 2000), traceback }, retry: retry !== false }
+  const said = (name, usual) => {
+    try {
+      return error[name] ?? usual
+    } catch { // null has nothing, and a getter may throw
+      return usual
+    }
+  }
+  const [type, message] = [text(said('name', 'Error'), 256), text(said('message', error), 2000)]
+  const traceback = text(said('stack', ''), 20000)
+  return { error: { type, message, traceback }, retry: said('retry', true) !== false }
 }

@@ -1,5 +1,4 @@
 // A worker of a pool over HTTP, for Node 20 or later and nothing else: see main.mjs.
-//
 // So that no job runs in two places at a time:
 //   - Who has no answer for `expires_in_s`, counted from when it asked, stops its handlers
 //     (`job.signal` aborts): somebody else may have their jobs soon.
@@ -25,7 +24,6 @@ export async function work({
   const leave = new AbortController()
   const all = new Gateways(gateways, secret)
   let deadlineMs = 0, timer // of our own clock: from then on our lease may be over
-
   const stop = (run, why) => run?.abort.abort(new Error(why))
   const stopAll = (why) => held.forEach((run) => stop(run, why))
   const renewed = (sentMs, told) => {
@@ -48,8 +46,8 @@ export async function work({
     run.ended = settle(worker_token, run) // until what became of it is answered
   }
 
-  async function settle(worker_token, { job, abort }) {
-    const { token, key, id, attempt, epoch } = job
+  async function settle(worker_token, run) {
+    const { job, abort, job: { token, key, id, attempt, epoch } } = run
     const tell = async (path, said) => {
       const [status, answer] = await all.ask(path, { worker_token, jobs: [{ token, ...said }] })
       const { outcome, problem = answer } = answer.jobs?.[0] ?? {}
@@ -63,7 +61,8 @@ export async function work({
       const result = (await handlers[job.handler](job, ...job.args)) ?? null
       outcome = await tell('/complete', { result })
     } catch (error) { // a result may be refused, too
-      const telling = abort.signal.aborted ? tell('/release') : tell('/fail', failure(error))
+      const isOver = abort.signal.aborted && !run.fault
+      const telling = isOver ? tell('/release') : tell('/fail', run.fault ?? failure(error))
       outcome = await telling.catch((no) => no.isOver || tell('/fail', failure(no))).catch(() => {})
     }
     log({ outcome: typeof outcome === 'string' ? outcome : 'refused', key, id, attempt, epoch })
@@ -73,12 +72,13 @@ export async function work({
   function heed(told) {
     for (const { token, reason } of [...told.stop, ...told.lost]) stop(held.get(token), reason)
     for (const { token } of told.lost) if (held.has(token)) held.get(token).isLost = true
-    for (const { token, id, value } of told.messages) {
+    for (const { token, id, value, encoding: as } of told.messages) {
       const run = held.get(token)
       if (!run?.job.onMessage || run.known.has(id)) continue
       run.known.add(run.item.seen = id) // it is told again until a request says so
       if (run.known.size > 1000) run.known.delete(run.known.values().next().value)
-      run.job.onMessage(value)
+      const call = async () => run.job.onMessage(as === 'base64' ? Buffer.from(value, as) : value)
+      call().catch((error) => stop(run, 'a message failed', run.fault = failure(error)))
     }
   }
 
@@ -131,7 +131,6 @@ export async function work({
       await all.ask('/leave', { worker_token: told.token }, 0, after(withinMs)).catch(() => {})
     }
   }
-
   leave.signal.onabort = () => setTimeout(stopAll, 1000 * graceS, 'leaving').unref()
   signal.addEventListener('abort', () => leave.abort())
   if (signal.aborted) leave.abort()

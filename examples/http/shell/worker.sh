@@ -4,11 +4,9 @@
 # Each program in the directory is the handler of its name.  It is given a job as JSON on standard
 # input and prints the result as JSON.  If it exits with 65 the job is not tried again; with any
 # other code but 0 it is, and what it wrote to standard error says why.  One job at a time.
-#
 #     POOL_GATEWAYS    their addresses, with spaces between them
 #     POOL_WEB_WORKER  a secret of the role `worker`
 #     GRACE_S          for the job that runs when it is to leave (by SIGTERM, or a drain): 30
-#
 # So that no job runs in two places at a time:
 #   - Who has no answer for `expires_in_s`, counted from when it asked, kills its handler with all
 #     that it has started.  Somebody else may have the job soon.  So it does if the worker is killed.
@@ -36,10 +34,7 @@ ask() {
   curl=$!
   wait "$curl"
   curl='' status=$(cat "$3.status")
-  case $status in
-    408 | 429) ;;
-    [1-4]??) return 0 ;;
-  esac
+  case $status in 408 | 429) ;; [1-4]??) return 0 ;; esac
   next_gateway $POOL_GATEWAYS
   return 1
 }
@@ -101,17 +96,20 @@ run() {
   guard & guard=$!; beat & beat=$!
   until [ -s exit ]; do wait "$child"; done
   kill "$guard" "$beat" 2>>kill.log
-  code=$(cat exit) outcome=
-  if [ "$code" = 0 ] && jq -cs '{result: .[0]}' result >said 2>>errors; then
-    tell /complete
+  code=$(cat exit) outcome= retry=true
+  echo '{}' >said
+  if [ "$code" = 0 ]; then
+    count=$(jq -s length result 2>>errors) why='what it prints must be one value in JSON'
+    [ "$count" != 0 ] || echo null >result
+    [ "${count:-2}" -gt 1 ] || tell /complete
     echo "$why" >>errors
-    code=65 # where it was refused: another attempt would not mend that
   fi
+  case $code in 0 | 65) retry=false ;; esac # another attempt would print the same
   if [ -z "$outcome" ] && [ -e stopped ]; then
-    echo '{}' >said && tell /release
+    tell /release
   elif [ -z "$outcome" ]; then
-    tail -c 2000 errors | jq -Rsc --arg code "$code" \
-      '{error: {type: "exit \($code)", message: .}, retry: ($code != "65")}' >said
+    tail -c 2000 errors | jq -Rsc --arg code "$code" --argjson retry "$retry" \
+      '{error: {type: "exit \($code)", message: .}, $retry}' >said
     tell /fail
   fi
   if [ -z "$outcome" ] && [ "$status" != 409 ] && [ "$status" != 410 ]; then # it is ours yet
@@ -122,8 +120,10 @@ run() {
 }
 
 tell() { # what is `said` of the job, until it is answered
-  jq -c --arg w "$worker" --arg t "$token" '{worker_token: $w, jobs: [{token: $t} + .]}' \
-    said >end.body
+  jq -c --arg w "$worker" --arg t "$token" '{worker_token: $w, jobs: [{token: $t} + .]}' said >end.body
+  if [ "$1" = /complete ]; then # as it was printed: jq rounds numbers, and mends text
+    { sed 's/}]}$/,"result":/' end.body; cat result; echo '}]}'; } >whole && mv whole end.body
+  fi
   until ask "$1" 5 end; do sleep 0.2; done
   outcome=$(jq -r '.jobs[0].outcome // empty' end.answer)
   why=$(jq -r '.jobs[0].problem.detail // .detail // empty' end.answer)

@@ -59,6 +59,7 @@ from pool.errors import (
     StoreFault,
     StoreUnavailable,
     again,
+    shown,
 )
 from pool.jobs.around import Outgoing, dispatch_through
 from pool.jobs.client.batch_ref import BatchRef, ask, tell_stirred
@@ -329,7 +330,14 @@ class Batch:
 
     async def _add(self, admitting: Admitting, calls: Sequence[Call]) -> list[Refused]:
         first = self._added
-        items = [self._item(admitting, n, call) for n, call in enumerate(calls, first)]
+        items = list[Admission]()
+        for n, call in enumerate(calls, first):
+            try:
+                items.append(self._item(admitting, n, call))
+            except PoolError as wrong:
+                named = f"of key {shown(call.key)!r}"
+                wrong.add_note(f"It is call {n} of the batch, from 0 on, {named}.")
+                raise
         noting = _Noted([noted(each.key, each.handler, each.payload) for each in items])
         left = [n for n, word in enumerate(await self._letters(noting)) if word == NOT_ENDED]
         answers = dict[int, Accepted | PoolError]()

@@ -27,7 +27,6 @@ from pool.core.batches import (
     member_id,
     outer_of,
 )
-from pool.core.codec import decode_value
 from pool.core.followers import released
 from pool.core.record import MORE, Outcome, Record, more_of
 from pool.errors import (
@@ -180,7 +179,7 @@ class Member(Generic[R]):
             ref = JobRef[Any](self.key, self.job_id, handler, self._client)
             body = ref._read(self._outcome)
             of = None if self._handler is None else self._handler._result
-            value = decode_value(body) if of is None else of.decode(body)
+            value = self._client.read_result(of, body)
         return value  # type: ignore[no-any-return]
 
 
@@ -331,6 +330,9 @@ class BatchRef:
         self, handler: Handler[..., R] | None = None, *, passed: int = 0
     ) -> Members[R] | Members[Any]:
         """Return its members in the order in which they end: those that have, then each that does.
+
+        That is the order in which their ends reach the lane of the batch: of members in different
+        lanes that end within some tens of milliseconds the later one may come first.
 
         That ends when it has settled; outages are waited out.  However many they are, there is one
         waiter for all, and their outcomes are fetched in pages.

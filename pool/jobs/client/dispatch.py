@@ -26,7 +26,6 @@ from pool.jobs.around import Outgoing, dispatch_through
 from pool.jobs.client.dispatcher import (
     BATCH_BYTES_MAX,
     BATCH_MAX,
-    LATE,
     Accepted,
     Pending,
 )
@@ -37,6 +36,7 @@ from pool.jobs.client.schedules import schedule
 from pool.jobs.handlers import Handler
 from pool.names import lane_of
 from pool.redis.commands.admission import Admission
+from pool.redis.pipeline import LATE
 from pool.runtime.exceptions import told
 
 P = ParamSpec("P")
@@ -139,7 +139,9 @@ class Dispatching:
             IdempotencyConflict: The id or idempotency key is that of a job with another handler or
                 other arguments; see `options(idempotency_key=...)`.
             PoolFull: `Settings.queued_jobs_max` jobs wait already.  Retry later.
-            UnknownHandler: No node ever registered the name; see `options(allow_unknown=...)`.
+            UnknownHandler: No node ever registered the name; see `options(allow_unknown=...)`.  Not
+                for what `Handlers.job()` returned, or a name in the node's own `handlers`: such a
+                job waits for its worker, since its name cannot be misspelt.
             InvalidKey, PayloadEncodingError, PayloadTooLarge: Nothing was sent.
             WrongArguments: They are not those of the handler, as far as this process knows it: by
                 what `Handlers.job()` returned, or by its name in the node's own `handlers`.

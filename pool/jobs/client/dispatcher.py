@@ -81,7 +81,6 @@ WAITING_BYTES_MAX: Final = pipeline.WAITING_BYTES_MAX  # of payloads that were n
 FLIGHTS_MAX: Final = 2  # calls of one lane under way: one is carried out, one is on the wire
 SATURATED_S: Final = 0.25  # for so long, a handler without room is not tried with one target first
 KNOWN_MAX: Final = 10_000  # handlers remembered as registered
-LATE: Final = "not sent: the calls before it took too long"
 
 
 # --- what callers wait on -----------------------------------------------------------------------
@@ -117,7 +116,7 @@ class Pending:
     load: Load
     new_waiter: Callable[[], Waiter]
     answer: Accepted | PoolError | None = None
-    is_tried: bool = False  # a call that had it has failed
+    failure: PoolError | None = None  # of the last call that had it
     maybe_done: bool = False  # one of the calls that had it may have been carried out
     generation: str = ""  # whose data the first of those was for, if there is one
     _waiter: Waiter | None = None  # of who waits; of a batch, hardly any has to
@@ -139,7 +138,7 @@ class Pending:
 
     def go_on(self, moved_s: float, op_timeout_s: float) -> None:
         """Take into account that the line has moved then."""
-        if not self.is_tried:
+        if self.failure is None:
             self.deadline_s = max(self.deadline_s, min(moved_s + op_timeout_s, self.until_s))
 
     def doubt(self, lane: _Lane, generation: str) -> None:
@@ -314,7 +313,9 @@ class Dispatcher(Actor[Message]):
         lane.queue = deque(p for p in lane.queue if p.deadline_s > now_s)
         lane.again = [p for p in lane.again if p.deadline_s > now_s]
         for pending in late:
-            pending.fail(StoreUnavailable(problem=LATE, maybe_done=False))
+            pending.fail(
+                pending.failure or StoreUnavailable(problem=pipeline.LATE, maybe_done=False)
+            )
         lane.due_s = math.inf
         self._watch(number, lane)
 
@@ -437,8 +438,14 @@ class Dispatcher(Actor[Message]):
             if said is Said.ACCEPTED or isinstance(said, Queued):
                 share = listeners.share(item.key, item.id)
                 if share is not None:
-                    about = {"handler": item.handler, "key": item.key, "job_id": item.id}
-                    listeners.tell(share, JobAccepted(**about, took_s=took_s))
+                    event = JobAccepted(
+                        pool=self.context.pool,
+                        handler=item.handler,
+                        key=item.key,
+                        job_id=item.id,
+                        took_s=took_s,
+                    )
+                    listeners.tell(share, event)
 
     def _has_known(self, item: Admission) -> bool:
         """Whether its handler is known to have been registered; not if leave was given already."""
@@ -457,7 +464,7 @@ class Dispatcher(Actor[Message]):
         lane.failures += 1
         pause_s = refused_delay(lane.failures, DISPATCH_RETRY_S)
         for pending in batch:
-            pending.is_tried = True
+            pending.failure = error
             is_sure = isinstance(error, StoreFault) and not error.maybe_done
             is_late = pending.deadline_s - DISPATCH_RETRY_S <= now_s
             if is_late or is_sure or not isinstance(error, (StoreUnavailable, StoreFault)):
@@ -506,10 +513,11 @@ class Dispatcher(Actor[Message]):
                 return Accepted(item.key, item.id, item.handler, None)
             case Conflict(handler, digest):
                 return _conflict(item, handler, digest)
-            case Exists(_, _, job_id, handler, is_attached=True):
+            case Exists(_, _, job_id, handler, _, is_attached=True):
                 return Accepted(item.key, job_id, handler, seen)
-            case Exists(state, owner, job_id):
-                return JobExists(key=item.key, job_id=job_id, state=state, owner=owner)
+            case Exists(state, owner, job_id, handler, kind):
+                facts = {"job_id": job_id, "handler": handler, "kind": kind}
+                return JobExists(key=item.key, state=state, owner=owner, **facts)
             case Full(queued):
                 most = self.context.settings.queued_jobs_of_lane
                 return PoolFull(queued_jobs=queued, queued_jobs_max=most)

@@ -13,7 +13,15 @@ import anyio
 import attrs
 
 from pool import checks
-from pool.core.codec import check_size, decode_call, encode_call, head, head_of
+from pool.core.codec import (
+    Codec,
+    check_size,
+    decode_call,
+    decode_value,
+    encode_call,
+    head,
+    head_of,
+)
 from pool.core.ids import is_derived
 from pool.core.options import ATTACHES, Options
 from pool.core.record import MORE, Attempt, Kind, Outcome, Record, attempts
@@ -89,6 +97,27 @@ class JobClient:
         known = self.handlers.get(handler) if self.handlers is not None else None
         return None if known is None else known._result
 
+    def read_result(self, of: ValueCodec | None, body: bytes) -> Any:
+        """Return a stored result: as its handler says, or without one in terms of JSON.
+
+        Raises:
+            PayloadEncodingError: It cannot be read; CodecMissing says by which codec.
+        """
+        return decode_value(body, self.codec_of(body)) if of is None else of.decode(body)
+
+    def codec_of(self, data: bytes) -> Codec | None:
+        """Return the codec that something was made by, if it is ours or that of a handler here.
+
+        Raises:
+            PayloadEncodingError: Its head cannot be read.
+        """
+        name, _, _ = head_of(data)
+        found = ours(name)
+        if name and found is None and self.handlers is not None:
+            encodings = [self.handlers[each]._arguments.encoding for each in self.handlers]
+            found = next((each.codec for each in encodings if each.name == name), None)
+        return found
+
     def read_call(self, handler: str, data: bytes) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Return stored arguments: as the handler takes them if it is known, else in terms of JSON.
 
@@ -99,7 +128,7 @@ class JobClient:
         if known is not None:
             with suppress(WrongArguments, UnknownVersion):
                 return known._arguments.decode(handler, data)
-        return decode_call(data, ours(head_of(data)[0]))
+        return decode_call(data, self.codec_of(data))
 
     def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse at once what no handler that is known here takes; raises as `written_call()`."""
@@ -120,7 +149,7 @@ class JobClient:
         if known is not None:
             return known._arguments.encode(handler, args, kwargs)
         codec, version, _ = head_of(data)
-        if codec:
+        if codec and ours(codec) is None:  # a handler of ours reads JSON, too
             problem = f"those there were made by the codec {codec!r}: only its handler can"
             raise CodecMissing(path="$", problem=problem, codec=codec)
         return head(version=version) + encode_call(args, kwargs)

@@ -39,7 +39,6 @@ from pool.core.journal import (
     parse,
     parse_position,
     position,
-    time_of,
 )
 from pool.errors import PoolError, StoreFault, StoreUnavailable, again, sentence
 from pool.names import Names, check_handler, check_key, lane_of
@@ -192,9 +191,12 @@ class Journal:
         self._bell.set()
 
     def _tell(self, lane: int, edge: str, detail: str) -> None:
-        at = self._ats[lane].id
         told = JournalEntry(
-            position=position(self._ats), at=time_of(at), lane=lane, edge=edge, detail=detail
+            position=position(self._ats),
+            at=datetime.now(UTC),
+            lane=lane,
+            edge=edge,
+            detail=detail,
         )
         self._ready.append(told)
 

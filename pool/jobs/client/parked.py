@@ -21,7 +21,7 @@ import attrs
 from pool import checks
 from pool.core.codec import check_size, head_of
 from pool.core.digits import is_number
-from pool.core.record import MORE, Attempt, Kind, Letter, more_of
+from pool.core.record import CAUSE_CHARS_MAX, MORE, Attempt, Kind, Letter, more_of, one_line
 from pool.errors import (
     InvalidOption,
     JobExists,
@@ -132,6 +132,8 @@ class _Wanted:
             checks.utf8(name, checks.text(name, getattr(self, name)))
         for name in ("older_than_s", "newer_than_s"):
             checks.seconds(name, getattr(self, name), or_none=True)
+        # As it was stored.
+        object.__setattr__(self, "cause", one_line(self.cause, CAUSE_CHARS_MAX))
 
     @property
     def is_all(self) -> bool:
@@ -387,13 +389,14 @@ class DeadLetters:
             )
             told: ReplaySaid = await context.pipeline.call(call, repeatable=True)
             match told:
-                case Made(made):
+                case Made(made, its_handler):
                     seen = state.seen(asked_s, generation=generation) if made == anew else None
-                    return JobRef[Any](key, made, handler.strip("-"), client, seen)
+                    return JobRef[Any](key, made, its_handler, client, seen)
                 case OtherHandler(handler):
                     continue
-                case KeyHas(job_state, owner, live_id):
-                    raise JobExists(key=key, job_id=live_id, state=job_state, owner=owner)
+                case KeyHas(job_state, owner, live_id, its_handler, kind):
+                    facts = {"job_id": live_id, "handler": its_handler, "kind": kind}
+                    raise JobExists(key=key, state=job_state, owner=owner, **facts)
                 case LaneFull(queued):
                     most = context.settings.queued_jobs_of_lane
                     raise PoolFull(queued_jobs=queued, queued_jobs_max=most)

@@ -10,7 +10,6 @@ import anyio
 import attrs
 
 from pool import checks
-from pool.core.codec import decode_value
 from pool.core.followers import When, parse, released
 from pool.core.lapse import NOT_IN_TIME, begin_by_ms
 from pool.core.record import SUPERSEDED, Attempt, Outcome, Progress, Record, more_of
@@ -219,7 +218,7 @@ class JobRef(Generic[R]):
                 started in time, `JobSuperseded` if another one took its place.
             JobLost: It was there, and the store has lost it.
             OutcomeExpired: It ended longer than `Settings.result_ttl_s` ago, or was lost.
-            CodecMissing: It was made by a codec that is not known here, nor is its handler.
+            CodecMissing: It was made by a codec that no handler of this node has.
             PayloadEncodingError: It is not what the handler's annotation says here.
             TimeoutError: It has not ended within `timeout_s`; it goes on.  It says what was waited
                 for, and how that was when it was looked at last.
@@ -237,7 +236,7 @@ class JobRef(Generic[R]):
         assert waiting.answer is not None, "woken without an answer"
         body = self._read(waiting.answer)
         of = self._result or self._client.result_of(self.handler)
-        value: Any = decode_value(body) if of is None else of.decode(body)
+        value: Any = self._client.read_result(of, body)
         return value  # type: ignore[no-any-return]
 
     def _read(self, answer: Outcome | PoolError) -> bytes:
@@ -281,7 +280,7 @@ class JobRef(Generic[R]):
             NoSuchJob: Nothing is known of it (any more).
             StoreUnavailable: The store does not answer.
         """
-        found, seen = await self._client.look(self.key, self.job_id, self._seen)
+        found, seen = await self._look()
         self._see(seen)
         history = await self._client.history(self.key, found)
         return status_of(self.key, self.job_id, found, self._client, history)
@@ -297,7 +296,7 @@ class JobRef(Generic[R]):
             JobLost, NoSuchJob, StoreUnavailable: As for `status()`.
         """
         client, stages = self._client, list[Stage]()
-        found, _ = await client.look(self.key, self.job_id, self._seen)
+        found, _ = await self._look()
         asked: list[tuple[str, str, When | Literal[""], int]] = []  # the next one last
         when: When | Literal[""] = ""
         key, job_id, depth = self.key, self.job_id, 0
@@ -338,7 +337,7 @@ class JobRef(Generic[R]):
         try:
             await stopped(self, cause, timeout_s)
         except NoSuchJob:
-            found, _ = await self._client.look(self.key, self.job_id, self._seen)
+            found, _ = await self._look()
             if isinstance(found, Record):  # it was on its way
                 await self.stop(cause, timeout_s)
 
@@ -347,7 +346,24 @@ class JobRef(Generic[R]):
         try:
             await self._client.wait(waiting, timeout_s)
         finally:
-            self._see(None if isinstance(waiting.answer, Outcome) else waiting.seen)
+            if isinstance(waiting.answer, Outcome):
+                self._see(None)
+            elif waiting.record is not None:  # else another call may know more by now
+                self._see(waiting.seen)
+            if isinstance(waiting.answer, JobLost):
+                self._see_lost()
+
+    async def _look(self) -> tuple[Record | Outcome, Seen | None]:
+        try:
+            return await self._client.look(self.key, self.job_id, self._seen)
+        except JobLost:
+            self._see_lost()
+            raise
+
+    def _see_lost(self) -> None:
+        """Have it stay lost: later it could not be told any more that it has not just ended."""
+        if self._seen is not None:
+            self._see(attrs.evolve(self._seen, was_lost=True))
 
     def _see(self, seen: Seen | None) -> None:
         object.__setattr__(self, "_seen", seen)  # all else of it stands as it is

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
@@ -11,6 +11,7 @@ from typing import Any, Final
 import attrs
 
 from pool import checks
+from pool.core.codec import head_of
 from pool.core.record import more_of, without_more
 from pool.core.schedules import PLACEHOLDER, TRIGGERED, ScheduledJob, StoredSchedule, parse, unread
 from pool.core.times import When, check_when, moment, times
@@ -20,7 +21,9 @@ from pool.errors import (
     NoSuchSchedule,
     PayloadEncodingError,
     UnknownHandler,
+    UsageError,
     again,
+    sentence,
     shown,
 )
 from pool.jobs.client.dispatcher import Accepted
@@ -36,13 +39,13 @@ from pool.jobs.scheduling import (
     WantedSchedule,
     change,
     change_of,
+    check_misfire,
     fetch,
-    is_over,
     keep,
     resumed,
     stopped,
 )
-from pool.names import check_schedule, lane_of
+from pool.names import check_key, check_schedule, lane_of
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.schedules import ScheduleChange
 
@@ -58,7 +61,8 @@ class Schedule:
     could fire them (see `Cron`), or as it was paused before their jitter was over; `overlapped`
     those that made none as their key had a job that `if_exists` puts before them.  `args` and
     `kwargs` are as the handler takes them, if this node has it, else in terms of JSON; None where
-    they cannot be read.
+    they cannot be read.  `payload_bytes` is their size as stored, and `codec` the name of what made
+    them, empty for JSON and bytes.
     """
 
     name: str
@@ -73,6 +77,8 @@ class Schedule:
     overlapped: int
     args: tuple[Any, ...] | None
     kwargs: dict[str, Any] | None
+    payload_bytes: int = 0
+    codec: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -214,7 +220,8 @@ class Schedules:
             except ConfigError as error:
                 raise unread(name, error) from None
             if anew is None:
-                raise is_over(stored.when, now_ms)
+                problem = "a schedule that has a time to come: remove it, or give it another `when`"
+                raise checks.option("name", name, problem)
             return JudgedChange(change=change_of(found, anew))
 
         await self._change(name, judge)
@@ -312,18 +319,42 @@ def of_code(client: JobClient, handlers: Handlers) -> list[WantedSchedule]:
     """Return the schedules that stand in the code.
 
     Raises:
-        ConfigError: Two have the same name.
-        InvalidOption, InvalidKey, WrongArguments, PayloadEncodingError, PayloadTooLarge: One
-            cannot be dispatched so.
+        ConfigError: Two have the same name, or one cannot be dispatched so.
     """
-    found: dict[str, WantedSchedule] = {}
+    for problem in wrong_in_code(handlers):
+        raise again(problem)
+    found = list[WantedSchedule]()
     for name, coded in handlers._scheduled():
         call = coded.handler, coded.key or name, coded.args, dict(coded.kwargs)
         options = DispatchOptions(**coded.options)
-        if name in found:
-            raise ConfigError(setting="schedule", problem=f"{name!r} is there twice: name one")
-        found[name] = _wanted(client, name, coded.when, call, options)[0]
-    return list(found.values())
+        try:
+            found.append(_wanted(client, name, coded.when, call, options)[0])
+        except UsageError as error:  # of what only an open node knows: its limits, its handlers
+            raise _of_schedule(name, error) from error
+    return found
+
+
+def wrong_in_code(handlers: Handlers) -> Iterator[ConfigError]:
+    """Yield why schedules of the code cannot be kept, as far as no server is needed to know."""
+    names = set[str]()
+    for name, coded in handlers._scheduled():
+        if name in names:
+            problem = f"{name!r} is there twice: name one"
+            yield ConfigError(setting="schedule", problem=problem)
+        names.add(name)
+        try:
+            check_schedule(name)
+            check_key(coded.key or name)
+            _ = DispatchOptions(**coded.options).known
+            handler = coded.handler
+            handler._arguments.encode(handler.name, coded.args, dict(coded.kwargs))
+        except UsageError as error:
+            yield _of_schedule(name, error)
+
+
+def _of_schedule(name: str, error: UsageError) -> ConfigError:
+    problem = f"schedule {name!r}: {sentence(error)}"
+    return ConfigError(setting="schedule", problem=problem)
 
 
 def _wanted(
@@ -356,9 +387,7 @@ def _wanted(
         call=payload[:at],
         followers=payload[at:],
     )
-    if when.misfire == "all" and job.is_left_out:
-        must = "all beside if_exists='queue': of those that come at once only one would run"
-        raise checks.option("misfire", when.misfire, must)
+    check_misfire(when, job)
     return WantedSchedule(name=name, when=when, job=job), made.allow_unknown
 
 
@@ -382,7 +411,9 @@ def _told(client: JobClient, stored: StoredSchedule) -> Schedule:
     head, job = stored.head, stored.job
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
+    codec = ""
     with suppress(PayloadEncodingError):
+        codec, _, _ = head_of(job.call)
         args, kwargs = client.read_call(job.handler, job.call)
     return Schedule(
         name=stored.name,
@@ -397,6 +428,8 @@ def _told(client: JobClient, stored: StoredSchedule) -> Schedule:
         overlapped=head.overlapped,
         args=None if args is None else tuple(args),
         kwargs=None if kwargs is None else dict(kwargs),
+        payload_bytes=len(job.call),
+        codec=codec,
     )
 
 

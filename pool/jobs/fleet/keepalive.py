@@ -41,12 +41,20 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.ailing import Ails, Recent
+from pool.core.ailing import BUSY_S, Ails, Recent
 from pool.core.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
 from pool.core.options import Options
 from pool.core.timing import Timing
 from pool.errors import Gone, PoolError, StoreLost
-from pool.events import ClockStepped, LeaseLost, LeaseResumed, LoopHung, LoopOverran, TtlChanged
+from pool.events import (
+    ClockStepped,
+    DataOlder,
+    LeaseLost,
+    LeaseResumed,
+    LoopHung,
+    LoopOverran,
+    TtlChanged,
+)
 from pool.jobs.context import Context, LaneState
 from pool.jobs.run import blocker
 from pool.redis.commands.member import Renewal
@@ -157,6 +165,7 @@ class KeepAlive(Actor[Message]):
     _is_ending: bool = attrs.field(init=False, default=False)  # by the threads
     _away: set[int] = attrs.field(init=False, factory=set)
     _lag: Recent = attrs.field(init=False, factory=Recent)  # of the loop, which adds
+    _busy: Recent = attrs.field(init=False, factory=Recent)  # 1: a look found it at work; likewise
     _renewals: Recent = attrs.field(init=False, factory=Recent)  # 1: it failed; likewise
     _behind: int = attrs.field(init=False, default=0)  # copies, by the loop
 
@@ -319,6 +328,11 @@ class KeepAlive(Actor[Message]):
             told: Renewal = reply
             state.tell_time(told.now_ms, sent.asked_s)
             self._hear_time(state, told, answer)
+            state.heard_ms = 0 if told.clock.is_astray else told.now_ms
+            if told.older_ms:
+                older_s = told.older_ms / 1000
+                pool, lane = self.context.pool, state.number
+                self.context.emit(DataOlder(pool=pool, lane=lane, older_s=older_s))
             state.stamp, state.is_followed = told.stamp, told.is_followed
             state.see(told.stamp)
             self.context.tell_unassigned(state.number, told.unassigned)
@@ -404,6 +418,7 @@ class KeepAlive(Actor[Message]):
             now_s = self.context.io.clock()
             lag_s = max(0.0, now_s - pulse.sent_s)
             self._lag.add(lag_s, now_s)
+            self._busy.add(float(lag_s > BUSY_S), now_s)
             if self.context.meter is not None:
                 self.context.meter.turned(lag_s)
         pulse.heard = number
@@ -487,6 +502,7 @@ class KeepAlive(Actor[Message]):
                 told=state.time.told(now_s),
                 who=self.context.node_id,
                 floor=state.highest,
+                heard_ms=state.heard_ms,
                 tried_ms=tried.ago_ms(now_s, state.lease.ttl_s) if tried else (0, 0),
             )
             calls.append(call)
@@ -497,6 +513,7 @@ class KeepAlive(Actor[Message]):
         return Ails.of(
             down=self.down(),
             lag=self._lag.read(now_s),
+            busy=self._busy.read(now_s),
             pause_s=meter.pause_s() if meter is not None else 0.0,
             renewals=self._renewals.read(now_s),
             copies=self._behind,

@@ -48,10 +48,11 @@ from typing import Final, TypeAlias
 import anyio
 import attrs
 
+from pool.core.digits import number_or
 from pool.core.lease import Lease
 from pool.core.options import Options
 from pool.core.pooltime import PoolTime
-from pool.core.retry import refused_delay
+from pool.core.retry import Recoveries, refused_delay
 from pool.core.timing import Timing
 from pool.errors import Gone, NotRunning, PoolError, StoreLost, StoreUnavailable
 from pool.events import DataLost, LaneDataLost, LaneJoined, LaneMissing
@@ -103,6 +104,8 @@ class _Settling:
 
     is_running: bool = False
     is_doubted: bool = False
+    is_lost: bool = False  # what we had there: before it is recovered there may be a pause
+    recoveries: Recoveries = attrs.field(factory=Recoveries)
     is_refused: bool = False  # the last join: fenced, or asked for too late
     is_late: bool = False  # somebody was told that this lane is missing
     stale: str = ""  # generation of another pool that was left in the lane
@@ -126,7 +129,9 @@ class Membership(Actor[Message]):
     _settling: list[_Settling] = attrs.field(init=False, factory=list)  # by lane
     _news: anyio.Event = attrs.field(init=False, factory=anyio.Event)  # of the next try to join
     _is_joining: bool = attrs.field(init=False, default=False)  # else nobody has asked for it yet
+    _recoveries: Recoveries = attrs.field(init=False, factory=Recoveries)  # of the whole pool
     _is_opening: bool = attrs.field(init=False, default=False)
+    _pool_ttl_ms: int = attrs.field(init=False, default=0)  # as `config` said it
     _made: str = attrs.field(init=False, default="")  # generation of the pool that we made anew
     _returning: set[tuple[int, str]] = attrs.field(init=False, factory=set)  # lane and worker
     # by lane, who our workers were there: no job must be blamed for their deaths
@@ -153,6 +158,7 @@ class Membership(Actor[Message]):
         """Set the lanes up as the pool was found; node numbers rise when it was found anew."""
         context, timing = self.context, Timing(made.ttl_ms / 1000)
         context.generation, context.timing = made.generation, timing
+        self._pool_ttl_ms = made.ttl_ms
         self._settling += [_Settling() for _ in range(made.lanes - len(self._settling))]
         before = {state.number: state.node.number for state in context.lanes}
         highest = {state.number: state.highest for state in context.lanes}
@@ -339,9 +345,11 @@ class Membership(Actor[Message]):
             case IdentityGone(lane, name) if (lane, name) in self._joined:
                 self._joined.discard((lane, name))
                 self._raise(self.context.lanes[lane], name)
+                self._settling[lane].is_lost = True
                 self.on_changed()
                 self._settle_soon(lane)
             case LaneDoubted(lane) if self.context.lanes[lane].lane.generation:
+                self._settling[lane].is_lost |= not self._settling[lane].is_doubted
                 self._settling[lane].is_doubted = True
                 self._settle_soon(lane)
             case PoolLost() if not self._is_opening:
@@ -390,6 +398,10 @@ class Membership(Actor[Message]):
         steps, refusals = 0, 0  # since it was last well, or rested
         try:
             while settling.is_doubted or self._is_owing(self.context.lanes[number]):
+                if settling.is_lost:
+                    settling.is_lost = False
+                    await anyio.sleep(settling.recoveries.pause_s(self.context.io.clock()))
+                    continue  # meanwhile all may be otherwise
                 state, steps = self.context.lanes[number], steps + 1
                 try:
                     if settling.is_doubted:
@@ -402,7 +414,7 @@ class Membership(Actor[Message]):
                 except Gone:
                     settling.is_refused = True
                 except StoreLost:
-                    settling.is_doubted = True
+                    settling.is_doubted = settling.is_lost = True
                 except PoolError as error:
                     settling.trouble, steps = error, STEPS_MAX
                     refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
@@ -454,6 +466,7 @@ class Membership(Actor[Message]):
         """Find the pool anew if it is lost, so that new work is served; try until that is done."""
         refusals = 0
         try:
+            await anyio.sleep(self._recoveries.pause_s(self.context.io.clock()))
             while True:
                 try:
                     made = await self._open_pool()
@@ -598,6 +611,8 @@ class Membership(Actor[Message]):
         state.hear(told.clock, asked_s, context.io.clock())
         state.lane = attrs.evolve(state.lane, generation=told.generation)
         await self._thaw(state)
+        if context.settings.lease_ttl_s is not None and told.ttl.ms != self._pool_ttl_ms:
+            await self._bring_ttl(state, told.ttl.ms)
         if context.lanes[state.number] is not state:
             return  # likewise
         names = (worker.target(state.number).name for worker in self.workers.values())
@@ -620,6 +635,20 @@ class Membership(Actor[Message]):
                 lease = attrs.evolve(lease, phase="fenced")
             state.lease = lease
             context.retime()
+
+    async def _bring_ttl(self, state: LaneState, ttl_ms: int) -> None:
+        """Have a lane go by the pool's TTL: a client without one may have joined it before us.
+
+        `config` is read again behind that, since `pool ttl` may have written it meanwhile.
+        """
+        pipeline = self.context.pipeline
+        while True:
+            text = await pipeline.execute("HGET", self.context.control.config, "ttl")
+            wanted_ms = number_or(0, text)
+            if wanted_ms == ttl_ms or not Timing.is_ttl(wanted_ms):
+                return
+            await pipeline.call(state.lane.change_ttl(wanted_ms), repeatable=True)
+            ttl_ms = wanted_ms
 
     def _paused_in(self, state: LaneState) -> str:
         """Return what a lane that we make begins with."""

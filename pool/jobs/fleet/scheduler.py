@@ -25,13 +25,19 @@ import anyio.lowlevel
 import attrs
 
 from pool.core.retry import KEEPING_RETRY_S, refused_delay
-from pool.core.schedules import Firing, fire, parse, parse_head, unread
-from pool.core.times import At, is_moved
+from pool.core.schedules import Firing, StoredSchedule, fire, parse, parse_head, unread
+from pool.core.times import EVERY_S_MIN, At, is_moved
 from pool.errors import ConfigError, InvalidOption, PoolError, StoreLost, UsageError
 from pool.events import ScheduleMoved, ScheduleUnreadable
 from pool.jobs.context import Context, LaneState
 from pool.jobs.restoring import tell_restored
-from pool.jobs.scheduling import HOLD_S, WantedSchedule, keep, tell_uncounted
+from pool.jobs.scheduling import (
+    HOLD_S,
+    WantedSchedule,
+    as_registered,
+    keep,
+    tell_uncounted,
+)
 from pool.names import lane_of
 from pool.redis.commands.schedules import ScheduleChange, SchedulePage
 
@@ -89,8 +95,9 @@ class Scheduler:
             if not page.due:
                 break
             changes, firings = [], []
-            for name, text in page.due:
-                change, firing = self._judge(state, name, text, page.wall_ms)
+            found = await self._parsed(state, page)
+            for (name, text), stored in zip(page.due, found, strict=True):
+                change, firing = self._judge(state, name, text, stored, page.wall_ms)
                 if change is None or firing is None:
                     skip += 1
                 else:
@@ -102,12 +109,28 @@ class Scheduler:
         if page.next_s is not None:
             self.context.on_due(state.number, page.next_s)
 
+    async def _parsed(self, state: LaneState, page: SchedulePage) -> list[StoredSchedule | None]:
+        """Return those that are due; with the policies of their handlers, where several times are
+        late: of one time the lane of its job decides.
+        """
+        found = [parse(name.decode(errors="surrogateescape"), text) for name, text in page.due]
+        since_ms = page.wall_ms - round(1000 * EVERY_S_MIN)
+        late = {each.name: each for each in found if each and each.head.next_ms <= since_ms}
+        jobs = await as_registered(self.context, state, [each.job for each in late.values()])
+        for each, job in zip([*late.values()], jobs, strict=True):
+            late[each.name] = attrs.evolve(each, job=job)
+        return [each and late.get(each.name, each) for each in found]
+
     def _judge(
-        self, state: LaneState, raw: bytes, text: bytes, now_ms: int
+        self,
+        state: LaneState,
+        raw: bytes,
+        text: bytes,
+        stored: StoredSchedule | None,
+        now_ms: int,
     ) -> tuple[ScheduleChange | None, Firing | None]:
         """Return what is to be done about one that is due; nothing: another node may know."""
         name, line = raw.decode(errors="surrogateescape"), text.partition(b"\n")[0]
-        stored = parse(name, text)
         if stored is None or stored.head.is_paused:
             if stored is None:
                 self.context.emit(ScheduleUnreadable(schedule=name, lane=state.number))

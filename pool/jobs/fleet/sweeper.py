@@ -50,6 +50,7 @@ from pool.redis.commands.batches import Stirred
 from pool.redis.commands.calls import Target
 from pool.redis.commands.recovery import Overdue
 from pool.runtime.actor import Actor
+from pool.runtime.eviction import EvictionWatch
 from pool.runtime.timers import Alarms
 
 LOCK_S: Final = 1.0  # one sweep takes milliseconds; what was listed to one that died waits so long
@@ -110,6 +111,7 @@ class Sweeper(Actor[Deadline]):
     _carrier: Carrier = attrs.field(init=False)
     scheduler: Scheduler = attrs.field(init=False)
     _caretaker: Caretaker = attrs.field(init=False)
+    _evictions: EvictionWatch = attrs.field(init=False)
     _agendas: defaultdict[int, Agenda] = attrs.field(
         init=False, factory=lambda: defaultdict(Agenda)
     )
@@ -129,6 +131,18 @@ class Sweeper(Actor[Deadline]):
     def _no_batches(self) -> Caretaker:
         return Caretaker(
             context=self.context, spawn=self.spawn, stop=self.stop_job, on_stirred=self.on_stirred
+        )
+
+    @_evictions.default
+    def _no_policies(self) -> EvictionWatch:
+        context = self.context
+        return EvictionWatch(
+            pipeline=context.pipeline,
+            prefixes=lambda: [
+                context.control.prefix,
+                *(state.lane.names.prefix for state in context.lanes),
+            ],
+            emit=context.emit,
         )
 
     @scheduler.default
@@ -152,6 +166,7 @@ class Sweeper(Actor[Deadline]):
     # --- the actor ----------------------------------------------------------------------------
 
     def begin(self) -> None:
+        self.spawn(self._evictions.run)
         self.spawn(self._alarms.ring, self._sweep, self.spawn)
         walker = Walker(
             context=self.context,

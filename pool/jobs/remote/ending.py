@@ -22,7 +22,6 @@ from pool.core.record import (
     Outcome,
     Progress,
     Record,
-    attempts,
     more_of,
     one_line,
     pack_attempt,
@@ -384,13 +383,11 @@ class Endings:
             case EdgeStatus.REPEAT if changed.facts in _OWN[type(edge)]:
                 if run is not None:  # it was there just now: our own call was sent again
                     self.telling.settled(claim, job, _REPEATED[changed.facts], run)
+                if isinstance(edge, WaitEdge) and changed.facts == "failed":
+                    return EndedJob(job, "repeated", in_s=edge.delay_ms / 1000)
                 return EndedJob(job, "repeated")
             case EdgeStatus.FULL:
                 return EndedJob(job, error=StorageFull())
-            case EdgeStatus.FENCED if isinstance(edge, WaitEdge) and await self._has_failed(
-                claim, job
-            ):
-                return EndedJob(job, "repeated", in_s=edge.delay_ms / 1000)
             case EdgeStatus.SETTLED | EdgeStatus.REPEAT:  # in its name, but not as it says now
                 return self._refused(job, "superseded", changed)
             case EdgeStatus.UNREADABLE:
@@ -436,21 +433,15 @@ class Endings:
         )
 
     def _refused(self, job: JobClaim, reason: str, changed: Changed) -> EndedJob:
-        self.context.emit(CommitRefused(key=job.key, epoch=job.epoch, answer=str(changed)))
+        self._tell_refused(job, str(changed))
         return EndedJob.refused(job, reason)
 
-    async def _has_failed(self, claim: WorkerClaim, job: JobClaim) -> bool:
-        """Say whether this attempt was told to have failed before, by this worker."""
-        names = self.context.lanes[job.lane].lane.names
-        try:
-            text = await self.context.pipeline.execute(
-                "HGET", names.attempts, job.key, repeatable=True
+    def _tell_refused(self, job: JobClaim, answer: str) -> None:
+        self.context.emit(
+            CommitRefused(
+                key=job.key, job_id=job.id, handler=job.handler, epoch=job.epoch, answer=answer
             )
-        except PoolError:
-            return False
-        job_id, _, told = (text or b"").decode(errors="replace").partition("\t")
-        mine = (claim.name, job.attempt)
-        return job_id == job.id and any((a.owner, a.number) == mine for a in attempts(told))
+        )
 
     async def _of_gone(self, claim: WorkerClaim, job: JobClaim, edge: Edge) -> EndedJob:
         """Say what became of a job whose worker is fenced: it may have ended it before."""
@@ -459,7 +450,7 @@ class Endings:
         is_own = isinstance(found, Outcome) and (found.owner, found.epoch) == mine
         if is_own and found.word in _OWN[type(edge)]:
             return EndedJob(job, "repeated")
-        self.context.emit(CommitRefused(key=job.key, epoch=job.epoch, answer="GONE"))
+        self._tell_refused(job, "GONE")
         return EndedJob.refused(job, "expired")
 
     async def look(self, job: JobClaim) -> Any:
@@ -512,12 +503,13 @@ _REPEATED: Final[dict[str, JobEnd]] = {
     "done": "done",
     "parked": "parked",
     "cancelled": "cancelled",
+    "failed": "retried",
 }
 
 # The outcomes that each makes, if it makes any.
 _OWN: Final[dict[type[Edge], frozenset[str]]] = {
     DoneEdge: frozenset({"done"}),
-    WaitEdge: frozenset({"parked", "cancelled"}),
+    WaitEdge: frozenset({"parked", "cancelled", "failed"}),
     ParkEdge: frozenset({"parked"}),
     GrantEdge: frozenset({"cancelled"}),
     CancelEdge: frozenset({"cancelled"}),

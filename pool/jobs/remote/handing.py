@@ -25,7 +25,7 @@ from pool.core.options import Options
 from pool.core.record import Record, Start
 from pool.core.settlement import Decision, Grant, ParkJob, Wait
 from pool.core.stored import saves_of, state_of
-from pool.errors import CodecMissing, Gone, PayloadEncodingError
+from pool.errors import CodecMissing, Gone, PayloadEncodingError, sentence
 from pool.jobs.context import Context
 from pool.jobs.remote.claims import HandedOut, JobClaim, WorkerClaim
 from pool.jobs.remote.ending import BATCH_MAX, UNBEGUN, Endings
@@ -87,13 +87,15 @@ class Handing:
         """
         edges, ready = list[tuple[Start, Edge]](), dict[str, HandedOut]()
         for start in starts:
-            self.context.lanes[lane].see(start.epoch)
+            state = self.context.lanes[lane]
+            state.see(start.epoch)
             if room.is_full:
                 break
             body = await self._body(lane, start.key, start.flags, start.payload)
             if not room.has(body.size):
                 break
-            made = self._made(claim, lane, start, body)
+            is_old = state.is_of_older_data(start.epoch)
+            made = Grant() if is_old else self._made(claim, lane, start, body)
             if isinstance(made, HandedOut):
                 ready[start.key], room.is_used = made, True
                 edges += [(start, edge) for edge in self._beginning(claim, start)]
@@ -153,12 +155,14 @@ class Handing:
         try:
             name, version, _ = head_of(body.payload)
             if name or version > 1:
-                raise CodecMissing(path="$", problem=f"of version {version}", codec=name or "json")
+                problem = f"a worker over HTTP reads JSON of version 1, not {name or 'json'!r} "
+                problem += f"of version {version}"
+                raise CodecMissing(path="$", problem=problem, codec=name or "json")
             args, kwargs = decode_call(body.payload)
             saved = state_of(body.checkpoint)
             state: Any = decode_value(saved) if saved else None
         except CodecMissing as error:
-            return left_to_others(self.context, lane, start, claim.id, options, str(error))
+            return left_to_others(self.context, lane, start, claim.id, options, sentence(error))
         except PayloadEncodingError as error:
             return ParkJob("malformed payload", str(error))
         return HandedOut(

@@ -52,6 +52,7 @@ class Telling:
             del self._known[next(iter(self._known))]
         self._known[run] = waited_s, began_ms
         event = JobStarted(
+            pool=self.context.pool,
             handler=start.handler,
             key=start.key,
             job_id=start.id,
@@ -101,6 +102,7 @@ class Telling:
             return
         took_s = self.context.io.clock() - run.asked_s if run is not None else 0.0
         event = JobSettled(
+            pool=self.context.pool,
             handler=job.handler,
             key=job.key,
             job_id=job.id,

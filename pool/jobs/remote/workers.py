@@ -68,7 +68,7 @@ import attrs
 
 from pool import checks
 from pool.core.digits import number_or
-from pool.core.ids import SEED_BYTES, Ids
+from pool.core.ids import POLLER, SEED_BYTES, Ids
 from pool.core.options import Options
 from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
 from pool.core.record import Start
@@ -195,7 +195,7 @@ class RemoteWorkers:
         host = checks.utf8("host", host).decode()[:HOST_CHARS_MAX]
         checks.count("pid", pid, 0, 2**53, refuse=checks.setting)
         # An id with a beginning of its own: by that deaths are told apart, process by process.
-        worker_id = Ids(self.context.io.dice.randbytes(SEED_BYTES)).next("w")
+        worker_id = Ids(self.context.io.dice.randbytes(SEED_BYTES)).next(POLLER)
         asked_s = self.context.io.clock()
         joined = await self._join(worker_id, options)
         claim = WorkerClaim(

@@ -23,6 +23,10 @@ A portal is of one process.  In a forked child the thread is not there: whoever 
 before the fork makes another, and leaves that one alone.  One whose node failed is over too, and
 the next call makes another.  At the end of the interpreter portals leave before threads can no
 longer be started; a process that is killed leaves a lease, which ends by itself.
+
+Opening a portal imports nothing: a process that is forked while one of its threads imports a module
+has a copy of that module's lock, which nobody releases, so the same import in the child never ends.
+This module imports everything that a portal needs.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import anyio
+import anyio._backends._asyncio  # which `anyio.run` would import in the thread
 import anyio.lowlevel
 import attrs
 import sniffio

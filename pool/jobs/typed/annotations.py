@@ -38,7 +38,14 @@ from pool.jobs.typed.containers import (
     typed_dict_of,
     union_of,
 )
-from pool.jobs.typed.foreign import constrained, forms_of_struct, of_msgspec, of_pydantic
+from pool.jobs.typed.foreign import (
+    constrained,
+    forms_of_struct,
+    is_tagged,
+    is_union,
+    of_msgspec,
+    of_pydantic,
+)
 from pool.jobs.typed.shapes import (
     ANY,
     ANYTHING,
@@ -96,7 +103,7 @@ class _Look:
             of, inner = constrained(hint), self.of(args[0])
             return inner if of is None else of(hint, inner)
         if origin in (typing.Union, types.UnionType):
-            return union_of([self.of(each) for each in args])
+            return union_of(self._of_union(args))
         if origin is Literal:
             return literal_of(hint, self.of)
         if origin in _QUALIFIERS:
@@ -105,6 +112,17 @@ class _Look:
             stands = dict(zip(origin.__type_params__, args, strict=False))
             return self.of(_with(origin.__value__, stands))
         return self._of_class(hint, origin or hint, args)
+
+    def _of_union(self, args: Sequence[Any]) -> list[Shape]:
+        """Return the shapes of a union; structs that msgspec tells apart by their tags are one."""
+        tagged = [each for each in args if is_tagged(get_origin(each) or each)]
+        if len(tagged) < 2 or not is_union(tagged):
+            return [self.of(each) for each in args]
+        shapes = [self.of(each) for each in tagged]
+        name = " | ".join(shape.name for shape in shapes)
+        inner = attrs.evolve(shapes[0], name=name, kind=None)
+        one = of_msgspec(typing.Union[tuple(tagged)], inner)  # noqa: UP007
+        return [one, *(self.of(each) for each in args if each not in tagged)]
 
     def _of_class(self, hint: Any, kind: Any, args: tuple[Any, ...]) -> Shape:
         name = _called(hint)

@@ -6,10 +6,13 @@ import re
 from collections import Counter
 from collections.abc import (
     Callable,
+    Collection,
     Iterable,
     Mapping,
     Sequence,
 )
+from datetime import datetime
+from operator import eq
 from typing import Any, Final
 
 import attrs
@@ -48,13 +51,18 @@ def array_of(name: str, item: Shape, takes: tuple[type, ...], makes: Convert | N
     def to_wire(value: Any) -> Any:
         if not issubclass(type(value), takes):
             raise wrong(value, name)
-        if is_any:
-            return value if issubclass(type(value), (list, tuple)) else sorted_wires(list(value))
         is_list = issubclass(type(value), (list, tuple))
-        if is_list and exact_items.issuperset(map(type, value)):
+        if is_list and (is_any or exact_items.issuperset(map(type, value))):
             return value
-        made = _each(item.to_wire, value)
-        return made if is_list else sorted_wires(made)
+        made = list(value) if is_any else _each(item.to_wire, value)
+        return made if is_list else of_set(sorted_wires(made))
+
+    def of_set(made: list[Any]) -> list[Any]:
+        """Return the items of a set as they travel, if they arrive as so many."""
+        plain = [str.__str__(each) if isinstance(each, str) else each for each in made]
+        if any(map(eq, plain, plain[1:])) or _merge(item, made):
+            raise Wrong("has two items that are one where they arrive")
+        return made
 
     def from_wire(value: Any) -> Any:
         if type(value) is not list:
@@ -72,6 +80,11 @@ def array_of(name: str, item: Shape, takes: tuple[type, ...], makes: Convert | N
     is_plain = makes is None and item.is_plain
     exact = frozenset(takes if is_any and is_plain else ())
     return Shape(name, frozenset({"array"}), to_wire, from_wire, is_plain, exact)
+
+
+def _merge(shape: Shape, wires: Collection[Any]) -> bool:
+    """Whether some of these are one where they arrive: two moments of zones, each shown twice."""
+    return shape.kind is datetime and len(set(map(shape.from_wire, wires))) < len(wires)
 
 
 SAME_HASH_MAX: Final = 64
@@ -121,9 +134,9 @@ def tuple_of(name: str, items: Sequence[Shape], makes: Convert, kind: type | Non
 
 
 def _number_to_key(value: Any) -> str:
-    if type(value) is not int:
+    if not issubclass(type(value), int):
         raise wrong(value, "int")
-    return str(value)
+    return int.__repr__(value)  # of a bool or an IntEnum, too
 
 
 def _number_from_key(value: Any) -> int:
@@ -151,7 +164,7 @@ def mapping_of(name: str, key: Shape, value: Shape) -> Shape:
             _check_spread([each for each, _ in pairs])
         made = dict(pairs)
         if len(made) != len(given):
-            raise Wrong("has two keys that are one on the wire")
+            raise Wrong("has two keys that become one")
         return made
 
     def to_wire(given: Any) -> Any:
@@ -159,7 +172,10 @@ def mapping_of(name: str, key: Shape, value: Shape) -> Shape:
             raise wrong(given, name)
         if is_any or is_fine(given):
             return given
-        return convert(given, key.to_wire, value.to_wire)
+        made = convert(given, key.to_wire, value.to_wire)
+        if _merge(key, made):
+            raise Wrong("has two keys that are one where they arrive")
+        return made
 
     def from_wire(given: Any) -> Any:
         if type(given) is not dict:
@@ -216,7 +232,7 @@ def record_of(kind: type, fields: Sequence[Field]) -> Shape:
         for each, item in value.items():
             field = known.get(each)
             if field is None:
-                raise Wrong(f"has no field {shown(each)!r}: {name}")
+                raise Wrong(f"has the field {shown(each)!r}, which {name} does not have")
             try:
                 made[field.argument] = field.shape.from_wire(item)
             except Wrong as error:
@@ -239,7 +255,7 @@ def typed_dict_of(kind: Any, shapes: Mapping[str, Shape], required: frozenset[st
         for each, item in given.items():
             shape = shapes.get(each)
             if shape is None:
-                raise Wrong(f"has no key {shown(each)!r}: {name}")
+                raise Wrong(f"has the key {shown(each)!r}, which {name} does not have")
             try:
                 made[each] = (shape.from_wire if is_back else shape.to_wire)(item)
             except Wrong as error:

@@ -53,6 +53,7 @@ from pool.jobs.depends import hint_of, names_of, needs_of, signature_of
 from pool.jobs.typed.annotations import awaited, shape_of, ungiven, unread
 from pool.jobs.typed.msgpack import MSGSPEC, MsgspecCall, MsgspecValue
 from pool.jobs.typed.shapes import ANY, ANYTHING, Form, Shape, Unfit, Wrong, wrong
+from pool.jobs.typed.values import NEVER
 from pool.runtime.exceptions import told
 
 CodecName: TypeAlias = Literal["json", "msgspec", "bytes"]
@@ -80,6 +81,7 @@ class OutcomeForms:
     forms: frozenset[Form] = ANYTHING  # in JSON
     may_be_bytes: bool = False
     codec: str = ""  # which has made it, if it is no JSON
+    kind: type | None = None  # whose text it is, if it is one
 
 
 @attrs.frozen
@@ -114,7 +116,10 @@ def encoding_of(codec: object, version: object, upcast: object) -> Encoding:
         raise checks.setting("codec", codec, f"an object of it: {name_of(kind)}(...)")
     name, *methods = (_asked(codec, each) for each in ("name", "encode", "decode"))
     if type(name) is not str or not re.fullmatch(CODEC_NAME, name, re.ASCII) or name in OURS:
-        must = f"one of {', '.join(OURS)}, nor a Codec with a name of its own"
+        must = (
+            f"one of {', '.join(OURS)}, nor a Codec with a name of its own, "
+            "1 to 32 of a-z 0-9 _ . -"
+        )
         raise checks.setting("codec", codec, must)
     if not all(map(callable, methods)):
         raise ConfigError(setting="codec", problem=f"{shown(codec)} lacks encode() or decode()")
@@ -154,6 +159,7 @@ class Arguments:
     is_usual: bool = attrs.field(init=False)  # nothing of it has a head
     is_any: bool = attrs.field(init=False)  # ... and no type is to be looked at
     takes_none: bool = attrs.field(init=False)  # ... and it can be called without any
+    lone: str = attrs.field(init=False, default="")  # by which the first one can be given
     # Of arguments by position which need nothing done, nor to be looked at.
     fine: set[tuple[type, ...]] = attrs.field(init=False, factory=set)
     # ... and are nothing but text and numbers: these are JSON as they are.
@@ -163,6 +169,8 @@ class Arguments:
         parameters = self.signature.parameters.values()
         named = [each for each in parameters if each.kind in _BY_POSITION]
         self.positional = tuple(self.by_name[each.name] for each in named)
+        if named and named[0].kind is named[0].POSITIONAL_OR_KEYWORD:
+            self.lone = named[0].name
         most, must_name = len(named), False
         for each in parameters:
             if each.kind is each.VAR_POSITIONAL:
@@ -190,6 +198,10 @@ class Arguments:
             WrongArguments: It is not one of this handler.
             PayloadEncodingError: Something in it cannot be encoded.
         """
+        if len(kwargs) == 1 and not args and self.codec is None:
+            [(name, value)] = kwargs.items()
+            if type(value) is bytes and name == self.lone:
+                args, kwargs = (value,), {}  # it is the only one, by its name, too
         if not kwargs:
             if not args and self.takes_none:
                 return b""
@@ -452,9 +464,13 @@ class ValueCodec:
         Raises:
             PayloadEncodingError: It is of another type, or cannot be encoded.
         """
-        if self.codec is None and not (type(value) is bytes and self.shape.takes_bytes):
+        codec = self.codec
+        if codec is None and not (issubclass(type(value), bytes) and self.shape.takes_bytes):
             value = _told(self.shape.to_wire, value)
-        data: bytes = _told(encode_value, value, self.codec)
+        elif isinstance(codec, MsgspecValue) and (value is None or type(value) is bytes):
+            _told(codec.convert, value)  # refuses what is of another type
+            codec = None  # these every program reads, also one without msgspec
+        data: bytes = _told(encode_value, value, codec)
         return data
 
     def decode(self, data: bytes) -> Any:
@@ -470,7 +486,7 @@ class ValueCodec:
         value = decode_value(data, ours(name))
         if self.codec is None:
             return _told(self.shape.from_wire, value)
-        if isinstance(self.codec, MsgspecValue) and type(value) is not bytes:
+        if isinstance(self.codec, MsgspecValue):
             return _told(self.codec.convert, value)
         return value
 
@@ -495,7 +511,8 @@ def check_first(handler: str, outcome: OutcomeForms, first: Shape = ANY, *, is_a
         WrongArguments: It cannot.
     """
     has_bytes = outcome.may_be_bytes and first.takes_bytes
-    if not outcome.codec and (outcome.forms & first.forms or (has_bytes and is_alone)):
+    fits = outcome.forms & first.forms and first.kind not in NEVER.get(outcome.kind, ())
+    if not outcome.codec and (fits or (has_bytes and is_alone)):
         return
     problem = f"its first one is {outcome.told}, expected {first.name}"
     if outcome.codec:
@@ -518,7 +535,8 @@ def outcome_of(name: str, fn: Callable[..., Any], codec: str) -> OutcomeForms:
     except (TypeError, ValueError, Unfit):
         shape = ANY
     forms = frozenset[Form]() if shape.kind is bytes else shape.forms
-    return OutcomeForms(f"{told}, {shape.name}", forms, may_be_bytes=shape.takes_bytes)
+    kind = shape.kind if forms == {"text"} else None
+    return OutcomeForms(f"{told}, {shape.name}", forms, may_be_bytes=shape.takes_bytes, kind=kind)
 
 
 def result_of(name: str, fn: Callable[..., Any], encoding: Encoding) -> ValueCodec | None:
@@ -550,7 +568,7 @@ def typed(problem: str, hint: Any, encoding: Encoding) -> ValueCodec | None:
         shape = shape_of(hint)
     except Unfit as error:
         raise ConfigError(setting="handler", problem=f"{problem}: {error}") from None
-    return None if shape.is_plain or shape.kind is bytes else ValueCodec(shape)
+    return None if shape.is_plain else ValueCodec(shape)
 
 
 def state_of(name: str, given: Any, encoding: Encoding) -> ValueCodec | None:
@@ -564,7 +582,11 @@ def state_of(name: str, given: Any, encoding: Encoding) -> ValueCodec | None:
     if issubclass(type(given), str):
         raise checks.setting("state", given, "a type: its name is not enough")
     try:
-        return typed(f"{name}: its state cannot be stored", Union[given, None], encoding)  # noqa: UP007
+        hint = Union[given, None]  # noqa: UP007
+        made = typed(f"{name}: its state cannot be stored", hint, encoding)
+        shape = shape_of(hint) if made is None else ANY
+        # Unlike a result, of which a caller sees at once that it is another type.
+        return made if shape is ANY else ValueCodec(shape)
     except ConfigError as error:
         raise ConfigError(setting="state", problem=error.problem) from None
     except Exception as error:  # whatever it is, it is no type
@@ -581,7 +603,9 @@ def _told(call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
     except Wrong as error:
         raise PayloadEncodingError(path=f"${error.path}", problem=error.problem) from error
-    except PayloadEncodingError:
+    except PayloadEncodingError as error:
+        if isinstance(found := error.__cause__, Wrong):  # of a codec of ours
+            raise PayloadEncodingError(path=f"${found.path}", problem=found.problem) from found
         raise
     except RecursionError as error:
         raise PayloadEncodingError(path="$", problem=f"deeper than {DEPTH_MAX}") from error

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import (
     Callable,
+    Sequence,
 )
-from typing import Any
+from typing import Any, Union
 
 from pool.jobs.typed.canonical import ordered
 from pool.jobs.typed.proof import check
@@ -87,6 +88,20 @@ def of_msgspec(hint: Any, inner: Shape) -> Shape:
 
 def forms_of_struct(kind: Any) -> frozenset[Form]:
     return frozenset({"array" if kind.__struct_config__.array_like else "object"})
+
+
+def is_tagged(kind: Any) -> bool:
+    """Whether it is a struct that says by a tag which one it is."""
+    return getattr(getattr(kind, "__struct_config__", None), "tag", None) is not None
+
+
+def is_union(hints: Sequence[Any]) -> bool:
+    """Whether msgspec reads one of several structs by their tags: no two have the same one."""
+    try:
+        _loaded("msgspec").json.Decoder(Union[tuple(hints)])  # noqa: UP007
+    except TypeError:
+        return False
+    return True
 
 
 def _said_by(package: str, error: Exception) -> Wrong:

@@ -89,13 +89,14 @@ class _Typed:
         except TypeError as error:
             raise ConfigError(setting="handler", problem=f"{problem}: {error}") from None
 
-    def pack(self, value: Any) -> tuple[bytes, Any]:
-        """Return a value as bytes, and what these are read as."""
+    def pack(self, value: Any) -> tuple[bytes, Any, bool]:
+        """Return a value as bytes, what these are read as, and whether its own bytes are others."""
         # It does not look itself at what it takes apart.
         given = self._with_sets_ordered(value) if self.is_loose else value
-        back = self.unpack(self.encoder.encode(given))
+        first: bytes = self.encoder.encode(given)
+        back = self.unpack(first)
         data: bytes = self.encoder.encode(self._with_sets_ordered(back))
-        return data, back
+        return data, back, data != first
 
     def _with_sets_ordered(self, value: Any) -> Any:
         if not self.has_sets:
@@ -132,15 +133,19 @@ _PLAIN: Final = frozenset(
 )
 
 
+# A whole number that no float equals; keys that are one where they arrive.
+_MAY_LOSE: Final = frozenset({"FloatType", "DictType"})
+
+
 def _read(hint: Any) -> Any:
     """Return an annotation, or `Any` where it says nothing that could be read."""
     return Any if isinstance(hint, str) or hint in NOTHING else hint
 
 
-def _parts(hint: Any) -> Iterator[Any]:
+def _parts(info: Any) -> Iterator[Any]:
     """Yield what msgspec makes of an annotation, and of all that it consists of."""
     inspected = _package().inspect
-    left, seen = [inspected.type_info(hint)], set[int]()
+    left, seen = [info], set[int]()
     while left:
         each = left.pop()
         if id(each) in seen:
@@ -154,24 +159,51 @@ def _parts(hint: Any) -> Iterator[Any]:
             left += [part for part in found if isinstance(part, (inspected.Type, inspected.Field))]
 
 
-def _look(hint: Any) -> tuple[str, bool, bool]:
-    """Return what in an annotation nobody can send, and whether what comes back is compared, and
-    there may be sets in it.
-    """
-    if _package() is None:
-        return "", False, False
+@attrs.frozen
+class _Look:
+    """What an annotation says."""
+
+    unfit: str = ""  # what nobody can send
+    is_compared: bool = False  # what comes back, whatever it is
+    may_lose: bool = False  # ... and here where other bytes come of it
+    has_sets: bool = False  # there may be some
+
+
+def _look(hint: Any) -> _Look:
+    package = _package()
+    if package is None:
+        return _Look()
     try:
-        parts = list(_parts(hint))
+        parts = list(_parts(package.inspect.type_info(hint)))
     except Exception:  # noqa: BLE001 - of what cannot be looked at, such as a name within a class
-        return "", True, True
+        return _Look(is_compared=True, has_sets=True)
     unfit = (each.cls for each in parts if type(each).__name__ == "CustomType")
     names = [name_of(each) for each in unfit if not hasattr(each, "__pydantic_validator__")]
+    names += [name for each in parts for name in _unwritten(each)]
     kinds = [type(each).__name__ for each in parts]
     has_sets = not _SETS.isdisjoint(kinds) or _is_loose(hint)
     # It writes a set where a list must be, and reads that as one: of the outermost a look tells.
     is_nested = not _ARRAYS.isdisjoint(kinds[1:])
     is_compared = (is_nested and not has_sets) or not {*kinds} - {"Metadata"} <= _PLAIN
-    return names[0] if names else "", is_compared, has_sets
+    may_lose = not _MAY_LOSE.isdisjoint(kinds) or any(map(_has_moments, parts))
+    return _Look(names[0] if names else "", is_compared, may_lose, has_sets)
+
+
+def _has_moments(part: Any) -> bool:
+    """Whether it is a set of datetimes, of which two may arrive as one."""
+    if type(part).__name__ not in _SETS:
+        return False
+    return "DateTimeType" in (type(each).__name__ for each in _parts(part.item_type))
+
+
+def _unwritten(part: Any) -> Iterator[str]:
+    """Yield what a class needs and msgspec does not write: private attributes of attrs."""
+    kind = getattr(part, "cls", None)
+    if kind is not None and attrs.has(kind):
+        name = name_of(get_origin(kind) or kind)
+        for field in part.fields:
+            if field.required and field.name.startswith("_"):
+                yield f"{name}, whose private {field.name} msgspec does not write"
 
 
 def _is_loose(hint: Any) -> bool:
@@ -209,21 +241,24 @@ class MsgspecValue:
 
     typed: _Typed
     is_compared: bool
+    may_lose: bool
     name: str = NAME
 
     @classmethod
     def of(cls, problem: str, hint: Any) -> Self:
         """Make it; raises as `_Typed.of()`."""
         hint = _read(hint)
-        unfit, is_compared, has_sets = _look(hint)
-        if unfit:
-            raise ConfigError(setting="handler", problem=f"{problem}: {unfit}")
-        return cls(_Typed.of(problem, hint, [hint], has_sets=has_sets), is_compared)
+        look = _look(hint)
+        if look.unfit:
+            raise ConfigError(setting="handler", problem=f"{problem}: {look.unfit}")
+        typed = _Typed.of(problem, hint, [hint], has_sets=look.has_sets)
+        return cls(typed, look.is_compared, look.may_lose)
 
     def encode(self, value: Any) -> bytes:
         """Return a value as bytes."""
-        data, back = self.typed.pack(value)
-        if self.is_compared or _is_astray(value, self.typed.has_sets):
+        data, back, is_other = self.typed.pack(value)
+        is_compared = self.is_compared or (is_other and self.may_lose)
+        if is_compared or _is_astray(value, self.typed.has_sets):
             check(value, back)
         return data
 
@@ -243,8 +278,7 @@ class MsgspecCall:
     signature: inspect.Signature
     typed: _Typed
     unset: Any
-    compared: frozenset[str]  # arguments, of what they are read as
-    sets: frozenset[str]  # arguments in which there may be any
+    looks: Mapping[str, _Look]
     hints: Mapping[str, Any]
     name: str = NAME
 
@@ -254,16 +288,12 @@ class MsgspecCall:
         msgspec = _package()
         unset = msgspec.UNSET if msgspec is not None else None
         fields: list[Any] = []
-        compared, sets = set[str](), set[str]()
+        looks: dict[str, _Look] = {}
         for each in signature.parameters.values():
             hint = _read(hints[each.name])
-            unfit, is_compared, has_sets = _look(hint)
-            if has_sets:
-                sets.add(each.name)
-            if is_compared:
-                compared.add(each.name)
-            if unfit and each.default is each.empty:
-                problem = f"{handler}: nothing can be given for its {each.name}: {unfit}"
+            look = looks[each.name] = _look(hint)
+            if look.unfit and each.default is each.empty:
+                problem = f"{handler}: nothing can be given for its {each.name}: {look.unfit}"
                 raise ConfigError(setting="handler", problem=problem)
             if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
                 problem = f"{handler}: the codec {NAME!r} gives arguments by name: not {each}"
@@ -276,15 +306,18 @@ class MsgspecCall:
         if msgspec is not None:
             named = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
             kind = msgspec.defstruct("Call", [("args", tuple[()]), ("kwargs", named)])
-        typed = _Typed.of(handler, kind, hints.values(), has_sets=bool(sets))
-        return cls(signature, typed, unset, frozenset(compared), frozenset(sets), hints)
+        has_sets = any(look.has_sets for look in looks.values())
+        typed = _Typed.of(handler, kind, hints.values(), has_sets=has_sets)
+        return cls(signature, typed, unset, looks, hints)
 
     def encode(self, value: Any) -> bytes:
         """Return a call as bytes."""
         call = self._by_name(value["args"], value["kwargs"])
-        data, back = self.typed.pack(call)
+        data, back, is_other = self.typed.pack(call)
         for name, given in call["kwargs"].items():
-            if name in self.compared or _is_astray(given, name in self.sets):
+            look = self.looks[name]
+            is_compared = look.is_compared or (is_other and look.may_lose)
+            if is_compared or _is_astray(given, look.has_sets):
                 try:
                     check(given, getattr(back.kwargs, name))
                 except Wrong as error:

@@ -97,7 +97,12 @@ def _text(kind: type, parse: Convert, show: Convert = str) -> Shape:
     return Shape(name, frozenset({"text"}), to_wire, from_wire, kind=kind)
 
 
-_DURATION: Final = re.compile(r"(-?)P(\d{1,10})DT(\d{1,5})(?:\.(\d{6}))?S", re.ASCII)
+# All of ISO 8601 that has one length: a month and a year have not.
+_DURATION: Final = re.compile(
+    r"(-?)P(?=\d|T)(?:(\d{1,9})W)?(?:(\d{1,10})D)?"
+    r"(?:T(?=\d)(?:(\d{1,11})H)?(?:(\d{1,13})M)?(?:(\d{1,15})(?:[.,](\d{1,6}))?S)?)?",
+    re.ASCII,
+)
 
 
 def _duration(value: timedelta) -> str:
@@ -111,8 +116,10 @@ def _parse_duration(text: str) -> timedelta:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(text)
-    sign, days, seconds, micros = match.groups()
-    size = timedelta(int(days), int(seconds), int(micros or 0))
+    sign, *numbers, part = match.groups()
+    weeks, days, hours, minutes, seconds = (int(each or 0) for each in numbers)
+    micros = int((part or "").ljust(6, "0"))
+    size = timedelta(days, seconds, micros, minutes=minutes, hours=hours, weeks=weeks)
     return -size if sign else size
 
 
@@ -149,6 +156,18 @@ TEXTS: Final[Mapping[Any, Shape]] = {
     bytes: Shape(
         "bytes", frozenset({"text"}), _to_base64, _from_base64, kind=bytes, takes_bytes=True
     ),
+}
+
+
+# What the text of a type is never the text of.  That of a Decimal may be nearly anything: a date as
+# 20260101, say.
+NEVER: Final[Mapping[type | None, frozenset[type]]] = {
+    datetime: frozenset({date, time, timedelta, UUID, Decimal, bytes}),
+    date: frozenset({time, timedelta, UUID, Decimal, bytes}),
+    time: frozenset({date, datetime, timedelta, UUID, Decimal, bytes}),
+    timedelta: frozenset({date, datetime, time, UUID, Decimal}),
+    UUID: frozenset({date, datetime, time, timedelta, Decimal, bytes}),
+    Decimal: frozenset({timedelta}),
 }
 
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 from contextvars import Context as LogContext
 from functools import partial
 from heapq import heappop, heappush
+from math import inf
 from typing import Final
 
 import anyio
@@ -36,13 +37,24 @@ from pool.jobs.raised import Raised
 from pool.jobs.run import CANCELLED, Ending, Run, context_for, execute
 from pool.jobs.trials import TIMER_S, Rank
 from pool.jobs.worker.outbox import Outbox
-from pool.redis.io.loops import Strays, is_asked_for, is_cancellation, scopes, strays, unmoved
+from pool.redis.io.loops import (
+    BY_STRANGER,
+    Strays,
+    is_asked_for,
+    is_cancellation,
+    scopes,
+    strays,
+    unmoved,
+)
 from pool.redis.io.system import Waiter
 
 AHEAD_S: Final = 0.02  # what begins within this a worker holds ahead, so that slots never wait ...
 AHEAD_MAX: Final = 256  # ... but no more than so many
 MEASURED_S: Final = 0.1  # over which that is measured: jobs end in bursts, as they come
 HELD_S: Final = 0.04  # what has waited here for a slot for so long is given back
+# Connections that end in a row before what a job needs is taken for what the server cannot deliver.
+# Each ended within half of a call's time, and the server had just answered something small.
+CUTS_MAX: Final = 8
 FETCHES_MAX: Final = 3  # before what cannot be a payload is what is stored: replies may be garbled
 _FETCHED: Final = frozenset("pbs")  # flags of what a start does not bring: payload, state, steps
 SLICE_S: Final = 0.002  # for so long a slot runs jobs back to back
@@ -143,9 +155,11 @@ class Executor:
         """Return how many starts it may hold beyond its slots.
 
         What waits for its trial needs no slot meanwhile, though the lane counts it as if it did.
+        So as many others may have the slots that are free, but for one: it is kept for the suspect
+        that is next, which would else be given back and wait elsewhere from the beginning.
         """
-        held = min(len(self._suspects), self.capacity)
-        return self.pace.ahead(self.context.io.clock()) + held
+        held = min(len(self._suspects), self.capacity - self.busy) - bool(self._suspects)
+        return self.pace.ahead(self.context.io.clock()) + max(0, held)
 
     def left(self) -> int:
         """Return how many slots are left for what is not here yet."""
@@ -157,14 +171,15 @@ class Executor:
 
         That is what has waited for longer than it should have by our pace, which is measured anew
         then; where no slot has been freed or taken of late, all of it.  Suspects, too, once it is
-        not a trial that they wait for.
+        neither a trial nor their time that they wait for: elsewhere they would wait from the
+        beginning.
         """
         now_s = self.context.io.clock()
-        if self._suspects and not self._is_trial(now_s):
-            self._backlog.extendleft(run for _, _, run in sorted(self._suspects, reverse=True))
-            self._forget_suspects()
         is_moving = now_s - self._launched_s < AHEAD_S or self.pace.ahead(now_s) > 0
         until_s = now_s - (HELD_S if is_moving else 0.0)
+        if self._suspects and not self._is_trial(now_s) and now_s + self._wait_s(now_s) <= until_s:
+            self._backlog.extendleft(run for _, _, run in sorted(self._suspects, reverse=True))
+            self._forget_suspects()
         found: list[Run] = []
         kept: list[Run] = []
         while self._backlog and self._backlog[0].queued_s <= until_s:
@@ -252,17 +267,21 @@ class Executor:
         """Whether it is a trial that our next suspect waits for."""
         return self.context.trials.is_taken(now_s, self.fill, self._suspects[0][0])
 
+    def _wait_s(self, now_s: float) -> float:
+        """Return how much later our next suspect may begin."""
+        rank, _, run = self._suspects[0]
+        return self.context.trials.wait_s(run, rank, now_s)
+
     def _begin_trial(self) -> None:
         """Begin the next suspect, unless one is on trial."""
         trials, now_s = self.context.trials, self.context.io.clock()
         if not (self._suspects and self.has_room()) or self._is_trial(now_s):
             return
-        rank, _, run = self._suspects[0]
-        wait_s = trials.wait_s(run, rank, now_s)
+        wait_s = self._wait_s(now_s)
         if wait_s > TIMER_S:
             if not now_s < self._wakes_s <= now_s + wait_s:
                 self._wakes_s = now_s + wait_s
-                self.on_trial(run, wait_s)
+                self.on_trial(self._suspects[0][-1], wait_s)
             return
         kept: list[tuple[Rank, int, Run]] = []
         while self._suspects:
@@ -297,8 +316,10 @@ class Executor:
         self.fill()
 
     def is_kept_back(self, run: Run) -> bool:
-        """Whether it waits for its trial, and not for a slot."""
-        return run.is_suspect and self.has_room()
+        """Whether it waits for its trial or its time, and not for a slot."""
+        if not (run.is_suspect and self._suspects):
+            return run.is_suspect and self.has_room()
+        return self.has_room() or self._wait_s(self.context.io.clock()) > 0.0
 
     # --- starting -----------------------------------------------------------------------------
 
@@ -376,22 +397,42 @@ class Executor:
         places = [(names.payloads, run.key), (names.checkpoints, run.key), (names.jobs, run.key)]
         if "s" in start.flags:
             places.insert(0, (names.checkpoints, steps_name(run.key)))
+        clock, asked_s, size = self.context.io.clock, inf, 0
         try:
             run.turn = turn = self.context.pipeline.at(names.prefix).reads.turn()
             async with turn:
                 if turn.is_given_up:
                     self.prepared(run)
                     return
-                found = await self.context.pipeline.execute_all(
-                    ("HGET", place, field) for place, field in places
-                )
+                pipeline = self.context.pipeline.at(names.prefix)
+                commands = [("HGET", place, field) for place, field in places]
+                if run.cuts:  # what shares our line shall not be cut off with it again
+                    size = await pipeline.execute("HSTRLEN", *places[-3], repeatable=True)
+                    async with pipeline.apart() as line:
+                        asked_s = clock()
+                        found = await line.execute_all(commands)
+                else:
+                    asked_s = clock()
+                    found = await pipeline.execute_all(commands)
                 # Or what a garbled reply holds.
                 turn.size = sum(len(each) for each in found if isinstance(each, bytes))
                 *steps, payload, checkpoint, text = found
         except PoolError as error:
             self.context.trouble("fetch", run.lane, error)
-            run.refusals = 0 if isinstance(error, StoreUnavailable) else run.refusals + 1
-            await anyio.sleep(refused_delay(run.refusals))
+            if isinstance(error, StoreUnavailable):
+                # Else it was a small call, or a slow line: that says nothing of this job.
+                is_cut = clock() - asked_s < self.context.settings.op_timeout_s / 2
+                run.cuts, run.refusals = (run.cuts + 1 if is_cut else min(run.cuts, 1)), 0
+            else:
+                run.refusals += 1
+            if run.cuts < CUTS_MAX:
+                await anyio.sleep(refused_delay(max(run.cuts, run.refusals)))
+            else:
+                run.undeliverable = (
+                    f"the server ended {run.cuts} connections in a row while they fetched its "
+                    f"arguments ({size:,} bytes) and saved state: see client-output-buffer-limit"
+                )
+                run.payload = run.checkpoint = b""
         else:
             # What stands under the key may be another job's, where data were lost.  The record is
             # read last; the answer to an acknowledgement says what became of ours.
@@ -447,7 +488,7 @@ class Executor:
                 error = next((e for e in group.exceptions if not is_cancellation(e)), group)
                 raise error from error.__cause__
         if not slot.over.is_set():
-            raise PartEnded(part="slot", problem="a stranger cancelled its task")
+            raise PartEnded(part="slot", problem=BY_STRANGER)
 
     async def _serve(self, slot: _Slot) -> None:
         clock, took_s = self.context.io.clock, self.pace.took_s

@@ -293,22 +293,38 @@ _FIELDS_OF: Final[dict[str, Callable[[Edge], tuple[Any, ...]]]] = {
 
 @attrs.define(eq=False)
 class Memory:
-    """What a worker settled lately: a settlement that a server lost is sent again, never redone."""
+    """What a worker settled lately: a settlement that a server lost is sent again, never redone.
 
-    # An edge's letter, its fields, its size, and when it was kept: of 10,000 tuples of plain words
-    # the collector looks at none, of 10,000 edges at each.  A plain dict finds its oldest entry by
-    # walking over all that were deleted before it.
-    _kept: OrderedDict[str, tuple[Any, ...]] = attrs.field(factory=OrderedDict)
+    A server that went back may hold any of a key's jobs, as it was before that job's end or before
+    its start.  So the last end of each job is remembered, and not only of the key's latest one:
+
+        run of the server           what stands
+        the one that ended          its end
+        an earlier one of the job   its end, if that was accepted: what came before it is over
+        a later one of the job      the run: its id may have been given again
+        another job's               nothing; a run below the key's latest is given up
+
+    An end that was refused (FENCED) is sent again for its own run alone.
+    """
+
+    # An edge's letter, its fields, its size, whether it was accepted, and when it was kept: of
+    # 10,000 tuples of plain words the collector looks at none, of 10,000 edges at each.  A plain
+    # dict finds its oldest entry by walking over all that were deleted before it.
+    _kept: OrderedDict[tuple[str, str], tuple[Any, ...]] = attrs.field(factory=OrderedDict)
+    _latest: dict[str, int] = attrs.field(factory=dict)  # key -> its highest epoch of these
     _bytes: int = 0
 
-    def keep(self, edge: Edge, now_s: float, keep_s: float) -> None:
-        """Remember how an epoch of ours ended; what is older than `keep_s` is forgotten."""
-        kept = self._kept
-        if edge.key in kept:
-            self._drop(edge.key)
+    def keep(self, edge: Edge, now_s: float, keep_s: float, *, is_accepted: bool = True) -> None:
+        """Remember how a job of ours ended; what is older than `keep_s` is forgotten."""
+        kept, key, epoch = self._kept, edge.key, edge.epoch
+        if (key, edge.id) in kept:
+            self._drop((key, edge.id))
         size_bytes, letter = edge.size_bytes, edge.letter
-        kept[edge.key] = (letter, *_FIELDS_OF[letter](edge), size_bytes, now_s)
+        what = (letter, *_FIELDS_OF[letter](edge), size_bytes, is_accepted, now_s)
+        kept[key, edge.id] = what
         self._bytes += size_bytes
+        if self._latest.get(key, 0) < epoch:
+            self._latest[key] = epoch
         while kept:
             oldest = next(iter(kept))
             is_young = kept[oldest][-1] > now_s - keep_s
@@ -316,17 +332,30 @@ class Memory:
                 return
             self._drop(oldest)
 
-    def of(self, key: str) -> Edge | None:
-        """Return how the latest epoch of a key ended here."""
-        kept = self._kept.get(key)
-        return EDGES[kept[0]](*kept[1:-2]) if kept is not None else None
+    def of(self, key: str, epoch: int, job_id: str) -> Edge | None:
+        """Return how a run ended that the server takes for one that goes on."""
+        kept = self._kept.get((key, job_id))
+        if kept is None:
+            return None
+        edge = EDGES[kept[0]](*kept[1:-3])
+        is_accepted = kept[-2]
+        if edge.epoch != epoch:
+            if not is_accepted or edge.epoch < epoch:
+                return None
+            edge.epoch = epoch
+        return edge
+
+    def latest(self, key: str) -> int:
+        """Return the highest epoch of a key that ended here; 0: of none."""
+        return self._latest.get(key, 0)
 
     def clear(self, is_meant: Callable[[str], bool]) -> None:
         """Forget keys: they are another identity's now."""
-        for key in [key for key in self._kept if is_meant(key)]:
-            self._drop(key)
+        for at in [at for at in self._kept if is_meant(at[0])]:
+            self._drop(at)
 
-    def _drop(self, key: str) -> None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            self._bytes -= kept[-2]
+    def _drop(self, at: tuple[str, str]) -> None:
+        kept = self._kept.pop(at)
+        self._bytes -= kept[-3]
+        if self._latest.get(at[0]) == kept[2]:
+            del self._latest[at[0]]

@@ -112,7 +112,7 @@ class Audit:
                 self.asked[key, entry] = None
 
 
-def _run_of(what: Start | Record | Edge) -> tuple[int, str]:
+def _run_of(what: Start | Record) -> tuple[int, str]:
     """Return which run it is about: of what was misread, or is damaged there, one part is wrong."""
     return what.epoch, what.id
 
@@ -131,25 +131,26 @@ def compare(
     meant: dict[str, tuple[int, str]] = {}
     for start in theirs.starts:
         this = meant[start.key] = _run_of(start)
-        run, settled = runs.get(start.key), memory.of(start.key)
-        if run is not None and not run.gives_way_to(start):
-            if _run_of(run.start) == this and run.is_acknowledged:
+        run, settled = runs.get(start.key), memory.of(start.key, *this)
+        if run is not None and _run_of(run.start) == this:
+            if run.is_acknowledged:
                 reconciliation.again.append(run)
-            continue  # it is here, or waits for a handler of before
-        if settled is not None and _run_of(settled) == this:
+        elif settled is not None:
             reconciliation.resend.append(settled)
-        elif settled is None or settled.epoch <= start.epoch:
+        elif run is not None and not run.gives_way_to(start):
+            pass  # it waits for a handler of before
+        elif memory.latest(start.key) <= start.epoch:
             reconciliation.adopt.append(start)
         else:  # the server went back to before what we settled last
             reconciliation.release.append(HeldKey(start.key, start.epoch, start.id, start.handler))
     for key, record in theirs.running.items():
         this = meant[key] = _run_of(record)
-        run, settled = runs.get(key), memory.of(key)
+        run, settled = runs.get(key), memory.of(key, *this)
         if run is not None and _run_of(run.start) == this:
             reconciliation.acknowledged.append(run)
             if record.intent.startswith("s"):
                 reconciliation.stop.append((run, record.intent[1:]))
-        elif settled is not None and _run_of(settled) == this:
+        elif settled is not None:
             reconciliation.resend.append(settled)
         elif run is None or run.start.epoch < record.epoch:
             reconciliation.release.append(
@@ -159,11 +160,11 @@ def compare(
         # Its start cannot be read from our stream any more.  Whether its payload still can is seen
         # by the script that takes it from us.
         this = meant[key] = _run_of(record)
-        run, settled = runs.get(key), memory.of(key)
+        run, settled = runs.get(key), memory.of(key, *this)
         both = [starts.get(key), run.start if run is not None else None]
         if any(start is not None and _run_of(start) == this for start in both):
             continue  # it can, after all, or it runs here
-        if settled is not None and _run_of(settled) == this:
+        if settled is not None:
             reconciliation.resend.append(settled)
         elif run is None or run.start.epoch < record.epoch:  # else first that has to end
             reconciliation.release.append(

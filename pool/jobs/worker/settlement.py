@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -26,7 +26,6 @@ from pool.jobs.raised import Raised, read
 from pool.jobs.run import Ending, LeftToOthers, Returned, Run, Unreadable
 from pool.jobs.settlement import edge_of, left_to_others, outcome_ttl_ms
 from pool.redis.commands.edges import CancelEdge, DoneEdge, Edge
-from pool.runtime.exceptions import told
 
 
 @attrs.frozen
@@ -57,7 +56,7 @@ class Settlement:
             decision = self._judged(run, ending)
         except KeyboardInterrupt as error:  # Ctrl-C, for all that can be seen, as out of a handler
             self.context.on_interrupt(error)
-            decision = self._failed(run, "failed", told(error))
+            decision = self._interrupted(run)
         except BaseException as error:  # noqa: BLE001 - what it returns is user code
             raised = read(error)
             decision = self._failed(run, "failed", raised.text, traceback=raised.traceback)
@@ -97,10 +96,9 @@ class Settlement:
         return DoneEdge(*of_run, encoded, job._packed)
 
     def _judged(self, run: Run, ending: Ending) -> Decision:
-        start = run.start
         match ending:
             case Raised(order="retry", cause=cause, after_s=after_s):
-                return self._failed(run, "retry", cause, after_s=after_s)
+                return self._failed(run, "retry", cause or "Retry", after_s=after_s)
             case Raised(order="cancel", cause=cause):
                 return CancelJob(cause)
             case Raised(order="park", cause=cause):
@@ -110,8 +108,23 @@ class Settlement:
                 return ParkJob(cause, problem)
             case LeftToOthers(problem):
                 return self._left(run, problem)
+            case Raised(interrupt=KeyboardInterrupt()) if run.why in ("", "lease"):
+                return self._interrupted(run)
             case Raised(text, traceback=traceback) if run.why in ("", "lease"):
                 return self._failed(run, "failed", text, traceback=traceback)
+        return self._released(run)
+
+    def _interrupted(self, run: Run) -> Decision:
+        """Give back a job in whose code Ctrl-C came: that is no failure of its own.
+
+        It takes a mark along, as from a signal: a job that raises it each time would else end one
+        node after another.
+        """
+        run.is_marked = True
+        return self._released(run)
+
+    def _released(self, run: Run) -> Decision:
+        start = run.start
         if run.why == "stop":
             return CancelJob(run.cause)
         # Released: it goes elsewhere, and its attempt is not burned.
@@ -130,7 +143,7 @@ class Settlement:
     def _failed(
         self,
         run: Run,
-        cause: str,
+        kind: Literal["failed", "retry"],
         error: str,
         *,
         after_s: float | None = None,
@@ -142,9 +155,9 @@ class Settlement:
         ran_s = io.clock() - run.began_s if run.began_s else 0.0
         if options.kind == "service" and ran_s >= options.healthy_s:
             attempt = 1  # it was well for long enough: this failure is a first one
-        decision = after_failure(attempt, options, io.dice, cause=cause, error=error)
-        kind, _, message = error.partition(": ") if cause == "failed" else (cause, "", error)
-        decision = attrs.evolve(decision, failed=pack_attempt(kind, message, traceback))
+        decision = after_failure(attempt, options, io.dice, cause="failed", error=error)
+        what, _, message = error.partition(": ") if kind == "failed" else (kind, "", error)
+        decision = attrs.evolve(decision, failed=pack_attempt(what, message, traceback))
         if isinstance(decision, Wait) and after_s is not None:
             decision = attrs.evolve(decision, delay_s=after_s)
         self._tell_failed(run, error, decision, traceback)

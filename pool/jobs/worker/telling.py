@@ -53,6 +53,7 @@ class Teller:
         if share is not None:
             run.waited_s = waited_s(self.context, run)
             event = JobStarted(
+                pool=self.context.pool,
                 handler=start.handler,
                 key=start.key,
                 job_id=start.id,
@@ -84,6 +85,7 @@ class Teller:
             return
         ended_s = run.ended_s or now_s
         event = JobSettled(
+            pool=self.context.pool,
             handler=start.handler,
             key=start.key,
             job_id=start.id,

@@ -50,7 +50,7 @@ from pool.jobs.quarantine import quarantine
 from pool.jobs.raised import Raised
 from pool.jobs.restoring import restore
 from pool.jobs.run import CANCELLED, Ending, Run
-from pool.jobs.settlement import TellWaiters, edge_of, outcome_ttl_ms, tell_next
+from pool.jobs.settlement import Named, TellWaiters, edge_of, outcome_ttl_ms, tell_next
 from pool.jobs.shields import Shields
 from pool.jobs.trials import TRIAL_S
 from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Executor
@@ -100,6 +100,7 @@ from pool.runtime.observers import log_job
 
 ASKED_MAX: Final = 256  # overdue starts looked for in one reconciliation
 _HANDED_ON: Final = (EdgeStatus.REPEAT, EdgeStatus.GRANTED, EdgeStatus.UNASSIGNED)
+_ACCEPTED: Final = (EdgeStatus.DONE, *_HANDED_ON)
 _HAPPENINGS: Final[dict[type, Happening]] = {
     WaitEdge: "retried",
     ParkEdge: "parked",
@@ -110,6 +111,7 @@ _STORED: Final = (
     *(EdgeStatus.DONE, EdgeStatus.REPEAT, EdgeStatus.FULL, EdgeStatus.STANDS),
     EdgeStatus.UNREADABLE,
 )
+_AGAIN_MS: Final = 60_000  # for an end to be sent again
 COMING_S: Final = 0.1  # for so long slots are kept for what a lane was asked for; then it hangs
 
 
@@ -553,9 +555,13 @@ class Worker(Actor[Message]):
     # --- starting -----------------------------------------------------------------------------
 
     def _accept(self, lane: int, start: Start) -> None:
-        settled = self._memory.of(start.key)
-        if settled is not None and settled.is_past(start.epoch, start.id):
-            return  # read twice; if it is still there, reconciliation sends its end again
+        now_s = self.context.io.clock()
+        settled = self._memory.of(start.key, start.epoch, start.id)
+        if settled is not None or self._memory.latest(start.key) > start.epoch:
+            # Read twice, or the server went back: if it is still there, its end is sent again.
+            if self._memory.latest(start.key) != start.epoch:
+                self._reconcile(lane)
+            return
         present = self.runs.get(start.key)
         if present is not None:
             if present.gives_way_to(start):
@@ -568,11 +574,12 @@ class Worker(Actor[Message]):
         if handler is not None and handler._options.kind != start.kind:
             # Dispatched before anybody had registered it: the code knows better.
             start = attrs.evolve(start, kind=handler._options.kind)
-        self.context.lanes[lane].see(start.epoch)
-        run = Run(start, lane, self.context.io.clock())
+        state = self.context.lanes[lane]
+        state.see(start.epoch)
+        run = Run(start, lane, now_s)
         self.runs[start.key] = self._by_lane[lane][start.key] = run
-        if self.is_draining or handler is None:
-            self._cancel(run, "release")
+        if self.is_draining or handler is None or state.is_of_older_data(start.epoch):
+            self._cancel(run, "release")  # to be granted anew
         else:
             self._executor.queue(run)
 
@@ -786,8 +793,7 @@ class Worker(Actor[Message]):
             self._fill()
             return
         if type(ending) is Raised and ending.interrupt is not None:
-            # First: from here on we drain, and take back nothing.  This attempt counts as any other
-            # error's: a job that does so each time would end one node after another for ever.
+            # First: from here on we drain, and take back nothing.
             self.context.on_interrupt(ending.interrupt)
         # A service that returns because it was cancelled is not done.
         is_over = ending is not CANCELLED and run.start.kind == "job"
@@ -916,7 +922,7 @@ class Worker(Actor[Message]):
             return
         if changed.status is not EdgeStatus.DONE:
             if changed.status is not EdgeStatus.LATE:
-                self._refused(run.key, run.start.epoch, str(changed))
+                self._refused(run.key, run.start, str(changed))
             self._cancel(run, "lost", changed.facts)
             return
         run.is_acknowledged = True
@@ -936,7 +942,7 @@ class Worker(Actor[Message]):
             return
         run.keeper.end()
         if self.runs.get(run.key) is run and not run.is_lost:
-            self._refused(run.key, run.start.epoch, str(changed))
+            self._refused(run.key, run.start, str(changed))
             self._cancel(run, "lost", changed.facts)
 
     def _on_settled(self, box: Outbox, edge: Edge, run: Run | None, changed: Changed) -> None:
@@ -951,6 +957,11 @@ class Worker(Actor[Message]):
             elif run is not None and run.step("timed_out"):
                 run.edge = self._settlement.timed_out(run)
                 box.send(run.edge, run)
+            elif run is None and isinstance(edge, DoneEdge):
+                # It had ended in time, and older data brought it back: its end stands.
+                limit = LimitEdge(edge.key, edge.epoch, edge.id, in_ms=_AGAIN_MS, is_anew=True)
+                box.send(limit, None)
+                box.send(edge, None)
             return  # without a run, reconciliation finds it again, and what it was told
         if status is EdgeStatus.MOVED_ON and changed.facts != edge.handler:
             # Nothing was done: its record names another handler than the start did.
@@ -964,12 +975,13 @@ class Worker(Actor[Message]):
             self.context.on_due(box.lane, edge.delay_ms / 1000)
         not_done = status is not EdgeStatus.DONE and status not in _HANDED_ON
         if not_done and not isinstance(edge, GrantEdge):
-            self._refused(edge.key, edge.epoch, str(changed))
+            self._refused(edge.key, edge, str(changed))
         self._on_over(box, edge, run, changed)
 
     def _on_over(self, box: Outbox, edge: Edge, run: Run | None, changed: Changed) -> None:
         """Forget a run, of which only how it ended is remembered; tell who waits for its job."""
-        self._memory.keep(edge, self.context.io.clock(), 2 * self.context.timing.ttl_s)
+        keep_s, is_accepted = 2 * self.context.timing.ttl_s, changed.status in _ACCEPTED
+        self._memory.keep(edge, self.context.io.clock(), keep_s, is_accepted=is_accepted)
         # It has ended, or failed before it was said to have begun:
         if changed.facts and changed.status is EdgeStatus.DONE:
             outcome = run and outcome_text(edge, box.target.name, run.start.attempt)
@@ -979,8 +991,10 @@ class Worker(Actor[Message]):
         if run is not None and run.step("settled"):
             self._forget(run)
 
-    def _refused(self, key: str, epoch: int, answer: str) -> None:
-        self.context.emit(CommitRefused(key=key, epoch=epoch, answer=answer))
+    def _refused(self, key: str, of: Named, answer: str) -> None:
+        self.context.emit(
+            CommitRefused(key=key, job_id=of.id, handler=of.handler, epoch=of.epoch, answer=answer)
+        )
 
     def _on_signal(self, lane: int, fields: dict[str, bytes]) -> None:
         run = self.runs.get(fields.get("k", b"").decode(errors="replace"))
@@ -1123,7 +1137,7 @@ class Worker(Actor[Message]):
     def _lose(self, lane: int) -> None:
         for run in self._in_lane(lane):
             if run.phase == "settling":
-                self._refused(run.key, run.start.epoch, "GONE")
+                self._refused(run.key, run.start, "GONE")
             run.then, run.then_epoch = (), 0  # starts that were granted to who we were
             self._cancel(run, "lost")
         self._memory.clear(lambda key: self.context.lane_of(key).number == lane)
@@ -1316,7 +1330,8 @@ class Worker(Actor[Message]):
         if not is_failed:
             lane.reconciled_s, lane.odd = self.context.io.clock(), 0
         if audit.counts.total():
-            self.context.emit(ReconciliationMended(worker=lane.box.target.name, **audit.counts))
+            name, pool = lane.box.target.name, self.context.pool
+            self.context.emit(ReconciliationMended(pool=pool, worker=name, **audit.counts))
         if audit.is_again and not is_failed:
             self._reconcile(number)
         self._ring_if_idle()

@@ -12,5 +12,6 @@ from pool.redis.acl import rules
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool acl`: one line, as ACL SETUSER takes it after a user's name."""
     words = rules(args.name, db=args.db, is_operator=args.operator)
-    write([json.dumps(words) if args.json else " ".join(words)])
+    told = {"v": 1, "ok": True, "pool": args.name, "rules": words}
+    write([json.dumps(told) if args.json else " ".join(words)])
     return 0

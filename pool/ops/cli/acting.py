@@ -7,21 +7,21 @@ many  --all, filters      counted and shown; then --yes does it, to no more than
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
 import attrs
 
-from pool.errors import ConfigError, InvalidOption, shown
+from pool.core.codec import read_json
+from pool.errors import ConfigError, InvalidOption, PayloadEncodingError, shown
 from pool.jobs.client.shelves import JobFilter
 from pool.jobs.node import Node
 from pool.names import check_handler, check_job_id, check_key
 from pool.ops import admin
 from pool.ops.admin import Dispatched, JobsChanged, Notified
-from pool.ops.cli.asking import act, tell
+from pool.ops.cli.asking import act, tell, written_in
 from pool.ops.cli.jobs import wanted_of
+from pool.ops.findings import command
 from pool.ops.terminal import progress, write
 
 _DONE = {"stop": "stopped", "requeue": "requeued"}
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         case "notify":
             check_key(args.key)
             payload = _json("JSON", args.payload)
-            sent = act(args, lambda node: admin.notify(node, args.key, payload))
+            sent = act(args, lambda node: admin.notify(node, args.key, payload), is_operator=False)
             return tell(args, sent, _notified(sent))
     if args.all == (args.key is not None):
         raise ConfigError(setting=args.command, problem="give KEY, or --all")
@@ -60,7 +60,7 @@ def _dispatch(args: argparse.Namespace) -> int:
             wait_s=args.wait,
         )
 
-    done = act(args, do)
+    done = act(args, do, is_operator=False)
     return tell(args, done, _dispatched(done), ok=done.state != "going on")
 
 
@@ -74,9 +74,9 @@ def _call(text: str | None) -> tuple[list[Any], dict[str, Any]]:
 
 def _json(name: str, text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        problem = f"not JSON: {error}; a text stands in double quotes, inside single ones"
+        return read_json(text)
+    except PayloadEncodingError as error:
+        problem = f"not JSON: {error.problem}; a text stands in double quotes, inside single ones"
         raise InvalidOption(option=name, value=shown(text), problem=problem) from None
 
 
@@ -150,10 +150,12 @@ async def _counted(args: argparse.Namespace, node: Node, wanted: JobFilter) -> J
 
 def _dispatched(done: Dispatched) -> Iterator[str]:
     yield f"{done.key} is job {done.job_id} of {done.handler}: {done.state}"
-    if done.state == "done":
-        yield f"result  {done.result!r}"
+    if done.result_problem:
+        yield f"! its result is not shown: {done.result_problem}"
+    elif done.state == "done":
+        yield f"result  {done.result!r}{written_in(done.encoding)}"
     if done.state == "going on":
-        yield f"! it has not ended in time: pool why {shlex.quote(done.key)}"
+        yield f"! it has not ended in time: {command('pool why', done.key)}"
 
 
 def _notified(done: Notified) -> Iterator[str]:

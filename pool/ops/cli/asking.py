@@ -7,11 +7,8 @@ Who only looks opens a line (`looking`) and joins nothing; who changes something
 from __future__ import annotations
 
 import argparse
-import json
-from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +21,7 @@ from pool.names import check_pool
 from pool.ops import inspect
 from pool.ops.cli.codes import FINDING, OK, PARTLY
 from pool.ops.inspect import Found
+from pool.ops.jsonable import TextEncoding, json_line
 from pool.ops.terminal import write
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
@@ -77,8 +75,12 @@ def look(args: argparse.Namespace, read: Callable[[Pipeline, Found], Awaitable[T
         return anyio.run(work, url)
 
 
-def act(args: argparse.Namespace, do: Callable[[Node], Awaitable[T]]) -> T:
+def act(
+    args: argparse.Namespace, do: Callable[[Node], Awaitable[T]], *, is_operator: bool = True
+) -> T:
     """Return what is done by a client that joins for it.
+
+    One that is no operator makes new work: a server that may evict jobs is refused.
 
     Raises:
         PoolError: It cannot be; ConfigError: there is no such pool.
@@ -86,7 +88,7 @@ def act(args: argparse.Namespace, do: Callable[[Node], Awaitable[T]]) -> T:
     check_pool(args.pool)
 
     async def work(url: Url) -> T:
-        async with joined(args.pool, url) as node:
+        async with joined(args.pool, url, is_operator=is_operator) as node:
             return await do(node)
 
     with reachable(args.url) as url:
@@ -94,10 +96,11 @@ def act(args: argparse.Namespace, do: Callable[[Node], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def joined(pool: str, url: Url) -> AsyncIterator[Node]:
+async def joined(pool: str, url: Url, *, is_operator: bool = True) -> AsyncIterator[Node]:
     """Join a pool that is there, as a client that tells nobody of what it sees."""
     await check_there(pool, url)
-    async with Node(pool, url.credentials.text, observers=()) as node:
+    node = Node(pool, url.credentials.text, observers=(), _is_operator=is_operator)
+    async with node:
         yield node
 
 
@@ -109,11 +112,16 @@ def tell(args: argparse.Namespace, shape: Any, lines: Iterable[str], *, ok: bool
     """
     unread = getattr(shape, "unread", ())
     if args.json:
-        write([json.dumps(as_facts({"ok": ok and not unread, **attrs.asdict(shape)}))])
+        write([json_line({"ok": ok and not unread, **attrs.asdict(shape)})])
     else:
         write(lines)
         write(f"! cannot be read: {each}" for each in unread)
     return PARTLY if unread else OK if ok else FINDING
+
+
+def written_in(encoding: TextEncoding) -> str:
+    """Return what stands behind a value for people, if it is not written as it is."""
+    return "  (bytes, in base64)" if encoding == "base64" else ""
 
 
 @attrs.frozen
@@ -123,22 +131,3 @@ class VerbSaid:
     shape: Any
     lines: Iterable[str]
     is_done: bool = True
-
-
-def as_facts(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts as JSON can have them."""
-    try:
-        json.dumps(facts)
-    except (TypeError, ValueError):  # bytes, as somebody's own argument
-        told: dict[str, Any] = json.loads(json.dumps(facts, default=_as_json))
-        return told
-    return facts
-
-
-def _as_json(value: object) -> object:
-    """Return what JSON has no form for: bytes in base 64, times in ISO form, else what is shown."""
-    if isinstance(value, bytes):
-        return {"base64": b64encode(value).decode()}
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return repr(value)

@@ -19,7 +19,7 @@ from pool.jobs.client.gaps import Gaps
 from pool.jobs.node import Node
 from pool.names import check_batch
 from pool.ops.cli.asking import VerbSaid, act, tell
-from pool.ops.terminal import redraw, write
+from pool.ops.terminal import redraw, takes_codes, write
 
 
 @attrs.frozen(kw_only=True)
@@ -65,7 +65,7 @@ async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
     if not args.wait:
         status = await ref.status()
         return VerbSaid(BatchTold(pool=args.pool, batch=status), _lines(status))
-    is_seen = sys.stderr.isatty() and not args.json
+    is_seen = takes_codes(sys.stderr) and not args.json
     status = await ref.wait(on_progress=_draw if is_seen else None)
     if is_seen:
         write([""], sys.stderr)

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 from pool.errors import (
     AuthError,
@@ -17,37 +18,45 @@ from pool.errors import (
     StoreUnavailable,
     UnsupportedServer,
     UsageError,
+    WrongProtocol,
     again,
 )
 from pool.ops.cli.child import Leash
-from pool.ops.cli.codes import FINDING, OK, UNREACHABLE, USAGE
+from pool.ops.cli.codes import FINDING, INTERRUPTED, OK, PROTOCOL, UNREACHABLE, USAGE
 from pool.ops.terminal import Unwritable, write
 
-_INTERRUPTED = 128 + 2  # as a shell says of a program that SIGINT ended
+_STANDARD_ERROR = 2
 
 
 def carry_out(args: argparse.Namespace) -> int:
     """Run a verb, and return its exit code; what a user can cause is said in one line."""
-    if sys.stdout is None:  # it is closed; else the next thing that is opened would be in its place
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    _open_streams()
+    try:
+        return _run(args)
+    except BaseException as error:
+        leaves = list(_leaves(error))  # a verb may have written in a task group
+        if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+            return INTERRUPTED
+        if not all(isinstance(leaf, BrokenPipeError | Unwritable) for leaf in leaves):
+            raise
+        _drop_output()
+        refused = next((leaf for leaf in leaves if isinstance(leaf, Unwritable)), None)
+        if refused is None:  # the reader of our output has seen enough
+            return OK
+        return _say(f"its output cannot be written: {refused}", FINDING)
+    finally:
+        _drop_errors()
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         _complete(args)
         if getattr(args, "child", None) is not None:
             args.leash = Leash.of(args.child)
         code: int = importlib.import_module(args.module).run(args)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    except BrokenPipeError:  # who read our output has seen enough
-        _drop_output()
-        return OK
-    except Unwritable as error:
-        _drop_output()
-        return _say(f"its output cannot be written: {error}", FINDING)
     except (PoolError, TimeoutError, BaseExceptionGroup) as error:
-        if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
-            return _INTERRUPTED
         cause = cause_of(error)
-        if cause is None:
+        if cause is None or any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
             raise
         if isinstance(cause, UsageError) and "pool.ops.cli.loading" in sys.modules:
             write(sys.modules["pool.ops.cli.loading"].told(cause), sys.stderr)
@@ -57,6 +66,28 @@ def carry_out(args: argparse.Namespace) -> int:
             write([json.dumps(failed_object(cause))])
         return _say(str(cause), code_of(cause))
     return code
+
+
+def _open_streams() -> None:
+    """Open what is closed of standard input, output and error, as what nobody reads.
+
+    Else the next thing that is opened, a socket say, would be in its place.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
+        pass
+    os.close(fd)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(_STANDARD_ERROR, "w")
+
+
+def _drop_errors() -> None:
+    """Have Python not try again what standard error cannot take: its exit code would be 120."""
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STANDARD_ERROR)
 
 
 def _drop_output() -> None:
@@ -113,10 +144,13 @@ def code_of(error: PoolError) -> int:
             return USAGE
         case StoreUnavailable() | AuthError() | UnsupportedServer() | NoServer():
             return UNREACHABLE
+        case WrongProtocol():
+            return PROTOCOL
         case _:
             return FINDING
 
 
 def _say(text: str, code: int) -> int:
-    write([f"pool: {' '.join(text.split())}"], sys.stderr)
+    with suppress(BrokenPipeError, Unwritable):  # the code says it, too
+        write([f"pool: {' '.join(text.split())}"], sys.stderr)
     return code

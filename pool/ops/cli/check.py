@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import attrs
 
 from pool.errors import ConfigError, PoolError, UsageError
+from pool.jobs.client.schedules import wrong_in_code
 from pool.jobs.handlers import Handlers
-from pool.ops.cli.config import Configuration, gather
+from pool.ops.cli.config import Configuration, Overridden, gather
 from pool.ops.cli.loading import clashes, load, load_observer, together, told
 from pool.ops.terminal import write
 
@@ -25,6 +26,7 @@ class _Checked:
 
     handlers: dict[str, Handlers] = attrs.field(factory=dict)
     problems: list[UsageError] = attrs.field(factory=list)
+    overridden: list[Overridden] = attrs.field(factory=list)
 
     def attempt(self, load: Callable[[str], T], reference: str) -> T | None:
         try:
@@ -50,11 +52,12 @@ def run(args: argparse.Namespace) -> int:
         for problem in checked.problems:
             write([*told(problem), f"! {problem}"])
         write(_lines(checked))
+        write(map(_note, checked.overridden))
     return 1 if checked.problems else 0
 
 
 def _check(said: Configuration) -> _Checked:
-    checked = _Checked(problems=list(said.problems))
+    checked = _Checked(problems=list(said.problems), overridden=said.overridden)
     for reference in dict.fromkeys(said.values.get("handlers", ())):
         found = checked.attempt(load, reference)
         if found is not None:
@@ -64,9 +67,11 @@ def _check(said: Configuration) -> _Checked:
         checked.attempt(load_observer, reference)
     if not checked.problems:
         try:
-            together(checked.handlers)
+            whole = together(checked.handlers)
         except ConfigError as error:  # too many of them for one worker
             checked.problems.append(error)
+        else:
+            checked.problems += wrong_in_code(whole)
     return checked
 
 
@@ -79,6 +84,7 @@ def _facts(checked: _Checked) -> dict[str, Any]:
             for name in sorted(handlers)
         ],
         "problems": [_problem(each) for each in checked.problems],
+        "overridden": [attrs.asdict(each) for each in checked.overridden],
     }
 
 
@@ -102,6 +108,11 @@ def _lines(checked: _Checked) -> Iterator[str]:
             yield f"  {handlers._options()[name].kind:8}{name}"
     count, wrong = sum(map(len, checked.handlers.values())), len(checked.problems)
     yield f"{_counted(count, 'handler')}, {_counted(wrong, 'problem')}"
+
+
+def _note(each: Overridden) -> str:
+    wrong = f"; without that it could not be used: {each.problem}" if each.problem else ""
+    return f"note: {each.setting} of {each.where} does not count, as {each.by} is set{wrong}"
 
 
 def _counted(count: int, what: str) -> str:

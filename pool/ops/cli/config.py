@@ -307,12 +307,32 @@ class Stated:
     where: str
 
 
+@attrs.frozen
+class Overridden:
+    """A value of the file in whose place another one counts."""
+
+    setting: str
+    where: str
+    by: str  # the variable or the flag
+    problem: str = ""  # what would be wrong with it
+
+
 @attrs.define
 class Configuration:
     """All that was said, judged: what is wrong with it is kept, so that a check can tell it all."""
 
     values: dict[str, Any] = attrs.field(factory=dict)
     problems: list[ConfigError] = attrs.field(factory=list)
+    overridden: list[Overridden] = attrs.field(factory=list)  # values of the file
+
+    def override(self, name: str, before: Stated, by: Stated) -> None:
+        """Note a value that does not count; what is wrong with it is none of `pool run`'s."""
+        problem = ""
+        try:
+            OPTIONS[name].judge(before.value)
+        except ConfigError as error:
+            problem = error.problem
+        self.overridden.append(Overridden(name, before.where, by.where, problem))
 
     def take(self, name: str, said: Stated) -> None:
         """Take a value, or what is wrong with it."""
@@ -370,8 +390,12 @@ def gather(args: argparse.Namespace, environ: Mapping[str, str]) -> Configuratio
         said |= _from_file(args.config or environ.get(FILE_VARIABLE, ""), found.problems)
     except ConfigError as error:
         found.problems.append(error)
+    in_file = dict(said)
     said |= _from_variables(environ, found.problems)
     said |= _from_flags(args)
+    for name, before in in_file.items():
+        if said[name] is not before:
+            found.override(name, before, said[name])
     for name, each in said.items():
         found.take(name, each)
     if not found.problems:

@@ -27,8 +27,9 @@ from pool.ops.cli.asking import reachable
 from pool.ops.doctor import VERSION, examine
 from pool.ops.findings import Finding
 from pool.ops.inspect import Found
-from pool.ops.terminal import Safe, is_coloured, painted, plain, write
+from pool.ops.terminal import Safe, is_coloured, painted, write
 from pool.ops.why import span
+from pool.printable import plain
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 
@@ -144,7 +145,8 @@ def _diagnosis(
 
 def lines(told: Diagnosis) -> Iterator[str]:
     """Yield it for people: each finding with its keys, places, advice and command."""
-    looked = f"looked at {told.looked} of {told.jobs} jobs"
+    jobs = max(told.jobs, told.looked)  # some came meanwhile
+    looked = f"looked at {told.looked} of {jobs} jobs"
     more = "; --all looks at all" if told.looked < told.jobs else ""
     lanes = f"{told.lanes} lanes"
     if told.away:

@@ -16,7 +16,7 @@ from pool.jobs.client.journal import Journal, JournalFilter, start_of
 from pool.names import check_pool
 from pool.ops import inspect
 from pool.ops.cli.asking import reachable, tell
-from pool.ops.terminal import plain
+from pool.printable import plain
 from pool.redis.url import Url
 
 _SPAN: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhd])")

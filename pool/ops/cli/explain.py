@@ -6,7 +6,7 @@ import argparse
 import difflib
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -17,6 +17,7 @@ from pool.ops.doctor import RULES
 from pool.ops.findings import SEVERITIES, Rule
 from pool.ops.runbook import pages, plain
 from pool.ops.terminal import write
+from pool.ops.web.problems import REFUSALS
 
 RULES_BY_NAME: Final = {rule.name: rule for rule in RULES}
 
@@ -27,14 +28,20 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidOption: There is no such error; `problem` names those that are spelled alike.
     """
-    rule = RULES_BY_NAME.get(args.error)
-    if rule is not None:
-        found: dict[str, object] = {"ok": True, **finding_facts(rule)}
-        write([json.dumps(found)] if args.json else finding_lines(rule))
-        return 0
-    kind = find(args.error)
-    write([json.dumps({"ok": True, **facts(kind)})] if args.json else text(kind).split("\n"))
+    told: Mapping[str, object]
+    if (rule := RULES_BY_NAME.get(args.error)) is not None:
+        told, lines = finding_facts(rule), finding_lines(rule)
+    elif (code := _bare(args.error).upper()) in REFUSALS:
+        told, lines = refusal_facts(code), refusal_lines(code)
+    else:
+        kind = find(args.error)
+        told, lines = facts(kind), text(kind).split("\n")
+    write([json.dumps({"v": 1, "ok": True, **told})] if args.json else lines)
     return 0
+
+
+def _bare(word: str) -> str:
+    return word.strip("[]")
 
 
 def kinds() -> Iterator[type[PoolError]]:
@@ -47,12 +54,12 @@ def kinds() -> Iterator[type[PoolError]]:
 def find(word: str) -> type[PoolError]:
     """Return the error of this code or class name, whatever their case."""
     words = {name.lower(): kind for kind in kinds() for name in (kind.code, kind.__name__)}
-    names = [*words, *RULES_BY_NAME]
-    wanted = word.strip("[]").lower()
+    names = [*words, *RULES_BY_NAME, *(code.lower() for code in REFUSALS)]
+    wanted = _bare(word).lower()
     if wanted in words:
         return words[wanted]
     near = dict.fromkeys(
-        words[each].code if each in words else each
+        words[each].code if each in words else each.upper() if each.upper() in REFUSALS else each
         for each in difflib.get_close_matches(wanted, names)
     )
     problem = "it is no code, no class and no finding" + (
@@ -91,12 +98,28 @@ def finding_lines(rule: Rule) -> list[str]:
     ]
 
 
+def refusal_facts(code: str) -> dict[str, object]:
+    """Return what there is to say of a refusal of the gateway."""
+    status, title, hint = REFUSALS[code]
+    return {"code": code, "status": status, "says": f"{title}.", "hint": hint}
+
+
+def refusal_lines(code: str) -> list[str]:
+    """Return it for people."""
+    it = refusal_facts(code)
+    return [
+        f"[{code}], an answer of the gateway, with status {it['status']}",
+        *("", str(it["says"])),
+        *("", f"What to do: {it['hint']}."),
+    ]
+
+
 def facts(kind: type[PoolError]) -> dict[str, object]:
     """Return what there is to say of an error."""
     first, _, more = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
     return {
         "code": kind.code,
-        "error": kind.__name__,
+        "class": kind.__name__,
         "family": kind.__mro__[1].__name__,
         "says": first,
         "more": more,
@@ -110,7 +133,7 @@ def text(kind: type[PoolError]) -> str:
     """Return it for people."""
     it = facts(kind)
     family = "the base of all" if kind is PoolError else f"a {it['family']}"
-    parts = [f"{it['error']} [{it['code']}], {family}", it["says"], it["more"]]
+    parts = [f"{it['class']} [{it['code']}], {family}", it["says"], it["more"]]
     names = ", ".join(f"{name} ({of})" for name, of in it["facts"].items())  # type: ignore[attr-defined]
     parts.append(f"Its facts are {names}." if names else "")
     parts.append("The same call may be repeated." if it["retryable"] else "")

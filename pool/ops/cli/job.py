@@ -9,7 +9,7 @@ from pool.names import check_job_id, check_key
 from pool.ops import browse
 from pool.ops.browse import JobTold
 from pool.ops.cli import why
-from pool.ops.cli.asking import look, tell
+from pool.ops.cli.asking import look, tell, written_in
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,7 +26,7 @@ def lines(told: JobTold) -> Iterator[str]:
     """Yield it for people."""
     yield from why.lines(told.why)
     if told.args is not None:
-        yield f"arguments   {told.args!r} {told.kwargs!r}"
+        yield f"arguments   {told.args!r} {told.kwargs!r}{written_in(told.encoding)}"
     elif told.payload_bytes:
         by = f" made by the codec {told.codec!r}" if told.codec else ""
         yield f"arguments   {told.payload_bytes} bytes{by}, which cannot be read here"
@@ -35,6 +35,6 @@ def lines(told: JobTold) -> Iterator[str]:
     if told.steps_bytes:
         yield f"steps       {told.steps_bytes} bytes of results are stored"
     if told.has_result:
-        yield f"result      {told.result!r}"
+        yield f"result      {told.result!r}{written_in(told.encoding)}"
     elif told.result_bytes:
         yield f"result      {told.result_bytes} bytes, which cannot be read here"

@@ -6,7 +6,6 @@ It joins the pool as a client for as long as it works, so that what it replays f
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -14,11 +13,13 @@ from typing import Any, TypeVar
 
 import attrs
 
-from pool.errors import ConfigError
+from pool.core.codec import read_json
+from pool.errors import ConfigError, PayloadEncodingError
 from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.parked import DeadLetters, ManyReplayed, ParkedJob
 from pool.jobs.node import Node
-from pool.ops.cli.asking import VerbSaid, act, tell
+from pool.ops.cli.asking import VerbSaid, act, tell, written_in
+from pool.ops.dead_letters import DeadLetter
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ class LetterTold:
 
     v: int = 1
     pool: str
-    job: ParkedJob
+    job: DeadLetter
 
 
 @attrs.frozen(kw_only=True)
@@ -99,9 +100,9 @@ def _json(name: str, text: str | None, kind: type[T]) -> T | None:
     if text is None:
         return None
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(setting=name, problem=f"not JSON: {error}") from None
+        value = read_json(text)
+    except PayloadEncodingError as error:
+        raise ConfigError(setting=name, problem=f"not JSON: {error.problem}") from None
     if type(value) is not kind:
         must = "a list" if kind is list else "an object"
         raise ConfigError(setting=name, problem=f"must be {must}, in JSON")
@@ -143,7 +144,7 @@ async def _run(args: argparse.Namespace, edited: _Edited | None, node: Node) -> 
             told = LettersTold(pool=pool, **attrs.asdict(page, recurse=False))
             return VerbSaid(told, lines)
         case "show":
-            job = await parked.show(args.key, args.id)
+            job = DeadLetter.of(await parked.show(args.key, args.id))
             return VerbSaid(LetterTold(pool=pool, job=job), _lines(job))
         case "edit":
             assert edited is not None, "it was read before"
@@ -182,8 +183,8 @@ def _line(job: ParkedJob) -> str:
     return f"{when}  {job.key!r} {job.job_id}  {job.handler}  {job.cause}: {job.error}"
 
 
-def _lines(job: ParkedJob) -> list[str]:
-    lines = [_line(job), f"arguments  {job.args!r} {job.kwargs!r}"]
+def _lines(job: DeadLetter) -> list[str]:
+    lines = [_line(job), f"arguments  {job.args!r} {job.kwargs!r}{written_in(job.encoding)}"]
     if job.args is None:
         made = f"the codec {job.codec!r}, which is not here" if job.codec else "nobody we know"
         lines[1] = f"arguments  {job.payload_bytes} bytes that cannot be read, made by {made}"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeAlias
 
-from pool.ops.terminal import plain
+from pool.printable import plain
 from pool.version import __version__
 
 _BEHIND = "; what begins with - and is no option stands behind --"
@@ -30,7 +30,7 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
         prog="pool",
         description="A dedicated worker pool: jobs by key, one owner per key, state in Redis.",
         epilog="Exit codes: 0 all is well, 1 a finding, 2 usage, 3 the store cannot be reached, "
-        "4 lanes are away: the rest is shown.",
+        "4 lanes are away: the rest is shown, 5 the pool is of another version.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"pool {__version__}")
@@ -61,7 +61,7 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
         type=_filled,
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="where to listen (default: 127.0.0.1); any other one needs secrets",
+        help="where to listen (default: 127.0.0.1); one that other machines reach needs secrets",
     )
     web.add_argument("--port", type=int, default=_WEB_PORT, help=f"(default: {_WEB_PORT})")
     web.add_argument(
@@ -132,7 +132,11 @@ def make(*, is_whole: bool = True) -> argparse.ArgumentParser:
         "--operator", action="store_true", help="as well what `maps`, `streams` and `purge` need"
     )
 
-    explain = _command(commands, "explain", "say more about an error, or a finding of doctor")
+    explain = _command(
+        commands,
+        "explain",
+        "say more about an error, an answer of the gateway, or a finding of doctor",
+    )
     explain.add_argument(
         "error", metavar="CODE", help="as printed in brackets, the class, or a finding"
     )
@@ -275,7 +279,11 @@ def _add_filters(command: argparse.ArgumentParser) -> None:
 
 def _add_every(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--every", type=float, default=2.0, metavar="SECONDS", help="how often (default: 2)"
+        "--every",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="how often, from 0.2 on (default: 2)",
     )
 
 
@@ -539,11 +547,23 @@ class _Parser(argparse.ArgumentParser):
         flag = re.split(r"[= ]", word)[0]
         if not flag.startswith("--"):
             return _BEHIND
-        begins = sorted(each for each in self._flags() if each.startswith(flag))
-        near = begins or difflib.get_close_matches(flag, self._flags(), n=1)
-        if near[:1] == [flag]:
-            return f"; `{command}` has no such option"
+        chosen = self._chosen()
+        flags = set(chosen._option_string_actions)
+        begins = sorted(each for each in flags if each.startswith(flag))
+        if not begins and flag in self._flags():
+            return f"; `{chosen.prog.partition(' ')[2]}` has no such option"
+        near = begins or difflib.get_close_matches(flag, flags, n=1)
         return f"; is it {near[0]}?" if near else ""
+
+    def _chosen(self) -> argparse.ArgumentParser:
+        """Return the parser of the command that was given, or of its verb."""
+        found: argparse.ArgumentParser = self
+        for word in self._given:
+            for action in found._actions:
+                if isinstance(action, argparse._SubParsersAction) and word in action.choices:
+                    found = action.choices[word]
+                    break
+        return found
 
     def _flags(self) -> set[str]:
         found = set(self._option_string_actions)

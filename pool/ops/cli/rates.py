@@ -131,7 +131,7 @@ def _settled(each: HandlerRates) -> int:
 
 def lines(pool: str, since: str, minutes: Sequence[RatedMinute]) -> Iterator[str]:
     """Yield it for people."""
-    if not minutes:
+    if not any(minute.handlers for minute in minutes):
         yield f"pool {pool}: nothing was counted in the last {since}"
         yield "next  run workers with --metrics-port, or keep_rates() beside a node of your own"
         return

@@ -12,7 +12,7 @@ import attrs
 from pool.core.times import moment
 from pool.jobs.client.gaps import Gaps
 from pool.jobs.node import Node
-from pool.ops.cli.asking import VerbSaid, act, tell
+from pool.ops.cli.asking import VerbSaid, act, tell, written_in
 from pool.ops.schedules import ScheduleState, shown
 
 
@@ -83,7 +83,7 @@ async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
             return VerbSaid(shape, lines)
         case "show":
             state = await shown(schedules, args.name, args.next)
-            lines = [_line(state), f"arguments  {state.args!r} {state.kwargs!r}"]
+            lines = [_line(state), _arguments(state)]
             lines += [f"next  {_time(at)}" for at in state.next_times]
             lines += [f"note  {state.note}"] if state.note else []
             return VerbSaid(ScheduleShown(pool=pool, schedule=state), lines)
@@ -95,6 +95,13 @@ async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
     past = {"pause": "paused", "resume": "resumed", "remove": "removed"}[args.verb]
     changed = ScheduleChanged(pool=pool, schedule=args.name)
     return VerbSaid(changed, [f"{args.name} is {past}"])
+
+
+def _arguments(state: ScheduleState) -> str:
+    if state.args is not None:
+        return f"arguments  {state.args!r} {state.kwargs!r}{written_in(state.encoding)}"
+    by = f" made by the codec {state.codec!r}" if state.codec else ""
+    return f"arguments  {state.payload_bytes} bytes{by}, which cannot be read here"
 
 
 def _line(found: ScheduleState) -> str:

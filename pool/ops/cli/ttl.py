@@ -5,8 +5,9 @@
                  renewals from here on grant the new one, and tell it (`renew.lua`)
                  each node takes it up by its next renewals (`pool.core.lease`), and says so
 
-Only this writes the TTL of what has one; who opens a new pool, or is the first in a lane, writes it
-where there is none.  Dying after any step, or a lane that does not answer: that lane goes by the
+This command changes a TTL that is there.  So does a node whose settings name one, where no node's
+did before (see `pool.runtime.pool_config`).  Where there is no TTL yet, the first node of a pool or
+a lane writes it.  Dying after any step, or a lane that does not answer: that lane goes by the
 old one, with all that belongs to it, and nodes renew as the shortest of their lanes asks for.
 Nothing finishes it by itself: run it again, as often as you like.  `pool status` tells of lanes
 that differ.  Of two at once the later word in `config` counts: whoever finds another one there
@@ -90,7 +91,7 @@ async def change(pipeline: Pipeline, found: Found, ttl_s: float) -> TtlSet:
     """
     ttl_ms = Timing(Settings(lease_ttl_s=ttl_s).lease_ttl_s or 0.0).ttl_ms
     config = Control(found.pool).config
-    await pipeline.execute("HSET", config, "ttl", ttl_ms)
+    await pipeline.execute("HSET", config, "ttl", ttl_ms, "named", 1)
     before_s: dict[int, float] = {}
     missed: dict[int, str] = {}
 

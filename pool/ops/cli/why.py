@@ -99,7 +99,8 @@ def _facts(told: Why) -> Iterator[tuple[str, str]]:
     if told.plan:
         yield "plan", f"{told.plan}: pool plans show {told.plan}"
     if told.schedule:
-        yield "schedule", f"{told.schedule}: pool schedules show {told.schedule}"
+        show = f"pool schedules show {told.schedule}"
+        yield "schedule", f"{told.schedule}: {show} (until its last time has come)"
     if told.if_owner_died:
         yield "if it dies", told.if_owner_died
     if told.would_go_to:

@@ -17,19 +17,20 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from pool.errors import ConfigError
-from pool.events import Event, NodeLeft
-from pool.jobs.fleet.keepalive import EXIT_CODE
+from pool.errors import ConfigError, NotRunning
+from pool.events import Event, HandlerOverran, LoopOverran, NodeLeft
 from pool.jobs.job import RUNNING
 from pool.jobs.node import Node
 from pool.names import split_pair
 from pool.ops.cli.child import DRAINED, SHUT_DOWN, Leash
 from pool.ops.cli.config import Configuration, RunOptions
+from pool.ops.cli.exiting import ENDS_S, LateEnd
 from pool.ops.cli.loading import load_all, load_observer
 from pool.ops.cli.readiness import Readiness
 from pool.ops.endpoints import Endpoints
 from pool.ops.httpd import LOOPBACK, HttpServer
-from pool.ops.logs import configure
+from pool.ops.lines import END_S, Lines
+from pool.ops.logs import configure, line
 from pool.ops.metrics import Metrics
 from pool.ops.rates import Rating, keep_rates_of
 from pool.ops.terminal import by_lines
@@ -38,14 +39,20 @@ from pool.runtime.observers import log_observer
 from pool.runtime.session import CLOSE_BUDGET_S
 
 _TELLINGS: Final = 4  # calls to Redis one after another, when a worker leaves
-_ENDS_S: Final = 1.0  # by then a process has ended whose node has left
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def run_worker(
-    said: Configuration, leash: Leash | None, tell: Callable[..., None], *, is_json: bool
+    said: Configuration,
+    leash: Leash | None,
+    tell: Callable[..., None],
+    late_end: LateEnd | None,
+    *,
+    is_json: bool,
 ) -> int:
     """Be the worker that is described; return when it has drained.
+
+    `late_end` ends the process if it goes on without its node; `is_json` is the form of the log.
 
     Raises:
         PoolError: It could not begin, or has failed.
@@ -58,14 +65,13 @@ def run_worker(
     readiness = Readiness() if leash else Readiness.of(options.ready_file, os.environ)
     handlers = load_all(options.handlers)
     observers = [load_observer(each) for each in options.observers]
-    configure(
-        sys.stderr,
-        is_json=options.log_format == "json" or (options.log_format == "auto" and is_json),
-    )
+    dropped = partial(line, "warning", "log.dropped", is_json=is_json)
+    log = Lines(sys.stderr, lambda count: dropped(lines=count))
+    configure(log.stream, is_json=is_json)
     metrics = None if options.metrics_port is None else Metrics()
-    counting, late_end = () if metrics is None else (metrics,), _LateEnd()
-    if said.settings.on_overrun == "exit":
-        observers.append(late_end.hear)
+    # First: an observer that takes its time must not hold up the end.
+    first = () if late_end is None else (partial(_on_end, late_end=late_end, readiness=readiness),)
+    counting = () if metrics is None else (metrics,)
     node = Node(
         options.pool,
         options.url,
@@ -75,7 +81,7 @@ def run_worker(
         weight=options.weight,
         label=_label(options, leash),
         version=options.version_label,
-        observers=(log_observer, *counting, *observers),
+        observers=(*first, log_observer, *counting, *observers),
     )
     if leash is None:
         tell = partial(tell, pool=options.pool)
@@ -87,30 +93,19 @@ def run_worker(
     try:
         anyio.run(work, backend=options.loop)
     finally:
-        late_end.over()
+        if late_end is not None:
+            late_end.over()
         if server is not None:
             server.close()
+        log.end()
     return 0
 
 
-@attrs.define(eq=False)
-class _LateEnd:
-    """Ends the process if that does not end though its node has left.
-
-    A thread of a handler goes on then, its key may be another's, and nothing else can end it.
-    """
-
-    _timer: threading.Timer = attrs.field(
-        factory=lambda: threading.Timer(_ENDS_S, os._exit, (EXIT_CODE,))
-    )
-
-    def hear(self, event: Event) -> None:
-        if isinstance(event, NodeLeft):
-            self._timer.daemon = True
-            self._timer.start()
-
-    def over(self) -> None:
-        self._timer.cancel()
+def _on_end(event: Event, *, late_end: LateEnd, readiness: Readiness) -> None:
+    if isinstance(event, NodeLeft):
+        late_end.begin()
+    elif isinstance(event, (HandlerOverran, LoopOverran)):
+        readiness.leaving("overran")  # our process ends next, with all that could remove the file
 
 
 def _serving(options: RunOptions, leash: Leash | None, endpoints: Endpoints) -> HttpServer:
@@ -172,21 +167,34 @@ async def _work(
         readiness.leaving(why)
         if server is not None and leash is not None:
             server.close()  # its successor listens there
-        tell("draining", node=node.id, why=why)
+        tell("draining", **_id_of(node), why=why)
 
     try:
         async with _alive(readiness), _rated(rating):
             await serve(node, on_ready, on_leaving, leash, on_drained)
     finally:
         readiness.leaving("ended")
-    tell("left", node=node.id)
+    tell("left", **_id_of(node))
+
+
+def _id_of(node: Node) -> dict[str, str]:
+    """Return its id, once it has one."""
+    try:
+        return {"node": node.id}
+    except NotRunning:  # it was told to leave before it had joined
+        return {}
 
 
 def _drain_s(node: Node) -> float:
-    """Return what a drain takes at most: grace, handlers' ends, what is told, closing twice."""
+    """Return how many seconds a drain takes at most.
+
+    That is the grace, the end of handlers, the last events and log lines, closing the node and its
+    connections, and the end of the interpreter.
+    """
     context, settings = node._open_wiring.context, node.settings
     ends_s = settings.grace_s + context.timing.stop_budget_s
-    return ends_s + _TELLINGS * settings.op_timeout_s + 2 * CLOSE_BUDGET_S
+    closing_s = 2 * CLOSE_BUDGET_S + 2 * END_S + ENDS_S
+    return ends_s + _TELLINGS * settings.op_timeout_s + closing_s
 
 
 @asynccontextmanager
@@ -217,47 +225,81 @@ async def serve(
 ) -> None:
     """Be a node until SIGTERM, SIGINT, SIGHUP, its parent's word, the pool's end; then drain it.
 
-    From the first signal on, a second one has its default action, but for a child: the process ends
-    at once, also when the event loop hangs, and what it ran is recovered elsewhere after one lease
-    TTL.
+    One that is still opening leaves at once: it has taken no job.  A second signal has its default
+    action, but for a child: the process ends at once, also when the event loop hangs, and what it
+    ran is recovered elsewhere after one lease TTL.
     """
     # Before the node opens: a signal that comes meanwhile must not leave a half-open node behind.
     numbers = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]  # nohup
+    order = _Order(on_leaving)
     with anyio.open_signal_receiver(*numbers) as signals:
-        _watch_for_culprits(node, numbers)
-        try:
-            async with node:
-                await on_ready()
-                why = await _told(node, signals, leash)
-                # To a child the parent's word and a signal to all of them are one and the same, in
-                # whatever order they come; if there is a second one, the parent kills.
-                after = signal.SIG_DFL if leash is None else signal.SIG_IGN
-                for number in numbers:
-                    signal.signal(number, after)
-                on_leaving(why)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_ignore, signals)
-                    await node.drain()
-                    await on_drained()
-                    tasks.cancel_scope.cancel()
-        except KeyboardInterrupt:  # a handler raised it: the node has left as for the signal
-            on_leaving("KeyboardInterrupt")
+        # To a child the parent's word and a signal to all of them are one and the same, in whatever
+        # order they come; if there is a second one, the parent kills.
+        _watch_signals(node, numbers, signal.SIG_DFL if leash is None else signal.SIG_IGN)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(order.take_signals, signals)
+            if leash is not None:
+                tasks.start_soon(order.follow_parent, leash)
+            try:
+                with order.opening:
+                    async with node:
+                        await anyio.lowlevel.checkpoint_if_cancelled()
+                        order.is_open = True
+                        await on_ready()
+                        tasks.start_soon(order.follow_node, node)
+                        await order.given.wait()
+                        on_leaving(order.why)
+                        await node.drain()
+                        await on_drained()
+            except KeyboardInterrupt:  # a handler raised it: the node has left as for the signal
+                on_leaving("KeyboardInterrupt")
+            tasks.cancel_scope.cancel()
 
 
-async def _ignore(signals: AsyncIterator[signal.Signals]) -> None:
-    """Take what came while we were told otherwise: trio would raise it again at the end."""
-    async for _ in signals:
-        pass
+@attrs.define(eq=False)
+class _Order:
+    """That the node shall leave, and why; the first one counts."""
+
+    on_leaving: Callable[[str], object]
+    why: str = ""
+    given: anyio.Event = attrs.field(factory=anyio.Event)
+    opening: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
+    is_open: bool = False
+
+    def give(self, why: str) -> None:
+        if self.why:
+            return
+        self.why = why
+        self.given.set()
+        if not self.is_open:
+            self.on_leaving(why)
+            self.opening.cancel()
+
+    async def take_signals(self, signals: AsyncIterator[signal.Signals]) -> None:
+        """Take all that come: trio raises again at the end what nobody has taken."""
+        async for number in signals:
+            self.give(signal.Signals(number).name)
+
+    async def follow_parent(self, leash: Leash) -> None:
+        await leash.wait()
+        self.give("its parent")
+
+    async def follow_node(self, node: Node) -> None:
+        await node.wait_drained()
+        self.give(DRAINED if node._open_wiring.is_to_drain else SHUT_DOWN)
 
 
-def _watch_for_culprits(node: Node, numbers: Sequence[signal.Signals]) -> None:
-    """Note in whose code a signal comes: a job that ends its own process so is found there.
+def _watch_signals(node: Node, numbers: Sequence[signal.Signals], second: signal.Handlers) -> None:
+    """Have signals that follow the first one do what is `second`; it comes where no loop turns.
 
-    A signal from outside hardly ever finds a job at work four times running.
+    Note in whose code the first one comes: a job that ends its own process so is found there.  A
+    signal from outside hardly ever finds a job at work four times running.
     """
 
-    def noting(before: Any) -> Callable[[int, FrameType | None], None]:
+    def watching(before: Any) -> Callable[[int, FrameType | None], None]:
         def on_signal(number: int, frame: FrameType | None) -> None:
+            for each in numbers:
+                signal.signal(each, second)
             if job := RUNNING.get():
                 node.suspect(split_pair(job)[1])
             before(number, frame)
@@ -265,31 +307,37 @@ def _watch_for_culprits(node: Node, numbers: Sequence[signal.Signals]) -> None:
         return on_signal
 
     for number in numbers:
-        signal.signal(number, noting(signal.getsignal(number)))
+        signal.signal(number, watching(signal.getsignal(number)))
+    if hasattr(os, "register_at_fork"):
+        _Forks(numbers).watch()
 
 
-async def _told(node: Node, signals: AsyncIterator[signal.Signals], leash: Leash | None) -> str:
-    why = SHUT_DOWN
-    async with anyio.create_task_group() as tasks:
+@attrs.define(eq=False)
+class _Forks:
+    """Has forks end by signals, as `multiprocessing` ends its processes.
 
-        async def heard() -> None:
-            nonlocal why
-            async for number in signals:
-                why = signal.Signals(number).name
-                break
-            tasks.cancel_scope.cancel()
+    They would else write them into the socket that wakes our loop, and we would drain by them.  One
+    that comes before that is blocked until then.
+    """
 
-        async def led(leash: Leash) -> None:
-            nonlocal why
-            await leash.wait()
-            why = "its parent"
-            tasks.cancel_scope.cancel()
+    numbers: Sequence[signal.Signals]
+    _before: threading.local = attrs.field(factory=threading.local)  # by whoever forks: its mask
 
-        tasks.start_soon(heard)
-        if leash is not None:
-            tasks.start_soon(led, leash)
-        await node.wait_drained()
-        if node._open_wiring.is_to_drain:
-            why = DRAINED
-        tasks.cancel_scope.cancel()
-    return why
+    def watch(self) -> None:
+        """Begin; it cannot be taken back, and our process ends with what it is for."""
+        os.register_at_fork(
+            before=self._block, after_in_parent=self._restore, after_in_child=self._reset
+        )
+
+    def _block(self) -> None:
+        self._before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self.numbers)
+
+    def _restore(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before.mask)
+
+    def _reset(self) -> None:
+        signal.set_wakeup_fd(-1)
+        for number in self.numbers:
+            is_ctrl_c = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_ctrl_c else signal.SIG_DFL)
+        self._restore()

@@ -1,14 +1,8 @@
-"""What is answered, where that is not what `pool/ops` reads; and all of it as JSON."""
+"""What is answered, where that is not what `pool/ops` reads."""
 
 from __future__ import annotations
 
-import json
-import math
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -17,8 +11,6 @@ from pool.jobs.client.ref import Status
 from pool.ops.findings import Finding
 from pool.ops.members import NodeRow, WorkerRow
 from pool.ops.schedules import ScheduleState
-
-_DEPTH_MAX: Final = 200
 
 
 @attrs.frozen(kw_only=True)
@@ -71,12 +63,16 @@ class JobsTaken:
 
 @attrs.frozen(kw_only=True)
 class JobState(Status):
-    """A job; `result` is there if `has_result`, in base64 if its `encoding` says so."""
+    """A job; `result` is there if `has_result`, in base64 if its `encoding` says so.
+
+    `result_problem` says why the result of a job that is done cannot be shown; else it is empty.
+    """
 
     is_ended: bool
     has_result: bool = False
     encoding: Literal["json", "base64"] = "json"
     result: Any = None
+    result_problem: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -99,8 +95,9 @@ class Done:
 class BatchMade:
     """A batch that was sealed: `added` of what was sent are its members, by their places.
 
-    Those of them that were refused are among these, and count as missing.  Sent again with fewer,
-    of a batch that is sealed, it is told of these: `GET` tells of all.
+    Those of them that were refused are among these, and count as missing.  A repeat does not name
+    again what was refused before: it is counted as missing by `GET`.  Sent again with fewer, of a
+    batch that is sealed, it is told of these: `GET` tells of all.
     """
 
     id: str
@@ -158,50 +155,3 @@ class HealthTold:
     ok: bool
     pid: int
     parts: dict[str, Any]
-
-
-# --- as JSON ----------------------------------------------------------------------------------
-
-
-def as_json(value: object) -> bytes:
-    """Return it as JSON: whatever stands in somebody's arguments, too."""
-    try:
-        return json.dumps(value, default=_plain, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError):
-        return json.dumps(_told(value, _DEPTH_MAX), separators=(",", ":")).encode()
-
-
-def _plain(value: object) -> object:
-    """Return what JSON has no form for, one level of it."""
-    kind: type[Any] = type(value)
-    if attrs.has(kind):
-        names = (each.name for each in attrs.fields(kind))
-        return {name: getattr(value, name) for name in names if not name.startswith("_")}
-    match value:
-        case bytes():
-            return {"base64": b64encode(value).decode()}
-        case datetime():
-            return value.isoformat()
-        case Mapping():
-            return dict(value)
-        case AbstractSet():
-            return sorted(value, key=repr)
-    return repr(value)
-
-
-def _told(value: Any, depth: int) -> Any:
-    """Return it in terms of JSON, whatever it is: names that are no text, no numbers, too deep."""
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if depth == 0:
-        return "..."
-    if isinstance(value, Mapping):
-        return {
-            name if isinstance(name, str) else repr(name): _told(each, depth - 1)
-            for name, each in value.items()
-        }
-    if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [_told(each, depth - 1) for each in value]
-    return _told(_plain(value), depth - 1)

@@ -29,7 +29,6 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes
 import anyio
 import attrs
 import msgspec
-import structlog
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -40,10 +39,10 @@ from pool.errors import ConfigError, InvalidOption, JobLost, PoolError, name_of,
 from pool.jobs.node import Node
 from pool.names import check_idempotency_key
 from pool.ops.endpoints import Endpoints
+from pool.ops.jsonable import as_json
 from pool.ops.metrics import Metrics
 from pool.ops.web import access, bodies
 from pool.ops.web.access import LOCAL, Authenticator, Caller, Keyring, Role
-from pool.ops.web.answers import as_json
 from pool.ops.web.asked import Gateway, WebAnswer, WebRequest
 from pool.ops.web.audit import DISPATCH, ActsNoted
 from pool.ops.web.ending import before_signals
@@ -53,6 +52,7 @@ from pool.ops.web.problems import MEDIA_TYPE, ProblemFacts, WebRefusal, headers_
 from pool.ops.web.routes import PATH_CHECKS, ROUTES, WebRoute
 from pool.ops.web.tokens import Tokens
 from pool.ops.web.whole import as_a_whole
+from pool.redis.log import Log
 
 FAILED_PER_S: Final = 20.0  # requests of nobody known, of all together
 REPEAT_HEADER: Final = "Idempotency-Key"
@@ -66,8 +66,10 @@ ONCE_HEADERS: Final = frozenset(
 AUTHENTICATOR_S: Final = 10.0  # within which it must have said who asks
 QUERY_CHARS_MAX: Final = 16 * 1024
 _PART: Final = re.compile(r"\{(\w+)\}")
+# What is not percent-encoded: a byte that may not stand by itself, or a % without its two digits.
+_FAULT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2}).{0,2}|[^\x21-\x7e]", re.DOTALL)
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-_log: Final = structlog.get_logger("pool.web")
+_log: Final = Log("pool.web")
 
 
 @attrs.frozen(kw_only=True)
@@ -263,6 +265,8 @@ class WebApp:
             return WebAnswer(body=as_json(document(ROUTES, request.scope.get("root_path", ""))))
         route, names = self._find(method, parts)
         caller = await self._caller(request, headers, route.role)
+        if route.role is not None:
+            await self._gateway.check_protocol()
         for secret in ("authorization", "cookie", "proxy-authorization"):
             headers.pop(secret, None)  # from here on nobody can tell it
         path = {name: _name(name, text) for name, text in names.items()}
@@ -304,7 +308,7 @@ class WebApp:
 
     def _parts(self, scope: Scope) -> list[str]:
         """Return the parts of the path, not decoded yet."""
-        raw: bytes = scope.get("raw_path") or quote(scope["path"], safe="/%").encode()
+        raw: bytes = scope.get("raw_path") or quote(scope["path"], safe="/").encode()
         path = raw.partition(b"?")[0].decode("latin-1")
         root = scope.get("root_path", "").rstrip("/")
         for prefix in (root, quote(root)):
@@ -424,10 +428,7 @@ class WebApp:
         if not raw.strip():
             value: Any = {}
         else:
-            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":
-                detail = f"Content-Type is {shown(kind)!r}: send application/json"
-                raise WebRefusal("WEBMEDIA", detail, facts={"content_type": shown(kind)})
+            _check_media(headers.get("content-type", ""))
             # A failure can always be told: what is no text in it is replaced.
             value = _parsed(raw, "replace" if bodies.FailBody in route.body else "strict")
         kinds = route.body
@@ -536,6 +537,10 @@ def _matched(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
 
 
 def _name(name: str, text: str) -> str:
+    if fault := _FAULT.search(text.encode("latin-1")):
+        facts = {"in": "path", "at": name, "value": _told(fault)}
+        detail = f"{name} in the path is not percent-encoded: {_told(fault)}"
+        raise WebRefusal("WEBREQUEST", detail, facts=facts)
     try:
         found = unquote_to_bytes(text).decode()
     except UnicodeDecodeError:
@@ -543,6 +548,27 @@ def _name(name: str, text: str) -> str:
         raise WebRefusal("WEBREQUEST", f"{name} in the path is no UTF-8", facts=facts) from None
     PATH_CHECKS[name](found)
     return found
+
+
+def _told(fault: re.Match[bytes]) -> str:
+    return shown(fault[0].decode("ascii", "backslashreplace"))
+
+
+def _check_media(given: str) -> None:
+    """Refuse a body that is not JSON in UTF-8, by what its sender says.
+
+    Raises:
+        WebRefusal: It is not.
+    """
+    kind, *parameters = (each.strip().lower() for each in given.split(";"))
+    if kind != "application/json":
+        detail = f"Content-Type is {shown(kind)!r}: send application/json"
+        raise WebRefusal("WEBMEDIA", detail, facts={"content_type": shown(kind)})
+    for name, _, value in (each.partition("=") for each in parameters):
+        charset = value.strip().strip('"')
+        if name.strip() == "charset" and charset not in {"utf-8", "utf8"}:
+            detail = f"the charset is {shown(charset)!r}: send UTF-8"
+            raise WebRefusal("WEBMEDIA", detail, facts={"charset": shown(charset)})
 
 
 def _headers(given: Headers) -> dict[str, str]:
@@ -563,6 +589,10 @@ def _headers(given: Headers) -> dict[str, str]:
 def _query(route: WebRoute, raw: bytes) -> Any:
     if len(raw) > QUERY_CHARS_MAX:
         raise _too_large("query", QUERY_CHARS_MAX, len(raw))
+    if fault := _FAULT.search(raw):
+        facts = {"in": "query", "value": _told(fault)}
+        detail = f"the query is not percent-encoded: {_told(fault)}"
+        raise WebRefusal("WEBREQUEST", detail, facts=facts)
     try:
         pairs = parse_qsl(
             raw.decode("ascii"), keep_blank_values=True, strict_parsing=bool(raw), errors="strict"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
-from pool.errors import NotRunning
+from pool.errors import NotRunning, PoolError, WrongProtocol
 from pool.jobs.client.pausing import Operator
 from pool.jobs.node import Node
 from pool.ops import inspect
@@ -19,6 +20,8 @@ from pool.ops.web.problems import WebRefusal
 from pool.ops.web.tokens import Tokens
 from pool.redis.pipeline import Pipeline
 
+PROTOCOL_S: Final = 1.0  # for so long the pool's number counts as read
+
 
 @attrs.frozen(kw_only=True)
 class Gateway:
@@ -29,6 +32,7 @@ class Gateway:
     waits: Waits
     streams: Waits
     tokens: Tokens
+    _looked_s: list[float] = attrs.field(init=False, factory=lambda: [-math.inf])
 
     @property
     def pipeline(self) -> Pipeline:
@@ -45,6 +49,26 @@ class Gateway:
         if found is None:
             raise NotRunning(state=self.node.state)
         return found
+
+    async def check_protocol(self) -> None:
+        """Refuse what is asked of a pool that was replaced by one of another version.
+
+        One reading of the pool's number serves all requests of the next `PROTOCOL_S` seconds.
+
+        Raises:
+            WrongProtocol: It is another one than ours.
+        """
+        now_s = self.node._io.clock()
+        if now_s < self._looked_s[0] + PROTOCOL_S:
+            return
+        self._looked_s[0] = now_s
+        try:
+            await inspect.find(self.pipeline, self.node.pool)
+        except WrongProtocol:
+            self._looked_s[0] = -math.inf
+            raise
+        except PoolError:
+            return  # what was asked for says by itself what it lacks
 
 
 @attrs.frozen(kw_only=True)

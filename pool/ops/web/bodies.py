@@ -185,7 +185,10 @@ class LettersQuery(Sent):
 
 
 class EditBody(Sent):
-    """Other arguments, for when it is replayed."""
+    """All its arguments, for when it is replayed: they replace those that are there.
+
+    Without `args` it has none by place, without `kwargs` none by name.
+    """
 
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -310,11 +313,26 @@ class FindingsQuery(Sent):
 
 
 class EventsQuery(Sent):
-    """Which entries, from where on; with `follow` it does not end."""
+    """Which entries of the journal to send; with `follow` new ones are sent as they come.
+
+    `since` is a time in ISO form with a zone, or the `id` of an event: entries after it are sent.
+    Without `since` all entries that are kept are sent.  A `Last-Event-ID` header overrides `since`.
+    """
 
     key: Key | None = None
     handler: HandlerName | None = None
-    since: Annotated[str, Meta(max_length=4096)] | None = None
+    since: (
+        Annotated[
+            str,
+            Meta(
+                max_length=4096,
+                description="A time in ISO form with a zone, or the id of an event, to go on "
+                "behind it; left out: all entries that are kept.",
+                examples=["2026-01-31T12:00:00Z"],
+            ),
+        ]
+        | None
+    ) = None
     follow: bool = True
 
 

@@ -18,7 +18,7 @@ import attrs
 from pool.core.journal import JournalEntry
 from pool.errors import PoolError
 from pool.jobs.client.journal import Journal
-from pool.ops.web.answers import as_json
+from pool.ops.jsonable import as_json
 from pool.ops.web.asked import WebAnswer, WebRequest
 from pool.ops.web.problems import WebRefusal, problem_of
 
@@ -46,7 +46,7 @@ def _moment(since: str | None) -> datetime | str | None:
         at = datetime.fromisoformat(since or "")
     except ValueError:
         return since
-    return at if at.tzinfo is not None else at.astimezone()
+    return at  # without a zone it is refused: the gateway's own is not the caller's
 
 
 async def _told(journal: Journal) -> AsyncIterator[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import binascii
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from pool import checks
 from pool.core.times import At, Cron, Every, When
-from pool.errors import InvalidOption, NotStopped, PoolError
+from pool.errors import InvalidOption, NotStopped, PayloadEncodingError, PoolError
 from pool.jobs.client.dispatch import Call, Dispatching
 from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.ref import JobRef, Status, wait_stopped
@@ -23,6 +23,8 @@ from pool.jobs.client.shelves import JobFilter
 from pool.jobs.followers import Follower
 from pool.names import check_idempotency_key
 from pool.ops import admin, browse
+from pool.ops.dead_letters import DeadLetter
+from pool.ops.jsonable import as_text
 from pool.ops.schedules import ScheduleState, shown
 from pool.ops.web.answers import (
     BatchMade,
@@ -201,7 +203,10 @@ def arguments(body: CallBody | EditBody) -> tuple[list[Any], dict[str, Any]]:
     """
     if body.encoding == "json":
         return body.args, body.kwargs
-    if len(body.args) != 1 or body.kwargs:
+    if body.kwargs:
+        must = "allowed with base64, of which the bytes are the only argument"
+        raise checks.option("kwargs", ", ".join(body.kwargs), must)
+    if len(body.args) != 1:
         raise checks.option("args", f"{len(body.args)} arguments", "one text in base64")
     return [from_base64("args", body.args[0])], {}
 
@@ -243,12 +248,16 @@ async def show(asked: WebRequest) -> JobState:
     ref = await asked.node.job(asked.path["key"], asked.path.get("job_id"))
     result = dict[str, Any]()
     # It is asked for first: a job that ends meanwhile is told as ended, with its result.
-    with suppress(TimeoutError, PoolError):
+    try:
         if asked.query.wait_s:
             with asked.waits.within(asked.query.wait_s):
                 result = _result(await ref.result())
         else:
             result = _result(await ref.result(0))
+    except PayloadEncodingError as error:
+        result = {"result_problem": error.problem}
+    except (TimeoutError, PoolError):
+        pass  # the state below says the same
     return state_of(await ref.status(), result)
 
 
@@ -259,10 +268,8 @@ def state_of(status: Status, result: dict[str, Any]) -> JobState:
 
 
 def _result(value: Any) -> dict[str, Any]:
-    if isinstance(value, bytes):
-        text = b64encode(value).decode()
-        return {"has_result": True, "encoding": "base64", "result": text}
-    return {"has_result": True, "result": value}
+    text, encoding = as_text(value)
+    return {"has_result": True, "encoding": encoding, "result": text}
 
 
 async def find(asked: WebRequest) -> Any:
@@ -342,7 +349,7 @@ async def letters(asked: WebRequest) -> Any:
 
 async def letter(asked: WebRequest) -> Any:
     """Tell a dead letter, with its arguments and tracebacks."""
-    return await asked.node.parked.show(asked.path["key"], asked.path["job_id"])
+    return DeadLetter.of(await asked.node.parked.show(asked.path["key"], asked.path["job_id"]))
 
 
 async def replay(asked: WebRequest) -> WebAnswer:
@@ -432,17 +439,26 @@ async def keep_schedule(asked: WebRequest) -> ScheduleState:
         then=followers(body.then),
         otherwise=followers(body.otherwise),
     )
-    name = asked.path["schedule"]
-    await options.schedule(name, _when(body), body.handler, body.key, *args, **kwargs)
+    name, kind = asked.path["schedule"], _kind(body)
+    try:
+        await options.schedule(name, _when(kind, body), body.handler, body.key, *args, **kwargs)
+    except InvalidOption as error:
+        if error.option != "when":
+            raise
+        raise checks.option(kind, getattr(body, kind), error.problem) from None
     return ScheduleState.of(await asked.node.schedules.show(name))
 
 
-def _when(body: ScheduleBody) -> When:
+def _kind(body: ScheduleBody) -> str:
+    """Return the field that says when it fires."""
     kinds = [name for name in _TIMING if getattr(body, name) is not None]
     if len(kinds) != 1:
         told = " and ".join(kinds) or "neither"
         raise checks.option(kinds[-1] if kinds else "cron", told, "one of cron, every_s and at")
-    [kind] = kinds
+    return kinds[0]
+
+
+def _when(kind: str, body: ScheduleBody) -> When:
     given = {name: getattr(body, name) for name in _TIMING["cron"] | _TIMING["every_s"]}
     given = {name: value for name, value in given.items() if value not in (None, UNSET)}
     for name in sorted(given.keys() - _TIMING[kind]):

@@ -184,22 +184,3 @@ class Connections:
     def _cut(self, one: Cuttable) -> None:
         self.leave(one)
         one.cut()
-
-
-@attrs.define(eq=False)
-class Seldom:
-    """How often something came about, told once a minute at most."""
-
-    every_s: float = 60.0
-    clock: Callable[[], float] = time.monotonic
-    _untold: int = 0
-    _due_s: float = -math.inf
-
-    def count(self) -> int:
-        """Count one; return how many there were since they were told, 0 if it is not time yet."""
-        self._untold += 1
-        if self.clock() < self._due_s:
-            return 0
-        self._due_s = self.clock() + self.every_s
-        told, self._untold = self._untold, 0
-        return told

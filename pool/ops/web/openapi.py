@@ -85,7 +85,11 @@ def document(routes: Sequence[WebRoute], root: str = "") -> dict[str, Any]:
 
 
 def _plainer(schema: Any) -> Any:
-    """Return a schema whose lists of so many items, all of one kind, are told in fewer words."""
+    """Return a schema as generators of clients read it.
+
+    Every list names its `items`: openapi-python-client drops a schema where they are missing.  A
+    list whose items are all of one kind has that kind once, with the number of items as limits.
+    """
     if isinstance(schema, list):
         return [_plainer(each) for each in schema]
     if not isinstance(schema, dict):
@@ -95,6 +99,8 @@ def _plainer(schema: Any) -> Any:
     if first is not None and all(each == first for each in others):
         del found["prefixItems"]
         found["items"] = first
+    elif found.get("type") == "array" and "prefixItems" not in found:
+        found.setdefault("items", {})
     return found
 
 

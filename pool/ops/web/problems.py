@@ -81,7 +81,7 @@ REFUSALS: Final[Mapping[str, tuple[int, str, str]]] = {
         "send a body at once, or a smaller one",
     ),
     "WEBTOOLARGE": (
-        *(413, "The body is too large"),
+        *(413, "The request is too large"),
         "send less at a time; who runs the gateway can raise --body-bytes-max",
     ),
     "WEBMEDIA": (415, "The body must be JSON", "send Content-Type: application/json"),
@@ -144,7 +144,7 @@ def problem_of(error: PoolError | WebRefusal) -> dict[str, Any]:
     title = (type(error).__doc__ or error.code).splitlines()[0].rstrip(".")
     names = (each.name for each in attrs.fields(type(error)))
     facts = {name: _fact(getattr(error, name)) for name in names}
-    return _problem(status, title, sentence(error), error.code, facts, error.hint)
+    return _problem(status, title, sentence(error), error.code, facts, error.hint_now)
 
 
 def headers_of(error: PoolError | WebRefusal, status: int) -> dict[str, str]:

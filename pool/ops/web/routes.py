@@ -16,11 +16,12 @@ import attrs
 from pool import errors
 from pool.errors import PoolError
 from pool.jobs.client.batch_ref import BatchStatus
-from pool.jobs.client.parked import ParkedJob, ParkedPage
+from pool.jobs.client.parked import ParkedPage
 from pool.jobs.client.pausing import CordonReport, PauseReport
 from pool.names import check_batch, check_handler, check_job_id, check_key, check_schedule
 from pool.ops.admin import JobsChanged
 from pool.ops.browse import JobRows
+from pool.ops.dead_letters import DeadLetter
 from pool.ops.schedules import ScheduleState
 from pool.ops.summary import PoolStatus
 from pool.ops.web import answers, bodies, events, jobs, looking, workers
@@ -214,7 +215,7 @@ def _letters() -> list[WebRoute]:
             role="read",
             does="Tell a dead letter, with its arguments and tracebacks.",
             run=jobs.letter,
-            answer=ParkedJob,
+            answer=DeadLetter,
             may=one,
         ),
         make(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import resource
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -24,7 +24,6 @@ from typing import Any, Final, NoReturn
 
 import anyio
 import httptools
-import structlog
 import uvicorn
 from anyio.abc import TaskGroup
 from starlette.types import Receive, Scope, Send
@@ -33,8 +32,10 @@ from uvicorn.server import ServerState
 
 from pool.errors import ConfigError, shown
 from pool.ops.web.app import WebApp
-from pool.ops.web.limits import KNOWN, REFUSED_MAX, Connections, Seldom
+from pool.ops.web.limits import KNOWN, REFUSED_MAX, Connections
 from pool.ops.web.problems import WebRefusal
+from pool.redis.log import Log
+from pool.runtime.observers import log_seldom
 
 HEAD_S: Final = 10.0
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -45,7 +46,7 @@ GIVES_UP_S: Final = CLOSES_S + 2  # what goes on even so, an application's own s
 BACKLOG: Final = 2048
 FILES_OTHER: Final = 256  # what it has open but its connections: Redis, say
 ACCEPTS_AGAIN_S: Final = 0.1
-_log: Final = structlog.get_logger("pool.web")
+_log: Final = Log("pool.web")
 
 
 class CuttingProtocol(HttpToolsProtocol):
@@ -67,6 +68,7 @@ class CuttingProtocol(HttpToolsProtocol):
     _is_in_head = False
     _is_last = False  # of the requests that are answered here
     _is_deaf = False
+    _is_without_host = False  # the request that is refused
     is_open: bool = False  # its handshake is done
     is_refused: bool = False
 
@@ -150,6 +152,10 @@ class CuttingProtocol(HttpToolsProtocol):
             if self.parser.get_method() == b"CONNECT":
                 raise ValueError("this is no proxy")
             return  # it comes again, without that
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            self._is_without_host = True
+            raise ValueError("one Host is needed")  # the parser gives up, and it is refused
         self._raw_bytes, self._is_in_head = 0, False
         super().on_headers_complete()
         self._is_last = self.is_refused or not self.cycle.keep_alive
@@ -211,6 +217,8 @@ class CuttingProtocol(HttpToolsProtocol):
 
     def _write_refusal(self) -> None:
         detail = "it is no HTTP/1.1, or has a method that is none here"
+        if self._is_without_host:
+            detail = "HTTP/1.1 needs exactly one Host header"
         error = WebRefusal("WEBREQUEST", detail, facts={"in": "head"})
         if max(self._raw_bytes, self._head_bytes) > HEAD_BYTES_MAX:
             detail, hint = f"the head is over {HEAD_BYTES_MAX:,} bytes", "send shorter headers"
@@ -258,9 +266,6 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._web, self._ready, self._room, self._tls = app, ready, room, tls
         self._listeners: Sequence[socket.socket] = ()
-        self._told = {
-            kind: Seldom() for kind in ("gave_way", "refused", "not_accepted", "malformed")
-        }
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -336,9 +341,8 @@ class _Server(uvicorn.Server):
                 self._room.leave(one)
                 line.close()
 
-    def _tell(self, kind: str, **facts: object) -> None:
-        if times := self._told[kind].count():
-            _log.warning(f"web.connection_{kind}", times=times, **facts)
+    def _tell(self, kind: str, **facts: Hashable) -> None:
+        log_seldom(_log, f"web.connection_{kind}", **facts)
 
     # --- what it is answered ------------------------------------------------------------------
 

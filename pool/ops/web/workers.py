@@ -26,7 +26,8 @@ from pool.jobs.remote.claims import (
     WorkerClaim,
 )
 from pool.jobs.remote.workers import RemoteWorkers
-from pool.ops.web.answers import WebProblem, as_json
+from pool.ops.jsonable import as_json
+from pool.ops.web.answers import WebProblem
 from pool.ops.web.asked import WebAnswer, WebRequest
 from pool.ops.web.bodies import WAIT_S_MAX, BeatBody, OfferBody, ProgressBody, SaveBody
 from pool.ops.web.jobs import from_base64
@@ -64,6 +65,7 @@ class WorkerTold:
 class JobHanded:
     """A job to be begun; `encoding` base64: its only argument is bytes, so written.
 
+    `state_encoding` says the same of its state.
     `saves`: the number of the newest state that was saved with this token, or 0.
     """
 
@@ -79,6 +81,7 @@ class JobHanded:
     kwargs: dict[str, Any]
     encoding: Literal["json", "base64"]
     state: Any
+    state_encoding: Literal["json", "base64"]
     saves: int
     is_recovered: bool
     timeout_s: float | None
@@ -100,11 +103,12 @@ class StopTold:
 
 @attrs.frozen(kw_only=True)
 class MessageTold:
-    """A message for a job; it comes again until it was seen."""
+    """A message for a job; it comes again until it was seen.  `encoding` base64: it is bytes."""
 
     token: str
     id: str
     value: Any
+    encoding: Literal["json", "base64"]
 
 
 @attrs.frozen(kw_only=True)
@@ -340,8 +344,7 @@ def _told(asked: WebRequest, polled: Polled, lost: Sequence[LostTold]) -> PollTo
             for each in polled.stop
         ),
         messages=tuple(
-            MessageTold(token=token(each.job), id=str(each.id), value=each.value)
-            for each in polled.messages
+            _message(token(each.job), str(each.id), each.value) for each in polled.messages
         ),
         lost=(*lost, *(_lost(token, each) for each in polled.lost)),
         drain=polled.is_draining,
@@ -356,10 +359,23 @@ def _lost(token: Callable[[JobClaim], str], each: Lost) -> LostTold:
     return LostTold(token=token(each.job), reason=each.reason)
 
 
+def _as_told(value: Any) -> tuple[Any, Literal["json", "base64"]]:
+    """Return a value as it is told, and how that is written."""
+    return (b64encode(value).decode(), "base64") if isinstance(value, bytes) else (value, "json")
+
+
+def _message(token: str, id_: str, value: Any) -> MessageTold:
+    value, encoding = _as_told(value)
+    return MessageTold(token=token, id=id_, value=value, encoding=encoding)
+
+
 def _handed(token: str, each: HandedOut) -> JobHanded:
-    args, is_bytes = tuple(each.args), len(each.args) == 1 and isinstance(each.args[0], bytes)
-    if is_bytes:
-        args = (b64encode(args[0]).decode(),)
+    args = tuple(each.args)
+    encoding: Literal["json", "base64"] = "json"
+    if len(args) == 1:
+        arg, encoding = _as_told(args[0])
+        args = (arg,)
+    state, state_encoding = _as_told(each.state)
     return JobHanded(
         token=token,
         key=each.job.key,
@@ -371,8 +387,9 @@ def _handed(token: str, each: HandedOut) -> JobHanded:
         worker=member_name(each.job.worker, NUMBER),
         args=args,
         kwargs=dict(each.kwargs),
-        encoding="base64" if is_bytes else "json",
-        state=each.state,
+        encoding=encoding,
+        state=state,
+        state_encoding=state_encoding,
         saves=each.saves,
         is_recovered=each.is_recovered,
         timeout_s=each.timeout_s,

@@ -13,7 +13,7 @@ import attrs
 from pool.core.digits import number
 from pool.core.lifecycle import State
 from pool.core.options import POLICY_LETTERS, attaches
-from pool.core.record import KIND_LETTERS, STATES, Kind, more_of
+from pool.core.record import KIND_LETTERS, KINDS, STATES, Kind, more_of
 from pool.redis.commands.calls import Calls, Target, as_ms
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
@@ -128,6 +128,7 @@ class Exists:
     owner: str
     job_id: str
     handler: str
+    kind: Kind
     is_attached: bool  # as was asked for
 
 
@@ -171,7 +172,7 @@ _SAID: Final = {said.value: said for said in Said}  # there is one for each job
 
 
 def _admitted(text: bytes) -> Admitted:
-    match text.decode(errors="replace").split(" ", 4):
+    match text.decode(errors="replace").split(" ", 5):
         case ["FULL", queued]:
             return Full(number(queued))
         case ["REPLAYED", job_id, handler]:
@@ -190,9 +191,9 @@ def _admitted(text: bytes) -> Admitted:
             return Policy(policy)
         case ["ELSEWHERE", worker, its]:
             return Elsewhere(Target(worker, number(its)))
-        case ["EXISTS" | "ATTACHED" as word, state, owner, job_id, handler]:
+        case ["EXISTS" | "ATTACHED" as word, state, owner, job_id, handler, kind]:
             owner = "" if owner == "-" else owner
-            return Exists(STATES[state], owner, job_id, handler, word == "ATTACHED")
+            return Exists(STATES[state], owner, job_id, handler, KINDS[kind], word == "ATTACHED")
     raise ValueError("no status of this script")
 
 

@@ -44,10 +44,6 @@ class Edge:
         """How much of it is text, about."""
         return sum(len(word) for word in self.words() if isinstance(word, (bytes, str)))
 
-    def is_past(self, epoch: int, job_id: str) -> bool:
-        """Whether a run had come by then, or this is its own end; not if one was misread."""
-        return self.epoch > epoch or (self.epoch == epoch and self.id == job_id)
-
 
 @attrs.define(eq=False)
 class AcknowledgeEdge(Edge):

@@ -9,7 +9,6 @@ import attrs
 
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.plain import count, typed
-from pool.redis.commands.reply import done
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 
@@ -37,17 +36,30 @@ def following(reply: Reply) -> Following:
     )
 
 
+def _entry_id(reply: Reply) -> str:
+    told: bytes = typed(reply, bytes)
+    return told.decode()
+
+
 FOLLOW: Final = Script.load("follow", keys="lane", args="generation for_ms names", reads=following)
-NOTE: Final = Script.load("note", keys="lane journal", args="generation *items", reads=done)
+NOTE: Final = Script.load(
+    "note", keys="lane journal", args="generation after *items", reads=_entry_id
+)
 
 
 @attrs.frozen
 class JournalCalls(Calls):
     """Writing the journal."""
 
-    def note(self, noted: Sequence[NotedEvent]) -> ScriptCall:
-        """Write what a node has seen."""
-        args: list[Word] = [self.generation]
+    def note(self, noted: Sequence[NotedEvent], *, after: str = "") -> ScriptCall:
+        """Write what a node has seen, once; return the id of the last entry.
+
+        Args:
+            noted: One or more.
+            after: These were sent before, and no answer came; the id of the last entry that the
+                sender was told of.  It has sent no others since.
+        """
+        args: list[Word] = [self.generation, after]
         for each in noted:
             args += each
         return NOTE((self.names.lane, self.names.journal), args)

@@ -10,7 +10,7 @@ import attrs
 
 from pool.core.digits import number
 from pool.core.lifecycle import State
-from pool.core.record import STATES, Letter
+from pool.core.record import KINDS, STATES, Kind, Letter
 from pool.names import pair, split_pair
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Calls, Target, as_ms
@@ -50,6 +50,7 @@ class Made:
     """It is a job again, of this id."""
 
     job_id: str
+    handler: str  # empty: it is not known
 
 
 @attrs.frozen
@@ -59,6 +60,8 @@ class KeyHas:
     state: State
     owner: str
     job_id: str
+    handler: str
+    kind: Kind
 
 
 @attrs.frozen
@@ -103,10 +106,12 @@ def letter_changed(reply: Reply) -> LetterStatus:
 def replayed(reply: Reply) -> ReplaySaid:
     """Read the reply of `replay`."""
     match reply.decode(errors="replace").split(" "):
-        case ["OK", job_id]:
-            return Made(job_id)
-        case ["EXISTS", state, owner, job_id, _]:
-            return KeyHas(STATES[state], "" if owner == "-" else owner, job_id)
+        case ["OK", job_id, handler]:
+            return Made(job_id, "" if handler == "-" else handler)
+        case ["EXISTS", state, owner, job_id, handler, kind]:
+            return KeyHas(
+                STATES[state], "" if owner == "-" else owner, job_id, handler, KINDS[kind]
+            )
         case ["FULL", queued]:
             return LaneFull(number(queued))
         case ["MOVED_ON", handler]:

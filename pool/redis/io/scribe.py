@@ -53,11 +53,19 @@ class Scribe:
         if len(self._lines) >= QUEUED_MAX:
             self.dropped += 1
             return
+        told = self._put(line)
+        if self.patience_s and not self.is_late and not told.is_over.wait(self.patience_s):
+            self.is_late = True
+
+    def settle(self, limit_s: float) -> None:
+        """Wait until all is written that was said before, at most so long: the process ends."""
+        self._put(int).is_over.wait(limit_s)
+
+    def _put(self, line: Callable[[], object]) -> _Line:
         told = _Line(line, copy_context(), threading.Event())
         self._lines.append(told)
         self._see_to_it()
-        if self.patience_s and not self.is_late and not told.is_over.wait(self.patience_s):
-            self.is_late = True
+        return told
 
     def _see_to_it(self) -> None:
         if not self._writing.acquire(blocking=False):

@@ -29,7 +29,6 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import attrs
 import sniffio
-import structlog
 
 from pool.core.ids import SEED_BYTES, Ids
 from pool.core.pages import PAGES, Pages
@@ -41,6 +40,7 @@ from pool.redis.io.body import ConnectionIO, Group, Handle, OnEnd, ThreadBell
 from pool.redis.io.loops import Loop, TaskLoop, Waiter, current_loop, unmoved
 from pool.redis.io.scribe import Scribe
 from pool.redis.io.task import Care, Guard, Task, supervised
+from pool.redis.log import Log
 from pool.redis.scripts import Command
 from pool.redis.url import Url
 
@@ -68,7 +68,7 @@ __all__ = [
 
 Body: TypeAlias = Callable[["BodyIO"], Coroutine[Any, Any, None]]
 
-_log = structlog.get_logger("pool")
+_log = Log("pool")
 _STACK_FRAMES = 6  # the innermost ones: where it hangs, and who called that
 
 

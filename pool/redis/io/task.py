@@ -37,13 +37,13 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import anyio
 import attrs
-import structlog
 
 from pool.core.retry import Restarts
 from pool.errors import PartEnded
 from pool.redis.connection import Connection
 from pool.redis.io.body import ConnectionIO, Handle, OnEnd
-from pool.redis.io.loops import Read, Readable, TaskLoop, Waiter, is_asked_for, strays
+from pool.redis.io.loops import BY_STRANGER, Read, Readable, TaskLoop, Waiter, is_asked_for, strays
+from pool.redis.log import Log
 from pool.redis.url import Url
 
 try:
@@ -54,7 +54,7 @@ except ImportError:  # not a Unix: no system tells what it holds
 else:
     _HELD = termios.TIOCOUTQ
 
-_log = structlog.get_logger("pool")
+_log = Log("pool")
 
 LoopBody: TypeAlias = Callable[[ConnectionIO], Coroutine[Any, Any, None]]
 
@@ -116,7 +116,7 @@ class Task(Handle):
                 if is_asked_for():
                     raise
                 await cancels.absorb()
-            raise PartEnded(part=self._name, problem="a stranger cancelled its task")
+            raise PartEnded(part=self._name, problem=BY_STRANGER)
 
         return run
 

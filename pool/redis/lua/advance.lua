@@ -65,7 +65,8 @@ Returns  number of unassigned keys (negative: the caller asks about handlers, an
          has ended, and something is due: the next one of its key has its turn, or it has followers) (acknowledge: OK <flags>[ <waiters>]) |
          STOPPED <cause> (acknowledge: a stop was asked for, and it has not begun: do not start) |
          LATE (acknowledge: it is too late to begin it; whoever sweeps ends it) |
-         GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands, or a later state) |
+         GRANTED <owner> <epoch> | UNASSIGNED | REPEAT <word> (this writer's own outcome stands, or a later state; failed: its
+         attempt was noted before, and others have it now) |
          SETTLED <word> <owner> <epoch> | FENCED | TIMEDOUT (the attempt must end as timed out) |
          MORE (some of the messages are taken out) | FULL (no memory for a state: it was not saved, no message removed) |
          STANDS <result> (of the step, another one) | OWNED <owner> | REFUSED <state> | MOVED_ON <handler> (its unassigned keys were not passed) | MALFORMED
@@ -149,6 +150,18 @@ end
 local function note_attempt(key, r, entry)
   later('HSET', attempts, key, r[ID] .. '\t' .. attempts_of(key, r, attempt_entry(r, entry)))
   r[MORE] = with_more(r[MORE], 't', '')
+end
+
+-- w: whether it was carried out before, so that others have gone on since; see note_attempt.
+local function has_failed(key, r, y)
+  local attempt, mark = string.match(y, '^(%d+) ?(.*)$')
+  attempt = attempt and (mark == '' and text_of(tonumber(attempt) - 1) or attempt)
+  for number, by in string.gmatch(attempts_of(key, r, ''), '%f[^%z\t]%S+ (%S+) (%S+)[^\t]*') do
+    if number == attempt and by == source then
+      return true
+    end
+  end
+  return false
 end
 
 -- What a mark says (see w and g).
@@ -274,7 +287,7 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     return 'OWNED ' .. r[OWNER]
   end
   if r[OWNER] ~= source or r[EPOCH] ~= epoch then
-    return 'FENCED'
+    return edge == 'w' and has_failed(key, r, y) and 'REPEAT failed' or 'FENCED'
   end
   if not string.find(FROM[edge], r[STATE], 1, true) then
     return 'REFUSED ' .. r[STATE]

@@ -27,8 +27,8 @@ ARGV[...] items          key, job id, handler, kind j|s|? (as registered), flags
                          behind that are its followers, see lib/channel
 
 Uses     lane, (typed), expected, record, batch, (lapse), (wait), (pause), place, (queue), (keep), (journal), (follow)
-Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> |
-         ATTACHED <state> <owner> <job id> <handler> | ENDED (a repeat, and the job is over) |
+Returns  per item: OK <owner, - or unassigned> | EXISTS <state> <owner> <job id> <handler> <kind j|s> |
+         ATTACHED <state> <owner> <job id> <handler> <kind> | ENDED (a repeat, and the job is over) |
          REPLAYED <job id> <handler> (likewise, and that one was made from its dead letter) |
          CONFLICT <handler> <digest> (the id is that of a job with another handler or payload) | FULL <queued> | UNKNOWN | NOROOM
          | SERVICE (it must begin by some time, and services are not told when)
@@ -159,7 +159,7 @@ end
 
 -- What is said of a job whose key has a live one.
 local function meet(key, live, id, handler, kind, flags, delay_ms, payload, digest, more, followers)
-  local facts = table.concat({ live[STATE], live[OWNER] ~= '' and live[OWNER] or '-', live[ID], live[HANDLER] }, ' ')
+  local facts = table.concat({ live[STATE], live[OWNER] ~= '' and live[OWNER] or '-', live[ID], live[HANDLER], live[KIND] }, ' ')
   if has(live, 'n') then
     write_batch()
     local mine = parse(redis.call('HGET', jobs, queued_name(key, id)))

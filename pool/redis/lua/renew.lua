@@ -24,12 +24,13 @@ ARGV[9] who             str   the caller
 ARGV[10] floor          int   no epoch of the lane that the caller has seen is higher, see join
 ARGV[11] first_ms      int   how long ago its first try began that was not answered; 0: the last one was
 ARGV[12] last_ms       int   how long ago the last one failed
-ARGV[13] identity_count int   how many; (id.n, takes) each follow. takes: -1 for a node, -2 for a worker that
+ARGV[13] heard_ms     int   pool time as the last renewal of this caller was told it, vouched for; 0: none was
+ARGV[14] identity_count int   how many; (id.n, takes) each follow. takes: -1 for a node, -2 for a worker that
                               drains; how many keys a worker takes, 0: it is closed; `-`: its event loop hangs
 ARGV[...] handlers      name, options each: of what the workers know; or none, to save the bytes
 
 Uses     lane, ttl, lease, (journal), silence, clock
-Returns  pool ms, stamp, unassigned keys, earliest lease end, earliest pending deadline, earliest due
+Returns  pool ms, stamp and, if the data are older than what the caller has seen, a bar and by how many ms, unassigned keys, earliest lease end, earliest pending deadline, earliest due
          deadline (ms; -1: none), number of handlers registered (-1: unknown), granted TTL (ms), its
          term and behind it f if all edges of some jobs are noted (see lib/follow), and behind a bar what is paused, if
          anything is (see lib/pause), its clock (by how many ms
@@ -44,7 +45,9 @@ A stream of signals that somebody deleted is made again, with a word of that: no
 is not there, so its reader looks after everything that it may have missed.
 
 The lane's stamp is raised to `floor`: data that went back to an older state lack the latest epochs, and where the
-server's clock is behind, too, the next ones would be lower.
+server's clock is behind, too, the next ones would be lower.  Such data are known by two numbers that never fall: the
+stamp, unless others have been granted something since, and `seen`, which only renewals write: so who renews first
+knows it, if what is missing is over a second (and if it is not, by the stamp, if that was not used).
 
 What stands in `open` and was written by a later renewal stays: a late one neither opens nor closes
 anybody.  A handler that stands in `handlers` stays as it is, or two versions of a service would flap.
@@ -68,10 +71,12 @@ for i = 1, identity_count do
 end
 redis.call('ZREM', keepalive, '\n')
 
+local older_ms = seen > 0 and heard_ms > seen + CLOCK_MS and heard_ms - seen or 0
 local is_vouched = keep_time()
 local from = is_vouched and lease or lease > 0 and lease + window_ms or now
 hear_server(from)
 if floor > stamp_last and floor <= STAMP_MAX then
+  older_ms = math.max(older_ms, math.ceil((floor - stamp_last) / 1000))
   stamp_last = floor
   redis.call('HSET', lane, 'stamp', text_of(floor))
 end
@@ -94,7 +99,7 @@ end
 if lane_had[11] and whole(string.match(lane_had[11], '^%d+')) <= now then
   redis.call('HDEL', lane, 'follow')
 end
-local answers = { text_of(now), text_of(stamp_last), whole(lane_had[3]), '-1', pending_first, due_first, '-1',
+local answers = { text_of(now), text_of(stamp_last) .. (older_ms > 0 and '|' .. text_of(older_ms) or ''), whole(lane_had[3]), '-1', pending_first, due_first, '-1',
   ttl_ms, text_of(term_now) .. (lane_had[11] and 'f' or '') .. (paused and '|' .. paused or ''), text_of(math.floor(raw_us / 1000) - now) .. '|' .. text_of(offset) .. '|' .. text_of(turn_now)
     .. (is_late and '|late' or witnessed and '|' .. text_of(witnessed) or '') }
 local SLICE = 1000 -- unpack() has room for about 8000
@@ -112,7 +117,7 @@ local function heal_signal(name)
 end
 local ids, numbers, says = {}, {}, {}
 for i = 1, identity_count do
-  local name, takes = ARGV[12 + 2 * i], ARGV[13 + 2 * i]
+  local name, takes = ARGV[13 + 2 * i], ARGV[14 + 2 * i]
   if redis.call('HEXISTS', cleanup, name) == 1 or not redis.call('ZSCORE', keepalive, name) then
     answers[#answers + 1] = -1
   else
@@ -161,13 +166,13 @@ for first = 1, #ids, SLICE do
   end
 end
 local names = {}
-for a = 14 + 2 * identity_count, #ids > 0 and #ARGV or 0, 2 do
+for a = 15 + 2 * identity_count, #ids > 0 and #ARGV or 0, 2 do
   names[#names + 1] = ARGV[a]
 end
 for first = 1, #names, SLICE do
   for i, had in ipairs(fields_of(handlers, names, first)) do
     if not had then
-      redis.call('HSET', handlers, names[first + i - 1], ARGV[13 + 2 * identity_count + 2 * (first + i - 1)])
+      redis.call('HSET', handlers, names[first + i - 1], ARGV[14 + 2 * identity_count + 2 * (first + i - 1)])
     end
   end
 end

@@ -29,7 +29,7 @@ ARGV[11] target_count int how many targets
 ARGV[...] items           (worker id, number) of each
 
 Uses     lane, (typed), expected, record, batch, lapse, wait, (pause), place, keep, steps
-Returns  OK <job id> (again: the id that was made of it first) | EXISTS <state> <owner> <job id> <handler> |
+Returns  OK <job id> <handler> (again: the job that was made of it first; - if its handler is not known) | EXISTS <state> <owner> <job id> <handler> <kind j|s> |
          FULL <queued> | UNKNOWN (its handler was never registered) | NOLETTER | MOVED_ON <handler> |
          MALFORMED (the letter, or the record of its key, cannot be read, or unassigned:H is something else)
 Errors   POOLDATALOST <lane>
@@ -55,7 +55,7 @@ if not letter then
   local text = typed('GET', result)
   local more = type(text) == 'string' and string.match(text, '^parked|[^|\n]*|[^|\n]*|[^|\n]*|[^|\n]*|([^|\n]*)|')
   local made = more and more_of(more, 'y')
-  return made and 'OK ' .. made or 'NOLETTER'
+  return made and table.concat({ 'OK', made, more_of(more, 'h') or '-' }, ' ') or 'NOLETTER'
 end
 local head, cause, payload = string.match(letter, '^(parked|[^\n]*|)([^|\n]*\n[^\n]*\n)[^\n]*\n(.*)$')
 local before, more = string.match(head or '', '^(.*|)([^|]*)|$')
@@ -70,7 +70,7 @@ local live = record_of(key)
 if live then
   local r = parse(live)
   return not r and 'MALFORMED'
-    or table.concat({ 'EXISTS', r[STATE], r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[HANDLER] }, ' ')
+    or table.concat({ 'EXISTS', r[STATE], r[OWNER] ~= '' and r[OWNER] or '-', r[ID], r[HANDLER], r[KIND] }, ' ')
 elseif queued >= queued_jobs_max then
   return 'FULL ' .. queued
 elseif redis.call('HEXISTS', handlers, handler) == 0 then
@@ -112,4 +112,4 @@ write_batch()
 remember(result, pair, before .. with_more(more, 'y', anew) .. '|' .. cause, text_of(known_ms))
 close_kept()
 close_lane()
-return 'OK ' .. anew
+return 'OK ' .. anew .. ' ' .. handler

@@ -47,11 +47,34 @@ func write(path, kind, f string, job *Job, call string, err string, extra object
 	}
 }
 
+type broken struct{ text string }
+
+func (b *broken) Error() string                { return b.text }
+func (b *broken) Is(_ error) bool              { panic("is") }
+func (b *broken) MarshalJSON() ([]byte, error) { panic("marshal") }
+
+// Return what a handler may, and what breaks whoever looks at it.
+func odd(kind string) (any, error) {
+	switch kind {
+	case "nil":
+		var none *broken
+		return 1, none
+	case "is":
+		return 1, &broken{"as it was told"}
+	case "marshal":
+		return &broken{}, nil
+	case "channel":
+		return make(chan int), nil
+	}
+	panic(nil)
+}
+
 func work(ctx context.Context, job *Job) (any, error) {
 	var call, text string
 	var spec struct {
 		Ms, Fails int64
 		Text      any
+		Odd       string
 	}
 	err := errors.Join(json.Unmarshal(job.Args[0], &call), json.Unmarshal(job.Args[1], &text))
 	if err = errors.Join(err, json.Unmarshal([]byte(text), &spec)); err != nil {
@@ -68,6 +91,10 @@ func work(ctx context.Context, job *Job) (any, error) {
 	case <-ctx.Done():
 		end("fail", "cancelled")
 		return nil, ctx.Err()
+	}
+	if job.Attempt == 1 && spec.Odd != "" {
+		end("fail", "error")
+		return odd(spec.Odd)
 	}
 	if job.Attempt <= spec.Fails {
 		end("fail", "error")

@@ -18,6 +18,17 @@ function write(path, type, f, job, call, more) {
   appendFileSync(path, `${JSON.stringify(event)}\n`)
 }
 
+const throws = () => {
+  throw new Error('as it was told')
+}
+const ODD = {
+  null: () => null,
+  nothing: () => undefined,
+  symbol: () => Symbol('s'),
+  getter: () => Object.defineProperty({}, 'message', { get: throws }),
+  proxy: () => new Proxy({}, { get: throws, getPrototypeOf: throws }),
+}
+
 const handlers = {
   async work(job, call, text) {
     const spec = JSON.parse(text)
@@ -33,6 +44,13 @@ const handlers = {
     } catch (error) {
       end('fail', job.signal.aborted ? 'cancelled' : 'error')
       throw error
+    }
+    if (job.attempt === 1 && spec.odd) {
+      end('fail', 'error')
+      if (spec.odd === 'toJSON') return { toJSON: () => { throw ODD.proxy() } }
+      if (spec.odd !== 'message') throw ODD[spec.odd]()
+      job.onMessage = async () => { throw ODD.getter() }
+      await sleep(60_000, undefined, { signal: job.signal })
     }
     if (job.attempt <= spec.fails) {
       end('fail', 'error')

@@ -149,7 +149,7 @@ def shrink(config: Config) -> Config:
         without = attrs.evolve(config, shapes=tuple(k for k in config.shapes if k != name))
         if fails(without):
             config = without
-    for name, least in (("jobs", 1), ("services", 0), ("nodes", 2), ("lanes", 1)):
+    for name, least in (("jobs", 1), ("services", 0), ("nodes", 1), ("lanes", 1)):
         value: int = getattr(config, name)
         for fewer in dict.fromkeys((least, (value + least) // 2, value - 1)):
             change: Any = {name: fewer}

@@ -62,6 +62,10 @@ FAULTS: Final = {
     "wipe-behind": "loss",  # its clock is set back, pool time goes on, and then it comes back empty
     "silences": "store",  # the server stands still again and again, and a node dies meanwhile
     "line-silences": "cut",  # the lines of one node, or of all but one, do, either way or one way
+    "spot-wave": "crash",  # several processes are gone at once, and come back one by one
+    "host-dies": "crash",  # the nodes of a host are gone at one moment, and are back at another
+    "killed-again": "crash",  # one node is killed again and again, soon after it is back
+    "drain-killed": "crash",  # a node leaves, and is killed at the end of its grace
     "old-primary": "loss",  # a failover loses what came last, and a node does not get through to it
 }
 EDGES: Final = (
@@ -71,6 +75,7 @@ LATER: Final = (  # each by dice of its own
     *("thin", "wipe-behind", "crash-two"),
     *("silences", "line-silences", "old-primary"),
 )
+OUTSIDE: Final = ("spot-wave", "host-dies", "killed-again", "drain-killed")  # who kills is not here
 # Those of maps and streams, which strike only where programs use such.
 OF_DATA: Final = ("lost-data-key", "foreign-data", "fork-behind")
 LANES: Final = frozenset({"lane-stall", "lane-restart", "lane-wipe"})  # of lanes that are apart
@@ -97,6 +102,7 @@ SHAPES: Final = {
     "observers": "observers raise, and block their loop",
     "apart": "each lane has a server of its own",
     "crowd": "nothing goes wrong, and more jobs come at once than there are slots",
+    "alone": "the fleet is one process",
     "pages": "whatever is done in pages is done in small ones",
     "lines": "many dispatches are for a few keys, with every policy for those that have a job",
     "keeps": "jobs have steps, and services save what they have heard",
@@ -108,10 +114,12 @@ SHAPES: Final = {
     "batches": "jobs are members of batches, whose makers may die",
     "operators": "the pool, handlers and keys are paused and resumed, and nodes cordoned",
     "plans": "a plan keeps services as a list says, which changes, and is wrong now and then",
+    "versions": "some nodes lack a version, or a codec, of handlers that others have",
     "maps": "programs write, watch and wait for replicated maps",
     "sinks": "programs add events to streams, which readers and sinks read",
 }
 CROWDS: Final = 0.06  # share of seeds; the other shapes need faults, or bring some
+ALONE_SHARE: Final = 0.06
 LINES_SHARE: Final = 0.3  # of seeds
 PROGRAMS: Final = ("maps", "sinks")
 PROGRAMS_SHARE: Final = 0.25  # of seeds, for each of these
@@ -124,9 +132,11 @@ EDITS_SHARE: Final = 0.5  # of the seeds with schedules
 BATCHES_SHARE: Final = 0.25
 OPERATORS_SHARE: Final = 0.2
 PLANS_SHARE: Final = 0.25
+VERSIONS_SHARE: Final = 0.2
+VERSIONED_SLOTS: Final = 20  # of a worker: one that can read a job is to have a slot free
 PLANNED_SLOTS: Final = 20  # of a worker: the others' services have theirs beside those
 # Faults and shapes that the code is known not to stand until their mend has landed: they are drawn
-# only where everything is asked for (`--all`).
+# only where everything is asked for (`--all`).  A line here names a seed that shows why.
 KNOWN_RED: Final[frozenset[str]] = frozenset()
 
 
@@ -178,12 +188,11 @@ class Config:
         share = dice.choice((0.0, 0.2, 0.2, 0.4))
         # These have dice of their own.
         mine = {"crowd", "pages", "lines", "keeps", "in-time", "letters", "chains", "batches"}
-        mine |= {"schedules", "edits", "plans", "operators", *PROGRAMS}
+        mine |= {"alone", "schedules", "edits", "plans", "operators", "versions", *PROGRAMS}
         shapes = tuple(name for name in SHAPES if name not in mine and dice.random() < share)
         if dice.random() < 0.25:
-            kinds = dice.sample(
-                [kind for kind in FAULTS if kind not in (*LATER, *OF_DATA)], dice.choice((1, 1, 2))
-            )
+            own = (*LATER, *OUTSIDE, *OF_DATA)
+            kinds = dice.sample([k for k in FAULTS if k not in own], dice.choice((1, 1, 2)))
             shapes = ("sparse", *(name for name in shapes if name != "sparse"))[:2]
             config = attrs.evolve(
                 config, faults=(), pace_s=SPARSE_S, chaos_s=CHAOS_S, capacity=100, workers=1
@@ -191,7 +200,7 @@ class Config:
             edges = tuple(kind for kind in FAULTS if kind in kinds)
         else:
             shapes = tuple(name for name in shapes if name != "sparse")
-        later = [k for k in LATER if random.Random(f"{k}/{seed}").random() < 0.15]
+        later = [k for k in (*LATER, *OUTSIDE) if random.Random(f"{k}/{seed}").random() < 0.15]
         faults = tuple(kind for kind in FAULTS if kind in {*config.faults, *edges, *later})
         if not is_all:
             faults = tuple(kind for kind in faults if kind not in KNOWN_RED)
@@ -219,6 +228,14 @@ class Config:
         if random.Random(f"plans/{seed}").random() < PLANS_SHARE:
             shapes = (*shapes, "plans")
             config = attrs.evolve(config, capacity=max(config.capacity, PLANNED_SLOTS))
+        has_versions = random.Random(f"versions/{seed}").random() < VERSIONS_SHARE
+        if has_versions and (is_all or "versions" not in KNOWN_RED):
+            shapes = (*shapes, "versions")
+            config = attrs.evolve(config, capacity=max(config.capacity, VERSIONED_SLOTS))
+        if random.Random(f"alone/{seed}").random() < ALONE_SHARE:
+            shapes = (*shapes, "alone")
+            services = min(config.services, config.capacity - 1)  # a slot is left beside them
+            config = attrs.evolve(config, nodes=1, services=services)
         lanes = config.lanes
         if LANES & {*faults}:
             shapes = (*(name for name in shapes if name != "apart"), "apart")
@@ -270,7 +287,7 @@ class Config:
         nodes, capacity = dice.randint(2, 4), dice.choice((1, 3, 10, 100))
         # With one node away there must be a slot left beside those that services hold.
         services = min(dice.choice((0, 1, 3, 6)), (nodes - 1) * capacity - 1)
-        dense = (kind for kind in FAULTS if kind not in (*EDGES, *LATER, *OF_DATA))
+        dense = (kind for kind in FAULTS if kind not in (*EDGES, *LATER, *OUTSIDE, *OF_DATA))
         faults = tuple(kind for kind in dense if dice.random() < share)
         return cls(
             seed=seed,

@@ -282,11 +282,14 @@ class Faults:
         self._change_ttl(config.ttl_s, ())
         at_s = 1.0 + dice.expovariate(1 / config.pace_s)
         while at_s < config.chaos_s:
-            ttl_s = max(1.0, config.ttl_s * dice.choice((0.2, 0.5, 1.0)))
-            some = [number for number in range(config.lanes) if dice.random() < 0.8]
-            self._world.at(at_s, self._change_ttl, ttl_s, some)
+            self._world.at(at_s, self._change_ttl, *self._drawn_ttl(dice))
             at_s += dice.expovariate(2 / config.pace_s)
         self._world.at(config.chaos_s, self._change_ttl, config.ttl_s, range(config.lanes))
+
+    def _drawn_ttl(self, dice: random.Random) -> tuple[float, list[int]]:
+        """Return another TTL, and the lanes that hear of it."""
+        ttl_s = max(1.0, self._config.ttl_s * dice.choice((0.2, 0.5, 1.0)))
+        return ttl_s, [number for number in range(self._config.lanes) if dice.random() < 0.8]
 
     def _change_ttl(self, ttl_s: float, numbers: Iterable[int]) -> None:
         """Do what `pool ttl` does, if it dies behind these lanes."""
@@ -353,9 +356,26 @@ class Faults:
             case "crash":
                 self._crash(kind, target, ttl_s * dice.uniform(0.02, 2.0))
             case "crash-two":
-                other = dice.choice([name for name in self._fleet.names if name != target])
-                for name in (target, other):
+                others = [name for name in self._fleet.names if name != target]
+                for name in (target, *([dice.choice(others)] if others else ())):
                     self._crash(kind, name, ttl_s * dice.uniform(0.5, 3.0))
+            case "spot-wave":
+                names = [*self._fleet.names]
+                for name in dice.sample(names, dice.randint(1, len(names))):
+                    self._crash(kind, name, ttl_s * dice.uniform(0.02, 2.0))
+            case "host-dies":  # each second node is on one host, the others are on another
+                down_s, first = ttl_s * dice.uniform(0.1, 3.0), dice.randrange(2)
+                for name in [*self._fleet.names][first::2]:
+                    self._crash(kind, name, down_s)
+            case "killed-again":
+                up_s = dice.choice((0.3, 0.5, 0.8, 0.4 * ttl_s))
+                self._kill_again(kind, target, dice.randint(3, 8), up_s)
+            case "drain-killed":
+                if self._fleet.process(target) is not None:
+                    down_s = ttl_s * dice.uniform(0.02, 1.0)
+                    self.excuse("leave", target, down_s)
+                    self._fleet.leave(target, down_s)
+                    self._world.after(dice.choice((0.1, 1.0)), self._crash, kind, target, down_s)
             case "crash-at-call":
                 process = self._fleet.process(target)
                 if process is not None:
@@ -411,7 +431,8 @@ class Faults:
             case "silences":
                 self._fall_silent(dice, target, dice.randint(3, 10))
             case "line-silences":
-                nodes = [target] if dice.random() < 0.6 else [*self._fleet.names][1:]
+                others = [*self._fleet.names][1:] or [target]
+                nodes = [target] if dice.random() < 0.6 else others
                 way = dice.choice(("", "", "requests", "replies"))
                 self._cut_again(dice, nodes, way, dice.randint(2, 6))
             case "wipe":
@@ -427,7 +448,14 @@ class Faults:
             case _:
                 raise AssertionError(kind)
 
-    def _open(self, kind: str, window: Window, seconds: float, name: str) -> None:
+    def _open(
+        self,
+        kind: str,
+        window: Window,
+        seconds: float,
+        name: str,
+        facts: Mapping[str, str] | None = None,
+    ) -> None:
         self._weather.open(kind, window)
         self._begin(
             kind,
@@ -438,12 +466,21 @@ class Faults:
             weight=2 + 2 * math.ceil(seconds / self._config.ttl_s),
             # A connection takes several requests to make again: reset often, it is never there.
             does="cut" if kind == "resets" and window.chance > _RARELY else FAULTS[kind],
+            facts=facts,
         )
 
     def _crash(self, kind: str, target: str, down_s: float) -> None:
         if self._fleet.process(target) is not None:
             self.excuse(kind, target, down_s)
             self._fleet.crash(target, down_s)
+
+    def _kill_again(self, kind: str, target: str, times: int, up_s: float) -> None:
+        """Kill a node, and again when it has been back for a while, so often."""
+        down_s = self._config.ttl_s * 0.05
+        for number in range(times):
+            at_s = self._world.now_s + number * (down_s + up_s)
+            if at_s < self._config.chaos_s:
+                self._world.at(at_s, self._crash, kind, target, down_s)
 
     def _on_fuse(self, process: Process, fuse: Fuse) -> None:
         if self._fleet.process(process.node) is process:
@@ -497,6 +534,10 @@ class Faults:
             seconds = silent_s * dice.uniform(1.0 - spread, 1.0 + spread)
             if at_s + seconds < config.chaos_s:
                 world.at(at_s, self._stall_for, seconds)
+                if "ttl" in config.shapes:  # asked for before, carried out while nobody is answered
+                    own = random.Random(f"{config.seed}/ttl/{at_s}")
+                    at = at_s + seconds * own.random()
+                    world.at(at, self._change_ttl, *self._drawn_ttl(own))
                 if number == 1 and dice.random() < 0.15:
                     kind = dice.choice(("clock-forward", "clock-back"))
                     step_s = self._step_s(dice, seconds) * (1 if kind == "clock-forward" else -1)
@@ -519,7 +560,8 @@ class Faults:
                 for name in nodes:
                     window = Window(name, 1.0, 0.0, way)
                     title = f"{way}-lost" if way else "partition"
-                    self._world.at(at_s, self._open, "partition", window, silent_s, title)
+                    facts = {"drawn": "line-silences"}
+                    self._world.at(at_s, self._open, "partition", window, silent_s, title, facts)
             at_s += silent_s + answers_s
 
     def _save_for(self, at_s: float, dice: random.Random) -> None:

@@ -17,7 +17,7 @@ from pool.errors import PoolError, StorageFull
 from pool.events import Event as Said
 from pool.names import lane_of
 from tests.verify.history import FencedResource, Recorder
-from tests.verify.sim import planned
+from tests.verify.sim import planned, versions
 from tests.verify.sim.config import ATTEMPTS_MAX, Config, Plan, digest
 from tests.verify.sim.faults import POOL
 from tests.verify.sim.programs import Programs
@@ -182,9 +182,14 @@ class Boot:
         self.do(op)
 
     async def _add_worker(self, node: Node) -> None:
-        capacity, version = self.fleet.config.capacity, self.process.host.kind
-        worker = await node.add_worker(self._handlers(), capacity=capacity, version=version)
+        capacity = self.fleet.config.capacity
+        worker = await node.add_worker(self._handlers(), capacity=capacity, version=self._version)
         self._added.append(worker)
+
+    @property
+    def _version(self) -> str:
+        """The label of its program: nodes with one label lack the same."""
+        return self.process.host.kind + versions.lacks(self.fleet.config, self.process.node)
 
     def _tell_leave(self) -> None:
         self._is_told_to_leave = True
@@ -232,7 +237,6 @@ class Boot:
         pages = pages_of(config, self.process.node)
         io = SimIO(self.process, self.fleet.server, pages, moved)
         self.fleet.seams[io] = self
-        kind = self.process.host.kind
         self._bell = anyio.Event()
         while not self._is_told_to_leave:
             node = Node(
@@ -242,7 +246,7 @@ class Boot:
                 settings=settings_of(config, self.process.node),
                 capacity=config.capacity,
                 label=self.process.node,
-                version=kind,
+                version=self._version,
                 observers=(self._observe,),
                 _io=io,
             )
@@ -306,6 +310,9 @@ class Boot:
         )(self._feed)
         handlers.job("poison", **retries)(self._poison)
         handlers.job("timed", **retries)(self._timed)
+        if "versions" in self.fleet.config.shapes:
+            lacked = versions.lacks(self.fleet.config, self.process.node)
+            versions.add_to(handlers, self._work, lacked, **retries)
         if self.fleet.planned.is_there:
             again: Any = {"backoff_s": BACKOFF_S, "backoff_max_s": BACKOFF_MAX_S}
             kept = handlers.service(planned.HANDLER, **again)(self._kept)

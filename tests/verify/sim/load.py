@@ -18,6 +18,8 @@ from pool.errors import (
     StoreLost,
     StoreUnavailable,
 )
+from pool.jobs.handlers import Handler
+from tests.verify.sim import versions
 from tests.verify.sim.batched import Members
 from tests.verify.sim.chains import Chains
 from tests.verify.sim.config import ATTEMPTS_MAX, Config, Plan, digest
@@ -110,6 +112,9 @@ class Load:
             at_s = dice.uniform(0.1, config.chaos_s)
             self._world.at(at_s, self._batch, members, dice)
             self._world.at(at_s + _GO_ON_S, self._batch, members, dice, 1)
+        for number in range(versions.JOBS if "versions" in config.shapes else 0):
+            dice = self._world.dice(f"versioned/{number}")
+            self._world.at(dice.uniform(0.1, config.chaos_s), self._versioned, f"v{number}", dice)
         for number in range(2 if "poison" in config.shapes else 0):
             dice = self._world.dice(f"poison/{number}")
             at_s = dice.uniform(0.1, config.chaos_s / 2)
@@ -151,6 +156,18 @@ class Load:
             await self._dispatch(boot, node, "poison", [(key, plan)], {})
 
         self._ask(dice, ask, lambda: self._poison(key, dice))
+
+    def _versioned(self, key: str, dice: random.Random) -> None:
+        """Dispatch what only some nodes can read."""
+        name = dice.choice((versions.NEWER, versions.CODED))
+        plan: Plan = {"s": dice.choice((0.0, 0.01, 0.3)), "fails": 0, "how": "raise", "pad": ""}
+        readers = versions.needs(self._config, name)
+
+        async def ask(boot: Boot, node: Node) -> None:
+            handler = versions.newest()[name]
+            await self._dispatch(boot, node, handler, [(key, plan)], {}, readers)
+
+        self._ask(dice, ask, lambda: self._versioned(key, dice))
 
     def _replay(self, dice: random.Random) -> None:
         """Have one node, or two at once, replay the letters that are there."""
@@ -280,9 +297,10 @@ class Load:
         self,
         boot: Boot,
         node: Node,
-        name: str,
+        name: str | Handler[..., Any],
         calls: Sequence[tuple[str, Plan]],
         options: dict[str, Any],
+        readers: Sequence[str] = (),  # nodes that can read it; empty: all can
     ) -> list[Any]:
         self._tokens += 1
         batch = self._tokens
@@ -292,6 +310,8 @@ class Load:
             more = self._chains.options(boot, batch, tokens[0], calls[0][1])
             options = {**options, **more}
         asked = {name: options[of] for name, of in _ASKED.items() if options.get(of)}
+        if readers:
+            asked["readers"] = [*readers]
         kind = "service" if name == "feed" else "job"
         attempts_max = 0 if name == "feed" else ATTEMPTS_MAX
         for token, (key, plan) in zip(tokens, calls, strict=True):
@@ -337,7 +357,10 @@ class Load:
         return accepted
 
     def _is_followed(
-        self, name: str, calls: Sequence[tuple[str, Plan]], options: dict[str, Any]
+        self,
+        name: str | Handler[..., Any],
+        calls: Sequence[tuple[str, Plan]],
+        options: dict[str, Any],
     ) -> bool:
         has_chains = "chains" in self._config.shapes and name in ("work", "limited")
         return has_chains and len(calls) == 1 and options.get("if_exists") != "attach"
@@ -350,7 +373,7 @@ class Load:
         return is_alone and random.Random(f"named/{self._config.seed}/{batch}").random() < 0.3
 
     async def _repeat(
-        self, via: Dispatching, name: str, token: str, call: tuple[str, Plan], accepted: list[Any]
+        self, via: Dispatching, name: Any, token: str, call: tuple[str, Plan], accepted: list[Any]
     ) -> None:
         """Dispatch again what was, or may have been, accepted: it is the same job."""
         try:

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 import attrs
 
 from pool.core.batches import IS_BATCH, Head
+from pool.core.codec import head_of
 from pool.core.options import Options
 from pool.core.record import Outcome, Record
 from pool.names import Control, Names, lane_of, split_pair
@@ -202,6 +203,11 @@ def claimed(keyspace: Keyspace, pool: str, lanes: int) -> set[str]:
     return {str(n) for n in range(lanes) if _claims(keyspace, Names(pool, n))}
 
 
+def _without_head(body: bytes) -> bytes:
+    """Return a result without the name of its codec; all codecs of a simulation make JSON."""
+    return head_of(body)[2] if body.startswith(b"\x01") else body
+
+
 def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
     """Return what the checker wants to know of the server's last state."""
     leases: list[str] = []
@@ -235,7 +241,7 @@ def final(keyspace: Keyspace, pool: str, lanes: int) -> dict[str, Any]:
             outcome = Outcome.parse(text)
             assert outcome is not None, text
             is_done = outcome.word == "done"
-            body = outcome.body.decode() if is_done else outcome.error
+            body = _without_head(outcome.body).decode() if is_done else outcome.error
             job_key, job_id = split_pair(job.decode())
             outcomes[job_id] = {
                 "key": job_key,

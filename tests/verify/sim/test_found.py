@@ -14,7 +14,7 @@ from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.run import Run
 from pool.jobs.worker.outbox import Memory
 from pool.jobs.worker.reconcile import HeldKey, compare
-from pool.redis.commands.edges import DoneEdge
+from pool.redis.commands.edges import DoneEdge, Edge, WaitEdge
 from pool.redis.commands.upkeep import Owned
 from pool.runtime.stream_tailer import StreamTailer
 from tests.verify.sim.campaign import told
@@ -153,6 +153,26 @@ def test_an_older_grant_below_the_last_settlement_is_given_up() -> None:
     assert mending.release == [HeldKey("k", 5, "j1", "h")]
     assert not mending.adopt
     assert not mending.resend
+
+
+@pytest.mark.parametrize("epoch", [5, 9])
+@pytest.mark.parametrize("is_accepted", [True, False])
+@pytest.mark.parametrize("edge", [DoneEdge, WaitEdge])
+def test_an_end_stands_for_each_run_that_a_server_without_it_may_have(
+    epoch: int, edge: type[Edge], *, is_accepted: bool
+) -> None:
+    """Also if its key had a later job, and if the job was granted anew before we heard of it."""
+    memory = Memory()
+    memory.keep(edge("k", 7, "j1"), 0.0, 10.0, is_accepted=is_accepted)
+    memory.keep(DoneEdge("k", 8, "j2"), 0.0, 10.0)
+    theirs = Owned(running={}, starts=[_start(epoch)], unreadable={}, lost={})
+    mending = compare(theirs, {}, memory, ())
+    stands = is_accepted and epoch < 7
+    assert [(e.letter, e.epoch, e.id) for e in mending.resend] == [
+        (edge.letter, epoch, "j1")
+    ] * stands
+    assert bool(mending.adopt) == (not stands and epoch > 8)
+    assert bool(mending.release) == (not stands and epoch < 8)
 
 
 @pytest.mark.parametrize("loops", LOOPS)

@@ -200,6 +200,40 @@ def test_what_nothing_finds_is_judged_when_the_time_for_that_is_over(
 
 
 @pytest.mark.parametrize(
+    ("state", "result", "coin_s", "after_s", "waits"),
+    [
+        ("pending", -9, 0.0, 18.0, True),
+        ("pending", -9, 0.0, 19.0, False),  # a TTL and 1 s, a reaper, all suspects, ten trials
+        ("waiting", -9, 30.0, 34.0, True),  # until all suspects behind the coin have had their turn
+        ("waiting", -9, 30.0, 36.0, False),
+        ("running", -9, 0.0, 1.0, False),
+        ("pending", 0, 0.0, 1.0, False),  # who left has killed nobody
+    ],
+)
+def test_a_suspect_is_waited_for_as_long_as_it_may_wait(
+    state: str, result: int, coin_s: float, after_s: float, *, waits: bool
+) -> None:
+    """Seeds 722059, 722079: else a service seems to be missing that is about to begin."""
+    simulation = Simulation(attrs.evolve(Config.of(1), faults=(), shapes=(), ttl_s=2.0))
+    if coin_s:  # of a death before the last one
+        simulation.driver("requeue", key="s", job="j", extra={"coin_s": coin_s})
+    simulation.driver("exit", p="n0/1", result=result)
+    simulation.world.run(after_s)
+    assert simulation._is_suspected({"jobs": {"s": ["j", state, "service"]}}) == waits
+    simulation.close()
+
+
+@pytest.mark.parametrize("loops", get_args(Loops))
+def test_a_fleet_may_be_one_process(loops: Loops) -> None:
+    """Every fault leaves nobody else: what was accepted is done when it is back."""
+    seed = next(seed for seed in range(1000) if "alone" in Config.of(seed).shapes)
+    for kind in ("crash-two", "host-dies", "line-silences"):
+        config = attrs.evolve(Config.of(seed, loops), faults=(kind,), pace_s=4.0, ttl_s=2.0)
+        assert config.nodes == 1
+        assert kind in _clean(play(config)).fired
+
+
+@pytest.mark.parametrize(
     ("index", "lane", "member", "problem", "waits"),
     [
         ("owned", 0, "", "", True),

@@ -232,7 +232,7 @@ class Watch:
                 self.seen.add("dispatch repeated after its end")
         elif script is REPLAY and isinstance(reply, bytes) and reply[:3] == b"OK ":
             key, letter = args[5].decode(), args[6].decode()
-            made = reply[3:].decode()
+            made = reply.split(b" ")[1].decode()
             is_new = made == args[7].decode() and made not in self.remade
             before = self.made_of.get((key, letter), made)
             if before != made and not is_new:
@@ -425,9 +425,9 @@ def watch_rare(seen: set[str]) -> Callable[[], None]:
         self: Worker, number: int, box: Outbox, theirs: Owned, known: Sequence[Run]
     ) -> Reconciliation:
         for start in theirs.starts:
-            run, settled = self.runs.get(start.key), self._memory.of(start.key)
+            run = self.runs.get(start.key)
             is_known = run is not None and run.start.epoch >= start.epoch
-            if not is_known and settled is not None and settled.epoch > start.epoch:
+            if not is_known and self._memory.latest(start.key) > start.epoch:
                 seen.add("older grant came back after lost data")
         mending = mended(self, number, box, theirs, known)
         audit = self._lanes[number].audit

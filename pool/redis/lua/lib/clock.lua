@@ -19,6 +19,7 @@ Who has come since is told what a witness claims and begins anew with that, so t
 what that witness would, and of this one it confirms the claim.  What a witness has claimed that is heard no more stays in the claim of who came since, at
 its end: of the two times that may be meant the one counts by which less has passed since `seen`.  So does what any
 other has measured, where raw is behind `seen` and surely off.
+A claim that began behind `seen` stays one when raw has passed that: then what was left counts.
 
 The lease clock never jumps with pool time.  It stands still while nobody vouches, but leases are granted from
 lease + window_ms then.  A witness that settles a step counts nothing; those who came since count window_ms, which
@@ -88,7 +89,7 @@ local function keep_time()
     -- have stored.
     now = raw - by
     local meant = kind == 'n' and tonumber(left) and now - tonumber(left) or now
-    if meant >= seen and (meant < now or now < seen) then
+    if meant >= seen and (meant < now or now < seen or is_off) then
       now = meant
     end
     if kind == 'n' and now < reached then

@@ -42,7 +42,7 @@ if is_astray and expects ~= '0' then
         has_it = false
       end
       local meant = now - (tonumber(left) or 0)
-      if not has_it and meant >= seen and (meant < now or now < seen) then
+      if not has_it and meant >= seen and (meant < now or now < seen or is_off) then
         now = meant
       end
       if now < reached and age >= 0 then

@@ -2,7 +2,7 @@
 lane: what every script of a lane begins with.  Needs  keys lane; argument generation.
 
 Gives  now_us, now, at_once (ms), raw_us, whole(text), text_of(number), instant(score), stamp(), tally(name, n),
-close_lane(), fits(key, type), paused (false: nothing is, see pause); of pool time: offset, seen, reached, period_ms, is_astray.
+close_lane(), fits(key, type), paused (false: nothing is, see pause); of pool time: offset, seen, reached, period_ms, is_astray, is_off.
 stamp = max(stamp + 1, microseconds of pool time): numbers are unique in the lane and never fall, whatever
 the server's clock does, because the last one is kept with the data.
 
@@ -38,9 +38,14 @@ if seen > STAMP_MAX / 1000 then
   seen = 0
 end
 local period_ms = math.floor(math.min(paced_ms >= 1000 and paced_ms / 5 or 2000, 10000))
+-- The claim of a node that came to a clock behind `seen`, after a witness of a step had died: raw is wrong, also
+-- when it has passed `seen`.
+local off_since = lane_had[8] and tonumber(string.match(lane_had[8], '^n|0|[^|]*|%d+|(%d+)|%-?%d+$'))
+local is_off = off_since and off_since < seen and raw_us >= off_since * 1000
+  and raw_us <= (off_since + 4 * period_ms) * 1000
 local now_us = raw_us
 if seen > 0 then
-  now_us = math.max(seen * 1000, math.min(raw_us, (seen + 2 * period_ms) * 1000))
+  now_us = is_off and seen * 1000 or math.max(seen * 1000, math.min(raw_us, (seen + 2 * period_ms) * 1000))
 end
 local is_astray = now_us ~= raw_us
 local now = math.floor(now_us / 1000)

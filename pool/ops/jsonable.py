@@ -1,0 +1,85 @@
+"""What the gateway and the command line tell, as JSON that every reader takes.
+
+Arguments, results and states are whatever somebody has dispatched: bytes, sets, numbers that JSON
+has no word for, keys that are no text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+TextEncoding: TypeAlias = Literal["json", "base64"]
+_DEPTH_MAX: Final = 200
+_COMPACT: Final = (",", ":")
+
+
+def as_text(value: Any) -> tuple[Any, TextEncoding]:
+    """Return a value in terms of JSON, and how it is written there: bytes in base 64."""
+    if isinstance(value, bytes):
+        return b64encode(value).decode(), "base64"
+    return value, "json"
+
+
+def args_as_text(args: Sequence[Any]) -> tuple[tuple[Any, ...], TextEncoding]:
+    """Return arguments by position in terms of JSON; bytes are the only one."""
+    if len(args) != 1:
+        return tuple(args), "json"
+    arg, encoding = as_text(args[0])
+    return (arg,), encoding
+
+
+def as_json(value: object) -> bytes:
+    """Return it as JSON: whatever stands in somebody's arguments, too."""
+    return json_line(value, _COMPACT).encode()
+
+
+def json_line(value: object, separators: tuple[str, str] = (", ", ": ")) -> str:
+    """Return it as one line of JSON: whatever stands in somebody's arguments, too."""
+    try:
+        return json.dumps(value, default=_plain, allow_nan=False, separators=separators)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(_told(value, _DEPTH_MAX), separators=separators)
+
+
+def _plain(value: object) -> object:
+    """Return what JSON has no form for, one level of it."""
+    kind: type[Any] = type(value)
+    if attrs.has(kind):
+        names = (each.name for each in attrs.fields(kind))
+        return {name: getattr(value, name) for name in names if not name.startswith("_")}
+    match value:
+        case bytes():
+            return {"base64": b64encode(value).decode()}
+        case datetime():
+            return value.isoformat()
+        case Mapping():
+            return dict(value)
+        case AbstractSet():
+            return sorted(value, key=repr)
+    return repr(value)
+
+
+def _told(value: Any, depth: int) -> Any:
+    """Return it in terms of JSON, whatever it is: names that are no text, no numbers, too deep."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if depth == 0:
+        return "..."
+    if isinstance(value, Mapping):
+        return {
+            name if isinstance(name, str) else repr(name): _told(each, depth - 1)
+            for name, each in value.items()
+        }
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [_told(each, depth - 1) for each in value]
+    return _told(_plain(value), depth - 1)
