@@ -256,10 +256,25 @@ class Server:
         return [each for each in told if str(each["username"]).startswith(_POOL)]
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Have Ctrl-C mean what it means: a shell's background jobs ignore it, and so would theirs."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):  # not in a worker of pytest-xdist, which has no terminal
+        config.pluginmanager.register(_FailuresAtOnce(config))
+
+
+@attrs.frozen
+class _FailuresAtOnce:
+    """Prints each failure when it happens: a run that is ended early has no summary."""
+
+    config: pytest.Config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal: Any = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_line(f"\n{report.nodeid}, {report.when}:\n{report.longreprtext}")
 
 
 def pytest_report_header() -> str:
