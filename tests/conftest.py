@@ -12,6 +12,7 @@ POOL_TEST_ON=sentinel or cluster it is several processes of that program; see `s
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import re
@@ -42,6 +43,7 @@ _DOCKER_ANSWERS_S = 2
 _IMAGE = "valkey/valkey:9"
 _THREADS_END_S = 2.0
 _POOL = "t-"  # what the names of tests' pools begin with, and so their users' names
+_STDERR = pytest.StashKey[int]()
 CANARY = f"CANARY-{secrets.token_hex(8)}"  # the password of all these users: nobody may tell it
 _TAG = re.compile(r"\{([^}]+)\}")  # what a Redis Cluster hashes of a key, if it is there
 
@@ -260,8 +262,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Have Ctrl-C mean what it means: a shell's background jobs ignore it, and so would theirs."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.stash[_STDERR] = os.dup(2)  # before tests' output is captured
     if not hasattr(config, "workerinput"):  # not in a worker of pytest-xdist, which has no terminal
         config.pluginmanager.register(_FailuresAtOnce(config))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Watch a failed test on, as pytest does not: its fixtures may wait for ever."""
+    if isinstance(node, pytest.Item):
+        timeout_s = float(node.config.getini("faulthandler_timeout"))
+        faulthandler.dump_traceback_later(timeout_s, file=node.config.stash[_STDERR], exit=True)
 
 
 @attrs.frozen
