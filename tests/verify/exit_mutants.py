@@ -103,7 +103,7 @@ EXIT_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "name": "a lifespan that opens may go on for the grace",
         "breaks": "a node that was cancelled while it opened leaves as late as one with jobs",
         "path": "pool/jobs/lifespans.py",
-        "old": "                held.scope.cancel()  # whoever waited for it has gone\n",
+        "old": "                held.scope.cancel()  # the node that was to use it does not open\n",
         "new": "                pass\n",
         "by": (f"{_RESOURCES}test_a_lifespan_that_is_still_opening_ends_with_who_opens",),
     },
