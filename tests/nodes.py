@@ -76,6 +76,7 @@ class Fleet:
     is_audited: bool = True
     _members: list[_Member] = attrs.field(factory=list)
     _gone: set[str] = attrs.field(factory=set)  # nodes that have left in peace
+    _gates: list[anyio.Event] = attrs.field(factory=list)
     _tasks: TaskGroup | None = None
 
     # --- nodes ---
@@ -114,6 +115,11 @@ class Fleet:
         self._members.remove(member)
         return member.error
 
+    def gate(self) -> anyio.Event:
+        """Make an event for a shielded handler to wait for; the test's end sets it."""
+        self._gates.append(anyio.Event())
+        return self._gates[-1]
+
     async def _live(self, member: _Member, *, task_status: TaskStatus[None]) -> None:
         try:
             async with member.node:
@@ -130,7 +136,11 @@ class Fleet:
     async def running(self) -> AsyncIterator[Fleet]:
         async with anyio.create_task_group() as self._tasks:
             try:
-                yield self
+                try:
+                    yield self
+                finally:
+                    for gate in self._gates:
+                        gate.set()
                 with anyio.fail_after(2 * PATIENCE_S):
                     async with anyio.create_task_group() as leaving:
                         for member in list(self._members):

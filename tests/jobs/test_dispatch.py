@@ -464,7 +464,7 @@ async def test_who_had_a_key_last_is_asked_first(
 ) -> None:
     """Whose it is costs a round trip; from then on the next request costs one in all."""
     real, mine, told = Pipeline._once, Handlers(), list[type]()
-    may_end = anyio.Event()
+    may_end = fleet.gate()
 
     @mine.job("stubborn")
     async def stubborn(job: Job) -> None:

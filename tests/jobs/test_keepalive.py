@@ -268,7 +268,7 @@ async def test_a_settlement_made_while_the_store_was_away_is_sent_when_it_is_bac
 ) -> None:
     """G-01, G-04: a handler that ended within the stop budget is settled, not run again."""
     handlers = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
 
     @handlers.job("finish")
     async def finish(job: Job) -> str:
@@ -349,7 +349,7 @@ async def test_after_a_freeze_only_handlers_that_do_not_end_are_reported(
 ) -> None:
     """Both deadlines have passed when it goes on: nobody had been told to end before."""
     handlers = timed(diary)
-    release = anyio.Event()
+    release = fleet.gate()
 
     @handlers.service("deaf")
     async def deaf(job: Job) -> None:
@@ -407,7 +407,7 @@ async def test_a_handler_that_outlives_its_lease_is_reported_and_its_commit_refu
 ) -> None:
     """G-02, G-03: its residual window; the one who took over settles."""
     handlers = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
 
     @handlers.job("deaf")
     async def deaf(job: Job) -> str:
@@ -899,7 +899,7 @@ async def test_a_node_whose_signals_were_deleted_hears_of_the_end_of_its_jobs(
     fleet: Fleet,
 ) -> None:
     handlers = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
 
     @handlers.job("wait")
     async def wait(job: Job) -> int:

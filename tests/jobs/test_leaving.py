@@ -241,7 +241,7 @@ async def test_a_join_that_does_not_end_keeps_no_other_from_being_called_off(
     fleet: Fleet, diary: Diary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await fleet.node()
-    release = anyio.Event()
+    release = fleet.gate()
 
     async def join(self: Membership, worker: Worker) -> None:
         is_first = not diary.entries
@@ -400,7 +400,7 @@ async def test_a_handler_that_outlives_the_lease_of_its_removed_worker_is_an_ove
 
     monkeypatch.setattr(Membership, "_leave", wait)
     monkeypatch.setattr("pool.jobs.wiring.CLOSE_BUDGET_S", 0.2)
-    handlers, release = Handlers(), anyio.Event()
+    handlers, release = Handlers(), fleet.gate()
 
     @handlers.job("deaf")
     async def deaf(job: Job) -> str:
@@ -568,7 +568,7 @@ async def test_what_is_nobodys_any_more_is_not_reconciled_nor_begun_again(
     fleet: Fleet, diary: Diary
 ) -> None:
     """Its worker was fenced, and then it crashed, while its handler had not ended yet."""
-    handlers, release = Handlers(), anyio.Event()
+    handlers, release = Handlers(), fleet.gate()
 
     @handlers.job("deaf")
     async def deaf(job: Job) -> int:

@@ -221,7 +221,7 @@ async def test_a_hand_over_is_no_stop(fleet: Fleet) -> None:
 
 async def test_what_did_not_stop_is_told_with_what_it_does(fleet: Fleet) -> None:
     node = await fleet.node(handlers)
-    gate.append(anyio.Event())
+    gate.append(fleet.gate())
     ref = await node.dispatch(stubborn, "k")
     await ref.started(timeout_s=30)
     with pytest.raises(NotStopped) as raised:

@@ -433,7 +433,7 @@ async def test_a_handler_that_swallows_cancellation_keeps_its_slot_and_loses_its
 ) -> None:
     """F15: its slot is not given to another job before it has really ended."""
     handlers = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
 
     @handlers.job("deaf", timeout_s=0.1, attempts_max=1)
     async def deaf(job: Job) -> str:
@@ -533,7 +533,7 @@ async def test_the_first_outcome_stands_when_another_owner_settled_meanwhile(
 ) -> None:
     """G-02, G-04: what a handler returns after its key was taken is refused, and said so."""
     handlers = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
 
     @handlers.job("work")
     async def work(job: Job) -> str:

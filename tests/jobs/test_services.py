@@ -258,7 +258,7 @@ async def test_what_came_while_a_service_ended_for_its_lease_is_handled_when_it_
 ) -> None:
     """G-07: the run that ended has heard of it; the one that goes on waits for no other message."""
     handlers = Handlers()
-    ending, may_end = anyio.Event(), anyio.Event()
+    ending, may_end = anyio.Event(), fleet.gate()
 
     @handlers.service("interrupted")
     async def interrupted(job: Job) -> None:
@@ -533,7 +533,7 @@ async def test_a_stop_that_does_not_end_says_so_and_stays_requested(
     fleet: Fleet, diary: Diary
 ) -> None:
     handlers = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
 
     @handlers.service("deaf")
     async def deaf(job: Job) -> None:
@@ -559,7 +559,7 @@ async def test_a_stop_that_does_not_end_says_so_and_stays_requested(
 async def test_a_stop_survives_the_one_who_asked_for_it(fleet: Fleet, diary: Diary) -> None:
     """The intent is in the record: cancelling the call takes nothing back."""
     handlers = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
 
     @handlers.service("slow")
     async def slow(job: Job) -> None:
@@ -589,7 +589,7 @@ async def test_a_service_told_to_stop_while_it_is_handed_over_ends(
 ) -> None:
     """Every script that would grant a record with a stop in it settles it instead."""
     handlers = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
 
     @handlers.service("slow")
     async def slow(job: Job) -> None:

@@ -385,7 +385,7 @@ async def test_a_start_from_before_a_loss_is_not_given_another_jobs_payload(
     """Large payloads stand under their key: when data were lost, what is there may be older."""
     hold_ahead(monkeypatch)
     mine = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
 
     @mine.job("hold")
     async def hold(job: Job) -> None:
@@ -424,7 +424,7 @@ async def test_what_was_granted_to_a_lost_name_does_not_start_under_the_next(
 ) -> None:
     """G-02: it waits for the former handler of its key, which ends only after the lease is lost."""
     mine = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
 
     @mine.service("deaf")
     async def deaf(job: Job) -> None:

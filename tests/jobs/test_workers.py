@@ -118,7 +118,7 @@ async def test_removing_a_worker_hands_its_services_over_and_lets_its_jobs_end(
     fleet: Fleet, diary: Diary
 ) -> None:
     """G-06: after a planned exit at once, and without burning an attempt."""
-    release = anyio.Event()
+    release = fleet.gate()
     node = await fleet.node(holding(diary, release))
     first = node.workers[0].id
     service = await node.dispatch("serve", "service")
@@ -139,7 +139,7 @@ async def test_removing_a_worker_hands_its_services_over_and_lets_its_jobs_end(
 async def test_two_workers_of_one_node_never_run_a_key_at_once(fleet: Fleet, diary: Diary) -> None:
     """G-02: the former handler of a key is still ending; the key waits for it, in this process."""
     handlers = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
     running: Counter[str] = Counter()
 
     @handlers.service("slow")
@@ -173,7 +173,7 @@ async def test_a_key_outlives_its_removed_worker_together_with_a_handler_that_do
     """G-02, G-05: the reapers give the key to a neighbour, which waits until the handler ends."""
     monkeypatch.setattr("pool.jobs.wiring.CLOSE_BUDGET_S", 0.5)
     handlers = Handlers()
-    release = anyio.Event()
+    release = fleet.gate()
     running: Counter[str] = Counter()
 
     @handlers.service("slow")
@@ -302,7 +302,7 @@ async def test_plain_functions_are_bounded_by_the_capacity_too(fleet: Fleet) -> 
 
 async def test_a_worker_that_joins_pulls_what_waits_for_a_slot(fleet: Fleet, diary: Diary) -> None:
     """Scaling out helps: nothing waits for the worker it was granted to while another is free."""
-    release = anyio.Event()
+    release = fleet.gate()
     first = await fleet.node(holding(diary, release), capacity=1, lease_ttl_s=1.0)
     refs = await first.dispatch_many("hold", [f"k{n}" for n in range(4)])
     await diary.counts(1)
@@ -417,7 +417,7 @@ async def test_a_job_goes_only_to_workers_that_know_its_handler(fleet: Fleet) ->
 
 
 async def test_a_full_worker_is_passed_over_for_one_with_room(fleet: Fleet, diary: Diary) -> None:
-    release = anyio.Event()
+    release = fleet.gate()
     nodes = [await fleet.node(holding(diary, release), capacity=1) for _ in range(2)]
     await fleet.knows(nodes[0], 2)
     keys = [f"k{n}" for n in range(600)]
@@ -435,7 +435,7 @@ async def test_a_full_worker_is_passed_over_for_one_with_room(fleet: Fleet, diar
 
 
 async def test_leaving_lets_finite_jobs_end_within_the_grace(fleet: Fleet, diary: Diary) -> None:
-    release = anyio.Event()
+    release = fleet.gate()
     node = await fleet.node(holding(diary, release))
     client = await fleet.node()
     ref = await client.dispatch("hold", "k")
@@ -450,7 +450,7 @@ async def test_leaving_lets_finite_jobs_end_within_the_grace(fleet: Fleet, diary
 async def test_after_the_grace_jobs_go_elsewhere_without_burning_an_attempt(
     fleet: Fleet, diary: Diary
 ) -> None:
-    release = anyio.Event()
+    release = fleet.gate()
     node = await fleet.node(holding(diary, release), grace_s=0.1)
     client = await fleet.node()
     ref = await client.dispatch("hold", "k")
@@ -466,7 +466,7 @@ async def test_after_the_grace_jobs_go_elsewhere_without_burning_an_attempt(
 
 
 async def test_a_drained_node_stays_a_client(fleet: Fleet, diary: Diary) -> None:
-    release = anyio.Event()
+    release = fleet.gate()
     node = await fleet.node(holding(diary, release))
     await node.dispatch("serve", "k")
     await diary.counts(1)
@@ -519,7 +519,7 @@ async def test_a_worker_that_comes_as_its_node_drains_is_refused(
 async def test_shutdown_drains_every_node_and_keeps_what_is_open_for_the_next_start(
     fleet: Fleet, diary: Diary
 ) -> None:
-    release = anyio.Event()
+    release = fleet.gate()
     nodes = [await fleet.node(holding(diary, release), grace_s=0.1) for _ in range(3)]
     keys = [f"k{n}" for n in range(6)]
     for key in keys:
@@ -545,7 +545,7 @@ async def test_a_node_that_leaves_is_left_out_at_once_and_owns_nothing(
     fleet: Fleet, diary: Diary
 ) -> None:
     """G-06: nothing needs reaping after a planned exit."""
-    release = anyio.Event()
+    release = fleet.gate()
     release.set()
     node = await fleet.node(holding(diary, release))
     client = await fleet.node()
@@ -565,7 +565,7 @@ async def test_two_nodes_joining_and_leaving_by_turns_lose_nothing(
     fleet: Fleet, diary: Diary
 ) -> None:
     """G-01, G-05: a rolling deployment; every service runs in the end, once."""
-    release = anyio.Event()
+    release = fleet.gate()
     nodes = [await fleet.node(holding(diary, release))]
     client = await fleet.node()
     keys = [f"k{n}" for n in range(20)]
@@ -777,7 +777,7 @@ async def test_a_worker_that_has_something_left_to_say_is_not_idle(fleet: Fleet)
 async def test_a_worker_that_a_script_calls_gone_joins_again_without_being_told_by_a_renewal(
     fleet: Fleet,
 ) -> None:
-    mine, may_end = Handlers(), anyio.Event()
+    mine, may_end = Handlers(), fleet.gate()
 
     @mine.job("waits")
     async def waits(job: Job) -> None:
@@ -851,7 +851,7 @@ async def test_who_is_ended_for_its_leases_sake_may_be_ended_for_good_as_well(
     fleet: Fleet, why: Literal["stop", "timeout", "release"]
 ) -> None:
     """The first reason stands otherwise: that of a lease says only that it goes on later."""
-    mine, may_end = Handlers(), anyio.Event()
+    mine, may_end = Handlers(), fleet.gate()
 
     @mine.job("stubborn")
     async def stubborn(job: Job) -> None:

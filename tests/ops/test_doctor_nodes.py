@@ -219,7 +219,7 @@ async def test_a_drain_that_does_not_end_is_told_of(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_nodes, "DRAIN_S", 0.0)
-    mine, gate = Handlers(), anyio.Event()
+    mine, gate = Handlers(), fleet.gate()
 
     @mine.job("stubborn")
     async def stubborn(job: Job) -> None:

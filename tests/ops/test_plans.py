@@ -114,21 +114,23 @@ async def test_what_has_not_come_in_time_is_one_line_and_an_object(
     deafened, ended = anyio.Event(), anyio.Event()
     where = ["--pool", pool_name, "--url", pool_url, "--timeout", "0.1"]
     async with Node(pool_name, pool_url, handlers=handlers, observers=()) as node:
-        await node.dispatch(deaf, "k")
-        with anyio.fail_after(60):
-            await begun.wait()
-            await deafened.wait()
-        for words, code in (
-            (("plans", "apply", "feeds"), "POOLNOTINTIME"),
-            (("plans", "confirm", "feeds", "--anything"), "POOLNOTINTIME"),
-            (("plans", "diff", "feeds"), "POOLNOTINTIME"),
-            (("stop", "k"), "POOLNOTSTOPPED"),
-        ):
-            capsys.readouterr()
-            assert await anyio.to_thread.run_sync(main, [*words, *where, "--json"]) == FINDING
-            told = capsys.readouterr()
-            assert json.loads(told.out)["ok"] is False
-            assert json.loads(told.out)["error"]["code"] == code
-            assert told.err.startswith(f"pool: [{code}]")
-            assert len(told.err.splitlines()) == 1
-        ended.set()
+        try:
+            await node.dispatch(deaf, "k")
+            with anyio.fail_after(60):
+                await begun.wait()
+                await deafened.wait()
+            for words, code in (
+                (("plans", "apply", "feeds"), "POOLNOTINTIME"),
+                (("plans", "confirm", "feeds", "--anything"), "POOLNOTINTIME"),
+                (("plans", "diff", "feeds"), "POOLNOTINTIME"),
+                (("stop", "k"), "POOLNOTSTOPPED"),
+            ):
+                capsys.readouterr()
+                assert await anyio.to_thread.run_sync(main, [*words, *where, "--json"]) == FINDING
+                told = capsys.readouterr()
+                assert json.loads(told.out)["ok"] is False
+                assert json.loads(told.out)["error"]["code"] == code
+                assert told.err.startswith(f"pool: [{code}]")
+                assert len(told.err.splitlines()) == 1
+        finally:
+            ended.set()

@@ -388,7 +388,7 @@ async def test_why_of_a_pool_at_work(fleet: Fleet) -> None:
     told = await ask(fleet, "nobody knows this")
     assert (told.case, told.state) == ("unknown", "unknown")
 
-    GATES["g"] = anyio.Event()
+    GATES["g"] = fleet.gate()
     held = await node.dispatch(shielded, "held", "g")
     await held.started(timeout_s=30)
     waits = await node.dispatch(quick, "waits")  # both slots are taken

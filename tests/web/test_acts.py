@@ -284,7 +284,7 @@ async def test_what_was_done_is_told_though_it_cannot_be_waited_for(
         await anyio.lowlevel.checkpoint()
         raise error
 
-    found, may_end = Handlers(), anyio.Event()
+    found, may_end = Handlers(), fleet.gate()
 
     @found.job("stubborn")
     async def stubborn(job: Job) -> None:
