@@ -49,11 +49,16 @@ def steps_are_done_once(view: View, _: Bounds, found: Finding) -> None:
 @invariant("I52", "a state holds each message once")
 def states_hold_messages_once(view: View, _: Bounds, found: Finding) -> None:
     """In the order in which they were accepted, without a gap; and a run begins with what the runs
-    before it had saved, whatever ended them.  Lost data excuse what came after; what one run heard
-    twice was sent twice, by who had no answer.  A first try that comes late, when its repeat was
-    handled, is accepted behind what came between (see I13): by the store's own account.
+    before it had saved, whatever ended them.  Lost data excuse what came after: also a message that
+    was heard before and after, as its worker may bring the state along, while its removal is lost.
+    What one run heard twice was sent twice, by who had no answer.  A first try that comes late,
+    when its repeat was handled, is accepted behind what came between (see I13): by the store's own
+    account.
     """
     notes = Counter((e.p, e.extra["run"], e.job, e.extra["seq"]) for e in view.of.get("note", ()))
+    heard_at: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for event in view.of.get("note", ()):
+        heard_at[event.job, event.extra["seq"]].append(event.t)
     sent_twice = {(job, seq) for (_, _, job, seq), times in notes.items() if times > 1}
     accepted: dict[str, list[Event]] = defaultdict(list)
     for event in view.of.get("notify", ()):
@@ -69,7 +74,11 @@ def states_hold_messages_once(view: View, _: Bounds, found: Finding) -> None:
         order = [each.extra["seq"] for each in put[event.job] if each.t <= event.t]
         for at, (before, after) in enumerate(pairwise(heard)):
             is_sent = after == before and (event.job, after) in sent_twice
-            if after <= before and not is_sent and not _came_again(heard, at, order):
+            if after > before or is_sent or _came_again(heard, at, order):
+                continue
+            moments = [t for t in heard_at[event.job, after] if t <= event.t] or [event.t]
+            is_again = after in heard[: at + 1]
+            if not is_again or not view.loses(moments[0], moments[-1], event.key):
                 found.say(f"the state of {event.job} has message {after} after {before}", event)
         if heard:
             has = frozenset(heard)

@@ -4637,6 +4637,25 @@ def a_state_goes_back_with_the_data(s: Story) -> None:
     _state(s, "info", 20, 0)
 
 
+def a_message_is_heard_again(*heard: int, loss: str = "loss") -> Tell:
+    """Return the story of a state that its worker brings along, behind the loss of a removal."""
+
+    def tell(s: Story) -> None:
+        for run in (1, 2):
+            for seq in (0, 1):
+                s.say("note", p="a/1", job="j1", key="k", extra={"run": run, "seq": seq})
+                s.at += 0.1
+            s.fault(loss)
+        _state(s, "ok", 10, *heard)
+
+    return tell
+
+
+good("I52")(a_message_is_heard_again(0, 1, 0, 1))  # seed 770092
+bad("I52")(a_message_is_heard_again(0, 1, 0, 1, loss="clock"))  # nothing was lost
+bad("I52")(a_message_is_heard_again(1, 0))  # it had not been there
+
+
 def a_clock_was_behind_a_fork(*does: str) -> Tell:
     """Return the story of a state that lacks a message of after these faults."""
 
