@@ -263,14 +263,16 @@ class Config:
         dice = random.Random(f"crowd/{self.seed}")
         if dice.random() >= CROWDS:
             return self
+        lanes, capacity = dice.choice((1, 1, 1, 3, 8)), dice.choice((1, 1, 2, 5))
+        services = min(dice.choice((0, 0, 1)), self.nodes * capacity - 1)  # a slot is left
         return attrs.evolve(
             self,
             shapes=("crowd",),
             faults=(),
-            lanes=dice.choice((1, 1, 1, 3, 8)),
-            capacity=dice.choice((1, 1, 2, 5)),
+            lanes=lanes,
+            capacity=capacity,
             workers=1,
-            services=dice.choice((0, 0, 1)),
+            services=services,
             keys=1000,
             ttl_s=dice.choice((2.0, 3.0)),
             op_timeout_s=1.0,

@@ -9,6 +9,7 @@ quiet.  Then each that still stands in the map is resumed, as often as it takes.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,6 +62,7 @@ class Operators:
     _driver: Recorder
     _dice: random.Random = attrs.field(init=False)
     _open: dict[str, Any] = attrs.field(init=False, factory=dict)  # what is under way, by its name
+    _pausing: Counter[str] = attrs.field(init=False, factory=Counter)  # calls that are under way
     _count: int = attrs.field(init=False, default=0)
     _is_ending: bool = attrs.field(init=False, default=False)
 
@@ -107,8 +109,13 @@ class Operators:
         self._begin("paused", str(pause))
 
         async def ask(_: Boot, node: Node) -> None:
-            if not self._is_ending:
+            if self._is_ending:
+                return
+            self._pausing[str(pause)] += 1
+            try:
                 await node.pause(handler=pause.handler, key=pause.key, reason="as planned")
+            finally:
+                self._pausing[str(pause)] -= 1
 
         self._ask(ask)
 
@@ -117,6 +124,8 @@ class Operators:
 
         async def ask(_: Boot, node: Node) -> None:
             report = await node.resume(handler=pause.handler, key=pause.key)
+            if self._pausing[str(pause)]:
+                return  # it may be decided later: the end takes back what stands
             if report.is_complete and pause.entry.decode() not in self._entries("!paused "):
                 self._over("paused", str(pause))
 
