@@ -2810,6 +2810,36 @@ bad("I34")(nobody_was_left(waits=9.2, dies="a", heard=True))  # one that lives v
 bad("I34")(nobody_was_left(waits=9.2, comes=0.75))  # the last one was heard within two periods
 
 
+def brought_back(*, waits: float, step: str = "clock", died: str = "a") -> Tell:
+    """Return the story of older data that have a dead owner again, who is granted a job."""
+
+    def tell(s: Story) -> None:
+        for node in "ab":
+            s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
+        s.crash(died)
+        s.at += 20.0
+        if step:
+            s.fault(step, step_s=-3600.0)
+        s.fault("loss", kind="fork-behind", since=s.at - 0.5)
+        s.at += 0.1
+        s.dispatch("j1")
+        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1@0")
+        s.at += waits
+        s.say("own", key="k", job="j1", epoch=11, nonce="Wb.1")
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+        s.at += 60.0
+        s.say("heal")
+
+    return tell
+
+
+good("I34")(brought_back(waits=10.6))  # seed 771590: kept for a TTL from two periods ahead
+bad("I34")(brought_back(waits=11.2))
+bad("I34")(brought_back(waits=10.6, step=""))
+bad("I34")(brought_back(waits=10.6, died="c"))
+
+
 def granted_to_the_dead(*, silent_s: float) -> Tell:
     """Return the story of a job granted to one that had died 5 s ago, and what was heard since."""
 

@@ -520,6 +520,13 @@ class View:
                 and all(self.died.get(p, math.inf) <= at for _, p in answered[:n])
             ):
                 return max(0.0, window_s - self.stood_s(since, bounds, lane))
+        # Older data bring a dead owner back, and another server keeps everybody for a TTL: from two
+        # periods ahead, too, while a step of its clock is not vouched for.
+        for loss in self.excuses({"loss"}, since - bounds.takeover_s, since):
+            is_back = any(self.died.get(owner, math.inf) <= loss.began for owner in owners)
+            near = loss.began - window_s, loss.began + bounds.renew_s
+            if is_back and self.excuses({"clock", STEP}, *near):
+                return window_s
         return 0.0
 
     def ran_s(self, began: float, ended: float, bounds: Bounds, lane: str) -> float:
