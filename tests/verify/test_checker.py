@@ -1083,17 +1083,18 @@ bad("I18")(taken_over_by_the_young(after_s=3.4 + SPAN_S))
 bad("I18")(taken_over_by_the_young(after_s=3.4, age_s=60.1))
 
 
-def back_from_a_pause(*, while_away: bool) -> Callable[[Story], None]:
+def back_from_a_pause(*, while_away: bool, nodes: str = "ab") -> Callable[[Story], None]:
     """It stands still for 6 s of a lease of 2; whoever else there is does, too, or is well."""
 
     def tell(s: Story) -> None:
-        joined(s, "a", "b")
+        joined(s, *nodes)
         s.dispatch("j1", kind="service")
         s.start("j1")
         s.at += 1.0
         s.fault("pause", "a", lasts=6.0)
-        s.at -= 6.0
-        s.fault("pause", "b" if while_away else "c", lasts=7.0)
+        if len(nodes) > 1:
+            s.at -= 6.0
+            s.fault("pause", "b" if while_away else "c", lasts=7.0)
         s.at += 20.0
         s.final(jobs={"k": ["j1", "running", "service"]})
 
@@ -1102,6 +1103,7 @@ def back_from_a_pause(*, while_away: bool) -> Callable[[Story], None]:
 
 good("I18")(back_from_a_pause(while_away=True))  # it goes on where it was
 bad("I18")(back_from_a_pause(while_away=False))
+good("I18")(back_from_a_pause(while_away=False, nodes="a"))  # there is nobody else
 
 
 @bad("I18")

@@ -465,9 +465,10 @@ class View:
         wait_s += self.orphaned_s(owners, since, bounds, lane)
         by = self.served_from(since, bounds.slack_s, readers) + wait_s
         while by < math.inf:
+            faults = self.excuses(DISTURBS, since - bounds.ttl_s, by, lane=lane)
             found = [
                 fault
-                for fault in self.excuses(DISTURBS, since - bounds.ttl_s, by, lane=lane)
+                for fault in faults
                 # What made it wait may itself be there as a fault.
                 if abs(fault.began - since) > bounds.slack_s or not but or fault.target != but
             ]
@@ -482,6 +483,13 @@ class View:
                     if not fault.target or fault.target in hands
                 ]
             else:
+                if not any(
+                    joined <= by and end > since
+                    for node, lives in self.lives_of.items()
+                    for joined, end in lives
+                    if node != but
+                ):  # it is the only one, and goes on when it is back
+                    found = [f for f in faults if f in found or f.does != "crash"]
                 ends = [self.served_from(f.ended, bounds.slack_s, readers) for f in found]
             # What waits anew waits for what was not set right by then, too.
             again = max((e + self.stood_s(e, bounds, lane) for e in ends), default=-math.inf)
