@@ -325,7 +325,7 @@ def first_write_wins(view: View, bounds: Bounds, found: Finding) -> None:
             found.judged += 1
             # It may be forgotten when its time is over by a clock that nobody has seen to step.
             if event.job not in view.outcomes and not view.unseen(
-                event.t, view.final.t, view.lane_of(event.key or dispatch.key)
+                event.t, view.final.t, bounds, view.lane_of(event.key or dispatch.key)
             ):
                 found.say(f"{event.job}: its outcome was told and is gone", event)
 

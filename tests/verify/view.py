@@ -394,7 +394,7 @@ class View:
     def _heard(self) -> Mapping[str, Sequence[float]]:
         return {lane: [at for at, _ in told] for lane, told in self._answered.items()}
 
-    def unseen(self, began: float, ended: float, lane: str) -> list[Fault]:
+    def unseen(self, began: float, ended: float, bounds: Bounds, lane: str) -> list[Fault]:
         """Return the steps within a time that nobody saw in a lane; any lane, if it is untold.
 
         And one forward of just before it that nobody could have settled yet, as nobody of the lane
@@ -413,12 +413,13 @@ class View:
             and not self.excuses({"loss"}, fault.began, began, lane=lane)
         ]
         found = self.excuses({STEP}, began, ended) + stood
-        return [fault for fault in found if not self._is_seen(fault, lane)]
+        return [fault for fault in found if not self._is_seen(fault, bounds, lane)]
 
-    def _is_seen(self, step: Fault, lane: str) -> bool:
+    def _is_seen(self, step: Fault, bounds: Bounds, lane: str) -> bool:
         """Say whether a process was heard in a lane before a step, and after it.
 
         What it asked before the lane lost all it had told it another time than the lane has now.
+        Who came to a lane where nobody was left knows its time after two periods.
         """
         losses = self.excuses({"loss"}, -math.inf, step.began, lane=lane)
         made = max((loss.ended for loss in losses if loss.since == -math.inf), default=-math.inf)
@@ -428,7 +429,12 @@ class View:
             if is_here and event.extra.get("asked", event.t) > made:
                 first, last = heard.get(event.p, (event.t, event.t))
                 heard[event.p] = (min(first, event.t), max(last, event.t))
-        return any(first < step.began < last for first, last in heard.values())
+        known = step.began - 2 * bounds.renew_s
+        return any(
+            first < step.began < last
+            and (first <= known or any(f < first < at for f, at in heard.values()))
+            for first, last in heard.values()
+        )
 
     def well(self, began: float, ended: float, but: str = "") -> set[str]:
         """Return the nodes that took jobs all that time, and that nothing happened to."""
