@@ -1038,7 +1038,8 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
         for before, after in pairwise(runs):
             nodes = {before.start.node, after.start.node}
             is_skipped = after.start.attempt > before.start.attempt + 1
-            is_skipped = is_skipped and not (dispatch and dispatch.extra.get("start_s"))
+            asked = dispatch or view.invoked.get(after.start.idem)  # of an unknown outcome
+            is_skipped = is_skipped and not (asked and asked.extra.get("start_s"))
             if is_skipped and not view.hurts(DISTURBS, before.start.t, after.start.t, nodes):
                 found.say(f"{job}: an attempt is missing", before.start, after.start)
             wait = before.end.extra.get("after_s", 0.0) if before.end else 0.0
@@ -1060,9 +1061,10 @@ def retry_schedule(view: View, bounds: Bounds, found: Finding) -> None:
             # Accepted at any moment from here on: a step of the clock before the answer counts.
             asked = view.invoked.get(dispatch.idem, dispatch)
             lane = view.lane_of(dispatch.key)
-            early_s = 0.002 + view.stepped_s(asked.t, runs[0].start.t, bounds, lane)
-            is_early = runs[0].start.t < asked.t + dispatch.extra["delay_s"] - early_s
-            if is_early and not view.excuses({"loss"}, asked.t, runs[0].start.t):
+            since = view.asked_for(dispatch)
+            early_s = 0.002 + view.stepped_s(since, runs[0].start.t, bounds, lane)
+            is_early = runs[0].start.t < since + dispatch.extra["delay_s"] - early_s
+            if is_early and not view.excuses({"loss"}, since, runs[0].start.t):
                 found.say(f"{job}: started before its delay was over", asked, runs[0].start)
         late = [run.start for run in runs if stored and run.start.t > stored.order + bounds.slack_s]
         if stored and late and stored.word != "done" and not _excused_start(view, bounds, late[0]):

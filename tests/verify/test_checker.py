@@ -1513,12 +1513,21 @@ def one_attempt_too_many(s: Story) -> None:
     s.start("j1", attempt=3, attempts_max=2)
 
 
-@bad("I19")
-def an_attempt_is_skipped(s: Story) -> None:
-    s.dispatch("j1")
-    s.start("j1")
-    s.end("j1", err="error")
-    s.start("j1", epoch=11, attempt=3)
+def an_attempt_is_skipped(**asked: float) -> Tell:
+    """Return the story of a call that was not answered, and whose job starts without its second."""
+
+    def tell(s: Story) -> None:
+        s.say("dispatch", "invoke", key="k", idem="c-j1", extra={"digest": "x", **asked})
+        s.start("j1")
+        s.end("j1", err="error")
+        s.start("j1", epoch=11, attempt=3)
+        s.end("j1", epoch=11, attempt=3)
+
+    return tell
+
+
+good("I19")(an_attempt_is_skipped(start_s=0.01))  # seed 770495: it was granted, and came too late
+bad("I19")(an_attempt_is_skipped())
 
 
 @bad("I19")
@@ -1551,6 +1560,25 @@ good("I19")(delayed(step_at=0.05))  # it was accepted before the step, and told 
 good("I19")(delayed(step_at=0.2))
 good("I19")(delayed(step_at=-0.1))  # it stands for two periods
 bad("I19")(delayed(step_at=-9.0))
+
+
+def delayed_behind_another(*, waits: float) -> Tell:
+    """Return the story of a follower whose message was carried 2 s after what it follows."""
+
+    def tell(s: Story) -> None:
+        s.say("follow", idem="c-j2", extra={"of": "c-j1", "when": "then"})
+        s.whole("j1")
+        s.at += 2.0
+        extra = {"digest": "x", "delay_s": 3.0}
+        s.say("dispatch", p="server", job="j2", key="k2", idem="c-j2", extra=extra)
+        s.at += waits
+        s.start("j2", "k2", epoch=11)
+
+    return tell
+
+
+good("I19")(delayed_behind_another(waits=1.1))  # seed 770394: it counts from that end
+bad("I19")(delayed_behind_another(waits=0.9))
 
 
 def delayed_behind_data_of_before(*, since: float, lost_at: float = 9.5) -> Tell:

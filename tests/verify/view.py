@@ -305,6 +305,19 @@ class View:
         ends += [at for at, other in self._ends.get(dispatch.key, ()) if other != job]
         return max((end for end in ends if end <= start), default=0.0)
 
+    def asked_for(self, dispatch: Event) -> float:
+        """Return when a job was asked for: by a call, or by the end of the one that it follows."""
+        before = self._followed.get(dispatch.idem)
+        asked = self.invoked.get(dispatch.idem, dispatch).t
+        return min(asked, self.ended.get(before, asked)) if before is not None else asked
+
+    @cached_property
+    def _followed(self) -> Mapping[str, str]:
+        """What was asked for by the ends of jobs, with the ids of those."""
+        jobs = {event.idem: job for job, event in self.accepted.items()}
+        follows = ((e.idem, jobs.get(e.extra["of"])) for e in self.of.get("follow", ()))
+        return {token: job for token, job in follows if job is not None}
+
     @cached_property
     def _ends(self) -> Mapping[str, Sequence[tuple[float, str]]]:
         ends: dict[str, list[tuple[float, str]]] = defaultdict(list)
