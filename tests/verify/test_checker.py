@@ -1569,8 +1569,7 @@ def delayed_behind_another(*, waits: float) -> Tell:
         s.say("follow", idem="c-j2", extra={"of": "c-j1", "when": "then"})
         s.whole("j1")
         s.at += 2.0
-        extra = {"digest": "x", "delay_s": 3.0}
-        s.say("dispatch", p="server", job="j2", key="k2", idem="c-j2", extra=extra)
+        s.dispatch("j2", "k2", delay_s=3.0)
         s.at += waits
         s.start("j2", "k2", epoch=11)
 
