@@ -104,6 +104,7 @@ class StreamTailer(Generic[R]):
     )  # of a group's entries; the body's
     _under_way: Brought[R] | None = attrs.field(init=False, default=None)
     _is_taken: bool = attrs.field(init=False, default=True)
+    _reads: int = attrs.field(init=False, default=0)  # that were begun; the body's
     _is_asked: bool = attrs.field(init=False, default=False)  # to probe before it reads on
     _failed: Exception | None = attrs.field(init=False, default=None)  # by a callback of ours
     _reconnects: Reconnects = attrs.field(init=False, factory=Reconnects)
@@ -165,6 +166,11 @@ class StreamTailer(Generic[R]):
         """Say whether this batch is still to be taken: it was not given up meanwhile."""
         return batch is self._under_way
 
+    @property
+    def read_number(self) -> int:
+        """The number of the read whose answer may be on its way; 0: there is none."""
+        return self._reads if self._is_taken else 0
+
     def under_way(self, reading: Reading) -> Any:
         """Return what the batch that is under way has brought for this; empty: nothing."""
         told = () if self._under_way is None else self._under_way.told
@@ -222,6 +228,7 @@ class StreamTailer(Generic[R]):
                     self._is_asked = False
                     probe_s = self.io.clock() + self.timing().renew_s
                 else:
+                    self._reads += 1
                     batch = await self._read(body_io, readings, left_s)
             except PoolError as error:
                 failures = await self._pause(body_io, failures, error)

@@ -56,10 +56,11 @@ A late message: a renewal after the lease was ended is answered GONE; a read tha
 makes the consumer again, without a lease, and so it is freed and forgotten like any stale one; what
 a batch or a take brings for an earlier name of ours is dropped here, as it is being freed there.  A
 lost reply leaves events pending that we know nothing of: of a read see `stream_tailer.py`; else we
-ask what waits under our name, and give back what was unknown twice.  A repeated one changes
-nothing: joining renews, acknowledging twice is once, a count is said and not added, giving back
-what is not ours any more is not done.  So an event is given at least once, and given again only if
-its holder died, lost its lease, or did not acknowledge it in time.
+ask what waits under our name, and give back what was unknown twice.  We also ask every five
+renewals: a read or a take of a broken connection may reach the server long after that.  A repeated
+one changes nothing: joining renews, acknowledging twice is once, a count is said and not added,
+giving back what is not ours any more is not done.  So an event is given at least once, and given
+again only if its holder died, lost its lease, or did not acknowledge it in time.
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ from pool.streams.sink_source import Item, Source, size_of
 from pool.streams.sink_told import SinkTold
 
 SINK_BUFFER_MAX: Final = 100
+LOOK_RENEWALS: Final = 5  # from one look at what waits under a consumer's name to the next
 GRACE_S: Final = 30.0
 GRACE_MIN_S: Final = 0.1
 GRACE_MAX_S: Final = 7 * 86_400.0
@@ -199,6 +201,7 @@ class Sink(BufferedReader):
             is_ours=self._is_ours,
             all=self._all,
             coming=lambda source: {entry_id for entry_id, _ in tailer.under_way(source)},
+            read_number=lambda: tailer.read_number,
             streams=lambda: len(self._sources),
         )
 
@@ -456,7 +459,7 @@ class Sink(BufferedReader):
         if self._state != "open":
             return
         self._arm()
-        now_s = self._session.io.clock()
+        now_s, renew_s = self._session.io.clock(), self._timing.renew_s
         if any(each.joined_as and not self._is_good(each, now_s) for each in self._all()):
             self._lapse()
         self._hands.pace()
@@ -466,8 +469,8 @@ class Sink(BufferedReader):
                 self._calls.send(source.of.leave(self.consumer), lambda _: None)
             elif source.joined_as:
                 self._renew(source)
-                if source.is_doubted:
-                    self._hands.look_for_unknown(source, "", frozenset())
+                if source.is_doubted or now_s - source.looked_s >= LOOK_RENEWALS * renew_s:
+                    self._hands.look_for_unknown(source)
             else:
                 self._join(source)
         self._hands.note_later()

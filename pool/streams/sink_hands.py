@@ -46,6 +46,7 @@ class Hands:
     _is_ours: Callable[[Item], bool]
     _all: Callable[[], list[Source]]  # also those that are not read any more
     _coming: Callable[[Source], set[str]]  # what was read, and may not have come to the buffer yet
+    _read_number: Callable[[], int]  # of the read whose answer may be on its way; 0: none
     _streams: Callable[[], int]  # how many are read
     loop: Loop = attrs.field(init=False)
     _is_noting: bool = attrs.field(init=False, default=False)  # a timer of that is under way
@@ -202,27 +203,34 @@ class Hands:
         elif most > self._buffer.buffer_max:
             self.hold(2 * self._buffer.buffer_max)
 
-    def look_for_unknown(self, source: Source, after: str, unknown: frozenset[str]) -> None:
+    def look_for_unknown(
+        self, source: Source, after: str = "", listed: frozenset[str] = frozenset()
+    ) -> None:
         """List what waits under our name; what we do not know, and did not the last time, goes."""
-        answer = partial(self._on_held, source, self._calls.consumer(), unknown)
+        source.looked_s = self._clock()
+        answer = partial(self._on_held, source, self._calls.consumer(), listed)
         self._calls.send(source.of.held(self._calls.consumer(), after), answer, source)
 
-    def _on_held(
-        self, source: Source, consumer: str, unknown: frozenset[str], reply: Reply
-    ) -> None:
+    def _on_held(self, source: Source, consumer: str, listed: frozenset[str], reply: Reply) -> None:
         if consumer != self._calls.consumer():
             return
         ids: list[str] = reply
+        listed |= frozenset(ids) - source.hands.keys()
+        if len(ids) == HELD_MAX:
+            self.look_for_unknown(source, ids[-1], listed)
+            return
+        # Asked before `_coming`: a read is over only when that has what it brought.
+        read_number = self._read_number()
         known = {item.event.id for item in self._buffer if item.source is source}
         known |= self._coming(source)
         trial = self._calls.trial
         if isinstance(trial, Item) and trial.source is source:
             known.add(trial.event.id)  # it is being noted: neither buffered nor in hand
-        unknown |= {each for each in ids if each not in known and each not in source.hands}
-        if len(ids) == HELD_MAX:
-            self.look_for_unknown(source, ids[-1], unknown)
-            return
-        gone, source.unknown = unknown & source.unknown, unknown
+        unknown = listed - known - source.hands.keys()
+        # Over a slow line, one read may still bring what was unknown at the last look.
+        is_over = not read_number or read_number != source.read_number
+        gone = unknown & source.unknown if is_over else frozenset()
+        source.unknown, source.read_number = unknown, read_number
         source.is_doubted = bool(unknown)
         names = [(each, b"") for each in gone]  # the server has just said that they are ours
         for call in self._calls.releases(source, names, is_doubtful=True):

@@ -29,7 +29,9 @@ class Source(Reading):
     hands: dict[str, Item] = attrs.field(factory=dict)  # handed out, the oldest first
     fresh: dict[str, Item] = attrs.field(factory=dict)  # of those: not noted yet
     is_doubted: bool = False  # something may wait under our name that we do not know
+    looked_s: float = 0.0  # when we asked last what waits under our name
     unknown: frozenset[str] = frozenset()  # what the last look has found
+    read_number: int = 0  # of the read that might bring it then
 
     def forget(self) -> None:
         """What we hold is not ours any more."""

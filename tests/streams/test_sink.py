@@ -1141,6 +1141,52 @@ async def test_what_is_on_its_way_to_the_program_is_not_unknown(bench: Bench) ->
         assert await sink.ack(event)
 
 
+async def test_what_a_read_gives_us_long_after_its_connection_broke_is_found(bench: Bench) -> None:
+    """The network may bring the read to the server when all that was doubtful is settled."""
+    async with bench.stream() as stream, stream.sink("billing") as sink:
+        [source] = sink._sources.values()
+        await bench.add(stream, 0)
+        [event] = await bench.take(sink, 1)
+        assert await sink.ack(event)
+        await bench.until(lambda: not source.is_doubted)
+        entry_id = read_as(bench, sink.consumer, 1, 2)
+        events = await bench.take(
+            sink, 2
+        )  # the newer one first: nothing behind it tells of the other
+        assert sorted(event.payload for event in events) == [b"1", b"2"]
+        assert entry_id in {event.id for event in events}
+        assert await sink.ack_many(events) == 2
+
+
+async def test_what_a_read_may_still_bring_is_not_given_back(bench: Bench) -> None:
+    """Over a slow line that takes longer than from one look to the next."""
+    settings = attrs.evolve(bench.settings, lease_ttl_s=60.0)  # so one read waits all the time
+    async with bench.stream(settings=settings) as stream, stream.sink("billing") as sink:
+        [source] = sink._sources.values()
+        await bench.until(lambda: sink._tailer.read_number > 1)  # the first one asks what is ours
+        entry_id = read_as(bench, sink.consumer, 0)
+        for _ in range(3):
+            sink._hands._on_held(source, sink.consumer, frozenset(), [entry_id])
+            assert source.unknown == {entry_id}
+        await sink._session.pipeline.execute("PING")
+        assert bench.pending()[entry_id][0] == sink.consumer
+        sink._tailer._reads += 1  # as if that read were over, and had not brought it
+        sink._hands._on_held(source, sink.consumer, frozenset(), [entry_id])
+        [event] = await bench.take(sink, 1)
+        assert event.id == entry_id
+
+
+def read_as(bench: Bench, consumer: str, *numbers: int) -> str:
+    """Add events, and read the first one under a consumer's name before anybody can."""
+    last = bench.client.hincrby(bench.control.stream_meta("orders"), "n", len(numbers))
+    with bench.client.pipeline(transaction=True) as step:
+        for n, number in enumerate(numbers, last - len(numbers) + 1):
+            step.xadd(bench.key, {"n": n, "e": "counted", "p": number})
+        step.xreadgroup("billing", consumer, {bench.key: ">"}, count=1)
+        entry_id: bytes = step.execute()[0]
+    return entry_id.decode()
+
+
 async def test_a_suspect_that_is_being_noted_is_not_unknown(bench: Bench) -> None:
     async with bench.stream() as stream, stream.sink("billing") as sink:
         [source] = sink._sources.values()

@@ -136,7 +136,9 @@ class Simulation:
         """Wait until nothing is left to do; False if that takes too long."""
         healed_s = self.world.now_s
         enough_s = _QUIET_TTLS * self.config.ttl_s + 2.0
-        while self.world.now_s < healed_s + _DRAIN_S:
+        # Two jobs that kill a lone process take turns, and each death speaks for the other job.
+        takes_turns = {"alone", "poison"} <= {*self.config.shapes}
+        while self.world.now_s < healed_s + _DRAIN_S * (3 if takes_turns else 1):
             self.world.run(self.world.now_s + _LOOK_S)
             if self.world.now_s >= healed_s + enough_s and self.is_quiet():
                 self.world.run(self.world.now_s + _LOOK_S)  # what is free is told within this
