@@ -2899,6 +2899,42 @@ good("I34")(granted_to_the_dead(silent_s=4.7))  # pool time stood: its lease loo
 bad("I34")(granted_to_the_dead(silent_s=3.5))
 
 
+def granted_to_the_dead_behind_a_step(*, step_s: float = -3600.0, before_s: float = 0.0) -> Tell:
+    """Return the story of a step of the clock behind a death, and of a job that the dead one got.
+
+    A living node renews all the while: for so long before the step, and for 1.6 s behind it.
+    """
+
+    def renews(s: Story, for_s: float) -> None:
+        until_s = s.at + for_s
+        while s.at < until_s - 0.01:
+            s.say("renew", p="b/1", nonce="Wb.1@0", extra={"asked": s.at})
+            s.at += 0.4
+
+    def tell(s: Story) -> None:
+        for node in "ab":
+            s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
+        s.crash("a")
+        renews(s, before_s)
+        step(s, step_s=step_s)
+        renews(s, 1.6)
+        s.dispatch("j1")
+        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1@0")
+        s.at += 8.0
+        s.say("own", key="k", job="j1", epoch=11, nonce="Wb.1")
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+        s.at += 60.0
+        s.say("heal")
+
+    return tell
+
+
+good("I34")(granted_to_the_dead_behind_a_step())  # pool time stood: its lease looks new
+bad("I34")(granted_to_the_dead_behind_a_step(step_s=-0.9))  # no step for pool time
+bad("I34")(granted_to_the_dead_behind_a_step(before_s=1.6))  # it ran before
+
+
 def begun_before_the_last_renewal(*, by_s: float, waits: float = 7.5) -> Tell:
     """Return the story of a job of a worker whose renewals fail, until it dies beside another."""
 

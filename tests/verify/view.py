@@ -558,7 +558,8 @@ class View:
 
     def ran_s(self, began: float, ended: float, bounds: Bounds, lane: str) -> float:
         """Return for how long pool time surely ran within a time: while the lane answered, with no
-        longer break than the lease clock bridges (`lib/lease.lua`); all of it, if that is untold.
+        longer break than the lease clock bridges (`lib/lease.lua`), and no step of the server's
+        clock may have stood; all of it, if that is untold.
         """
         heard = self._heard.get(lane, ())
         if not heard:
@@ -567,8 +568,13 @@ class View:
         return sum(
             max(0.0, min(after, ended) - max(before, began))
             for before, after in pairwise(known)
-            if after - before <= _REACH * bounds.renew_s
+            if after - before <= _REACH * bounds.renew_s and not self._stands(after, bounds, lane)
         )
+
+    def _stands(self, at: float, bounds: Bounds, lane: str) -> bool:
+        """Say whether pool time may stand still then, as a step of the clock is not settled yet."""
+        recent = self.excuses({STEP}, at - _window_s(bounds), at, lane=lane)
+        return bool(recent) or self.stood_s(at, bounds, lane) > 0.0
 
     def alive(self, run: Run, by: float) -> float:
         """Return when the owner of a run was last known to be alive: when its lease was renewed."""

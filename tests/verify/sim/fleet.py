@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 
 from pool import Cancel, Follower, Handlers, Job, LocalWorker, Node, Park, Retry, Settings, Step
 from pool.core.pages import PAGES, Pages
-from pool.errors import PoolError, StorageFull
+from pool.errors import NotOwner, PoolError, StorageFull
 from pool.events import Event as Said
 from pool.names import lane_of
 from tests.verify.history import FencedResource, Recorder
@@ -520,8 +520,12 @@ class Boot:
             await self._cling()
             self.record("end", "fail", err="cancelled", **who)
             raise
-        except RuntimeError:
-            self.record("end", "fail", err="error", **who)
+        except NotOwner:  # a save found that the run was ended from outside
+            self.record("end", "fail", err="cancelled", **who)
+            raise
+        except BaseException as error:
+            if not isinstance(error, GeneratorExit):  # else it is thrown away
+                self.record("end", "fail", err="error", **who)
             raise
 
     async def _save(self, job: Job, how: str, heard: list[int], who: dict[str, Any]) -> None:
