@@ -38,6 +38,7 @@ from pool.jobs.typed.shapes import ANY, Unfit, Wrong
 from pool.jobs.typed.values import NEVER
 
 T = TypeVar("T")
+V = TypeVar("V")
 Customer = NewType("Customer", int)
 NOW = datetime(2026, 3, 29, 1, 30, 0, 17, tzinfo=timezone(timedelta(hours=2)))
 ID = UUID("0190b8a6-7b1c-7d3e-8f00-0123456789ab")
@@ -172,6 +173,42 @@ TWICE: set[datetime] = {
     datetime(2026, 10, 25, 3, 30, tzinfo=ZoneInfo("Europe/Helsinki")),
 }
 
+
+class Plain:
+    pass
+
+
+@dataclass
+class Late:
+    id: int
+    status: str = field(init=False, default="new")
+    since: datetime = field(init=False)
+
+
+@attrs.frozen
+class Frozen:
+    id: int
+    _status: str = attrs.field(init=False, default="new", validator=attrs.validators.max_len(8))
+
+
+@dataclass
+class Derived(Late):
+    @property  # type: ignore[misc]
+    def since(self) -> datetime:  # type: ignore[override]
+        return NOW
+
+
+@dataclass
+class Locked:
+    lock: Plain = field(init=False)
+
+
+def late(value: V, **fields: Any) -> V:
+    for each, item in fields.items():
+        object.__setattr__(value, each, item)
+    return value
+
+
 # Annotation, a value, and what it is in JSON.
 PLAIN: list[tuple[Any, Any, Any]] = [
     (Any, {"a": [1]}, {"a": [1]}),
@@ -229,12 +266,22 @@ TYPED: list[tuple[Any, Any, Any]] = [
     (dict[UUID, date], {ID: date(2026, 1, 2)}, {str(ID): "2026-01-02"}),
     (dict[int, str], {-1: "a", 10: "b"}, {"-1": "a", "10": "b"}),
     (Line, Line("a", Decimal(1)), {"item": "a", "price": "1", "at": None}),
-    (Order, Order(id=ID, lines=[]), {"id": str(ID), "lines": []}),
+    (Order, Order(id=ID, lines=[]), {"id": str(ID), "lines": [], "count": 0}),
     (
         Order,
         Order(id=ID, lines=[Line("a", Decimal("0.5"), NOW)]),
-        {"id": str(ID), "lines": [{"item": "a", "price": "0.5", "at": NOW.isoformat()}]},
+        {
+            "id": str(ID),
+            "lines": [{"item": "a", "price": "0.5", "at": NOW.isoformat()}],
+            "count": 1,
+        },
     ),
+    (
+        Late,
+        late(Late(7), status="paid", since=NOW),
+        {"id": 7, "status": "paid", "since": NOW.isoformat()},
+    ),
+    (Frozen, late(Frozen(7), _status="paid"), {"id": 7, "_status": "paid"}),
     (
         Person,
         Person("A", date(1815, 12, 10), frozenset(["b", "a"])),
@@ -517,8 +564,16 @@ def test_what_a_class_refuses_itself_is_its_own_error() -> None:
         shape_of(Order).from_wire({"id": str(ID), "lines": [line] * 4})
 
 
-class Plain:
-    pass
+def test_a_field_that_is_set_late_may_be_missing_and_is_checked() -> None:
+    """It has its default if its sender does not know it."""
+    assert shape_of(Frozen).from_wire({"id": 7}) == Frozen(7)
+    with pytest.raises(ValueError, match="must be <= 8"):
+        shape_of(Frozen).from_wire({"id": 7, "_status": "a" * 9})
+    without = shape_of(Late).from_wire(shape_of(Late).to_wire(Late(7)))
+    assert (without.status, hasattr(without, "since")) == ("new", False)
+    with pytest.raises(Wrong) as caught:
+        shape_of(Late).from_wire({"id": 7, "status": 5})
+    assert caught.value.path == ".status"
 
 
 @dataclass
@@ -542,6 +597,8 @@ class Unknown:
         (dict[Line, int], "a key is text in JSON, and Line is not"),
         (Gone, "its seed is gone once it is made"),
         (Unknown, "Unknown: 'Missing' is not there at run time"),
+        (Derived, "Derived: its since is a property that cannot be set"),
+        (Locked, "Plain"),
         (typing.Callable[[], int], "Callable"),
         (Literal[b"a"], "Literal"),
     ],

@@ -13,6 +13,7 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Awaitable,
+    Callable,
     Collection,
     Coroutine,
     Generator,
@@ -195,25 +196,28 @@ class _Look:
 
     def _fields(self, kind: Any, hints: Mapping[str, Any]) -> Iterable[Field]:
         if attrs.has(kind):
-            for field in attrs.fields(kind):
-                if field.init:
-                    shape = self.of(hints.get(field.name, Any))
-                    yield Field(
-                        field.name, field.alias or field.name, shape, field.default is attrs.NOTHING
-                    )
+            for attribute in attrs.fields(kind):
+                name, shape = attribute.name, self.of(hints.get(attribute.name, Any))
+                if attribute.init:
+                    is_required = attribute.default is attrs.NOTHING
+                    yield Field(name, attribute.alias or name, shape, is_required)
+                else:
+                    yield _late(kind, name, shape, _validator(attribute))
             return
         for name in kind.__dataclass_fields__:
             each = kind.__dataclass_fields__[name]
             if isinstance(each.type, dataclasses.InitVar) or str(each.type).startswith("InitVar"):
                 raise Unfit(f"{name_of(kind)}: its {name} is gone once it is made (InitVar)")
         for field in dataclasses.fields(kind):
+            shape = self.of(hints.get(field.name, Any))
             if field.init:
                 is_required = (
                     field.default is dataclasses.MISSING
                     and field.default_factory is dataclasses.MISSING
                 )
-                shape = self.of(hints.get(field.name, Any))
                 yield Field(field.name, field.name, shape, is_required)
+            else:
+                yield _late(kind, field.name, shape)
 
     def _hints(self, hint: Any, kind: type) -> dict[str, Any]:
         """Return the annotations of its fields, with what stands for the types of a generic."""
@@ -225,6 +229,23 @@ class _Look:
         if not stands:
             return hints
         return {name: _with(each, stands) for name, each in hints.items()}
+
+
+def _late(
+    kind: type, name: str, shape: Shape, check: Callable[[Any, Any], object] | None = None
+) -> Field:
+    """Return a field that `__init__` does not take."""
+    known = inspect.getattr_static(kind, name, None)
+    if isinstance(known, property) and known.fset is None:
+        raise Unfit(f"{name_of(kind)}: its {name} is a property that cannot be set")
+    return Field(name, name, shape, is_required=False, is_late=True, check=check)
+
+
+def _validator(attribute: Any) -> Callable[[Any, Any], object] | None:
+    validator = attribute.validator
+    if validator is None:
+        return None
+    return lambda instance, value: validator(instance, attribute, value)
 
 
 def _with(hint: Any, stands: Mapping[Any, Any]) -> Any:
