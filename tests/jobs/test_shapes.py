@@ -41,6 +41,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 Customer = NewType("Customer", int)
 NOW = datetime(2026, 3, 29, 1, 30, 0, 17, tzinfo=timezone(timedelta(hours=2)))
+DAY = date(2026, 1, 2)
 ID = UUID("0190b8a6-7b1c-7d3e-8f00-0123456789ab")
 
 
@@ -174,6 +175,43 @@ TWICE: set[datetime] = {
 }
 
 
+class DateBox(Box[date]):
+    """Its fields are those of a generic class."""
+
+
+@dataclass
+class OtherBox(Box[V], Generic[V]):
+    other: V | None = None
+
+
+@attrs.define
+class Two(Generic[T, V]):
+    one: T
+    two: list[V]
+
+
+@attrs.define
+class Swap(Two[V, T], Generic[T, V]):
+    more: T
+
+
+class Keys(TypedDict, Generic[T]):
+    one: T
+    two: NotRequired[list[T]]
+
+
+class DateKeys(Keys[date]):
+    three: int
+
+
+class Pair(NamedTuple, Generic[T]):
+    one: T
+
+
+class DatePair(Pair[date]):
+    pass
+
+
 class Plain:
     pass
 
@@ -300,6 +338,23 @@ TYPED: list[tuple[Any, Any, Any]] = [
         },
     ),
     (Box[date], Box([date(2026, 1, 2)]), {"inside": ["2026-01-02"], "first": None}),
+    (DateBox, DateBox([DAY], DAY), {"inside": ["2026-01-02"], "first": "2026-01-02"}),
+    (
+        OtherBox[date],
+        OtherBox([DAY], other=DAY),
+        {"inside": ["2026-01-02"], "first": None, "other": "2026-01-02"},
+    ),
+    (
+        Swap[date, int],
+        Swap(1, [DAY], DAY),
+        {"one": 1, "two": ["2026-01-02"], "more": "2026-01-02"},
+    ),
+    (
+        DateKeys,
+        {"one": DAY, "two": [DAY], "three": 3},
+        {"one": "2026-01-02", "two": ["2026-01-02"], "three": 3},
+    ),
+    (DatePair, DatePair(DAY), ["2026-01-02"]),
     (Model, Model(ID=1, when=NOW), {"id": 1, "when": NOW.isoformat(), "of": None}),
     (Checked, Checked(2), {"count": 2}),
     (Pet, Dog(kind="dog"), {"kind": "dog"}),
@@ -493,6 +548,8 @@ NOT_SENT: list[tuple[Any, Any, str]] = [
     (Row, {"id": 1, "more": 2}, "has the key 'more', which Row does not have"),
     (Row, {"id": 1, "when": "now"}, "['when'] is str, expected datetime"),
     (Point, (1, NOW), "is tuple, expected Point"),
+    (DateBox, DateBox(["a"]), "inside[0] is str, expected date"),  # type: ignore[list-item]
+    (DateKeys, {"one": 1, "three": 3}, "['one'] is int, expected date"),
     (set[str], {Own("a"), Own("a")}, "has two items that are one where they arrive"),
     (set, {Own("a"), Own("a")}, "has two items that are one where they arrive"),
     (set[datetime], TWICE, "has two items that are one where they arrive"),

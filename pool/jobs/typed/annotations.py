@@ -225,10 +225,14 @@ class _Look:
             hints = get_type_hints(kind, include_extras=True)
         except NameError as error:
             raise Unfit(f"{name_of(kind)}: {error.name!r} is not there at run time") from error
-        stands = dict(zip(getattr(kind, "__parameters__", ()), get_args(hint), strict=False))
-        if not stands:
-            return hints
-        return {name: _with(each, stands) for name, each in hints.items()}
+        if typing.is_typeddict(kind):
+            return _keys(kind, get_args(hint))
+        found: dict[Any, Mapping[Any, Any]] = {}
+        _note_stands(kind, get_args(hint), found)
+        owners = {
+            name: base for base in reversed(kind.__mro__) for name in inspect.get_annotations(base)
+        }
+        return {name: _with(each, found.get(owners[name], {})) for name, each in hints.items()}
 
 
 def _late(
@@ -246,6 +250,42 @@ def _validator(attribute: Any) -> Callable[[Any, Any], object] | None:
     if validator is None:
         return None
     return lambda instance, value: validator(instance, attribute, value)
+
+
+def _stands(kind: Any, args: Sequence[Any]) -> dict[Any, Any]:
+    """Return what stands for the type variables of a generic class."""
+    return dict(zip(getattr(kind, "__parameters__", ()), args, strict=False))
+
+
+def _bases(kind: Any, stands: Mapping[Any, Any]) -> Iterable[tuple[Any, list[Any]]]:
+    """Yield the bases of a class as it names them, each with its type arguments."""
+    for base in kind.__dict__.get("__orig_bases__", kind.__bases__):
+        origin = get_origin(base) or base
+        if isinstance(origin, type) and origin is not typing.Generic:
+            yield origin, [_with(each, stands) for each in get_args(base)]
+
+
+def _note_stands(kind: Any, args: Sequence[Any], found: dict[Any, Mapping[Any, Any]]) -> None:
+    """Note what stands for the type variables of a class, and of each that it inherits from."""
+    stands = _stands(kind, args)
+    if stands or kind not in found:
+        found[kind] = stands
+    for base, its_args in _bases(kind, stands):
+        _note_stands(base, its_args, found)
+
+
+def _keys(kind: Any, args: Sequence[Any]) -> dict[str, Any]:
+    """Return the annotations of a TypedDict, which has those of its bases as its own."""
+    stands = _stands(kind, args)
+    hints = get_type_hints(kind, include_extras=True)
+    made = {name: _with(each, stands) for name, each in hints.items()}
+    for base, its_args in _bases(kind, stands):
+        if typing.is_typeddict(base):
+            inherited = _keys(base, its_args)
+            for name, each in get_type_hints(base, include_extras=True).items():
+                if each == hints[name]:
+                    made[name] = inherited[name]
+    return made
 
 
 def _with(hint: Any, stands: Mapping[Any, Any]) -> Any:
