@@ -20,6 +20,7 @@ from typing import (
     Optional,
     TypedDict,
     TypeVar,
+    TypeVarTuple,
     Union,
 )
 from uuid import UUID
@@ -39,8 +40,10 @@ from pool.jobs.typed.values import NEVER
 
 T = TypeVar("T")
 V = TypeVar("V")
+Ts = TypeVarTuple("Ts")
 Customer = NewType("Customer", int)
 NOW = datetime(2026, 3, 29, 1, 30, 0, 17, tzinfo=timezone(timedelta(hours=2)))
+TINY = timezone(timedelta(microseconds=1))
 DAY = date(2026, 1, 2)
 ID = UUID("0190b8a6-7b1c-7d3e-8f00-0123456789ab")
 
@@ -529,6 +532,8 @@ NOT_SENT: list[tuple[Any, Any, str]] = [
     (datetime, "2026-01-01", "is str, expected datetime"),
     (datetime, date(2026, 1, 1), "is date, expected datetime"),
     (datetime, Later(2026, 1, 1), "is Later, expected datetime"),
+    (datetime, NOW.replace(tzinfo=TINY), "has an offset of less than a second"),
+    (time, time(tzinfo=TINY), "has an offset of less than a second"),
     (date, NOW, "is datetime, expected date"),
     (Decimal, 1.5, "is float, expected Decimal"),
     (UUID, str(ID), "is str, expected UUID"),
@@ -640,6 +645,11 @@ class Gone:
 
 
 @dataclass
+class Many(Generic[*Ts]):
+    items: tuple[*Ts]
+
+
+@dataclass
 class Unknown:
     value: Missing  # type: ignore[name-defined]  # noqa: F821
 
@@ -658,6 +668,10 @@ class Unknown:
         (Locked, "Plain"),
         (typing.Callable[[], int], "Callable"),
         (Literal[b"a"], "Literal"),
+        (Literal[Color.RED, "r"], "two of its values are the same in JSON"),
+        (Literal[Size.S, 1], "two of its values are the same in JSON"),
+        (tuple[int, *tuple[str, ...]], r"\*tuple\[str, ...\]: an unpacked type"),
+        (Many[int, str], "Many: one of its type variables"),
     ],
     ids=name,
 )

@@ -91,6 +91,8 @@ class _Look:
         return known if known is not None else self._made_of(hint)
 
     def _made_of(self, hint: Any) -> Shape:
+        if getattr(hint, "__unpacked__", False) or get_origin(hint) is typing.Unpack:
+            raise Unfit(f"{_called(hint)}: an unpacked type stands for any number of others")
         if isinstance(hint, (str, typing.ForwardRef)):
             return unread(str(getattr(hint, "__forward_arg__", hint)))
         if isinstance(hint, TypeVar):
@@ -254,7 +256,10 @@ def _validator(attribute: Any) -> Callable[[Any, Any], object] | None:
 
 def _stands(kind: Any, args: Sequence[Any]) -> dict[Any, Any]:
     """Return what stands for the type variables of a generic class."""
-    return dict(zip(getattr(kind, "__parameters__", ()), args, strict=False))
+    needs = getattr(kind, "__parameters__", ())
+    if args and any(isinstance(each, typing.TypeVarTuple) for each in needs):
+        raise Unfit(f"{name_of(kind)}: one of its type variables stands for any number of types")
+    return dict(zip(needs, args, strict=False))
 
 
 def _bases(kind: Any, stands: Mapping[Any, Any]) -> Iterable[tuple[Any, list[Any]]]:
