@@ -390,6 +390,20 @@ def test_the_only_bytes_are_untouched_by_their_name_too() -> None:
     assert encoded(registered(last), data=b"\xff") == b'{"args":[],"kwargs":{"data":"/w=="}}'
 
 
+class HexBytes(bytes):
+    pass
+
+
+def test_bytes_of_a_subclass_are_the_same_argument() -> None:
+    def data(job: Job, data: bytes) -> bytes: ...
+
+    options: dict[str, Any]
+    for options in ({}, {"codec": "bytes"}):
+        handler = registered(data, **options)
+        assert encoded(handler, HexBytes(b"x")) == encoded(handler, b"x")
+        assert encoded(handler, data=HexBytes(b"x")) == encoded(handler, b"x")
+
+
 def test_a_codec_of_ones_own_gets_values_as_they_are() -> None:
     def takes(job: Job, a: Any, b: int = 1) -> Any: ...
 

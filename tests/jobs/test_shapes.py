@@ -20,6 +20,7 @@ from typing import (
     Optional,
     TypedDict,
     TypeVar,
+    TypeVarTuple,
     Union,
 )
 from uuid import UUID
@@ -38,8 +39,12 @@ from pool.jobs.typed.shapes import ANY, Unfit, Wrong
 from pool.jobs.typed.values import NEVER
 
 T = TypeVar("T")
+V = TypeVar("V")
+Ts = TypeVarTuple("Ts")
 Customer = NewType("Customer", int)
 NOW = datetime(2026, 3, 29, 1, 30, 0, 17, tzinfo=timezone(timedelta(hours=2)))
+TINY = timezone(timedelta(microseconds=1))
+DAY = date(2026, 1, 2)
 ID = UUID("0190b8a6-7b1c-7d3e-8f00-0123456789ab")
 
 
@@ -172,6 +177,79 @@ TWICE: set[datetime] = {
     datetime(2026, 10, 25, 3, 30, tzinfo=ZoneInfo("Europe/Helsinki")),
 }
 
+
+class DateBox(Box[date]):
+    """Its fields are those of a generic class."""
+
+
+@dataclass
+class OtherBox(Box[V], Generic[V]):
+    other: V | None = None
+
+
+@attrs.define
+class Two(Generic[T, V]):
+    one: T
+    two: list[V]
+
+
+@attrs.define
+class Swap(Two[V, T], Generic[T, V]):
+    more: T
+
+
+class Keys(TypedDict, Generic[T]):
+    one: T
+    two: NotRequired[list[T]]
+
+
+class DateKeys(Keys[date]):
+    three: int
+
+
+class Pair(NamedTuple, Generic[T]):
+    one: T
+
+
+class DatePair(Pair[date]):
+    pass
+
+
+class Plain:
+    pass
+
+
+@dataclass
+class Late:
+    id: int
+    status: str = field(init=False, default="new")
+    since: datetime = field(init=False)
+
+
+@attrs.frozen
+class Frozen:
+    id: int
+    _status: str = attrs.field(init=False, default="new", validator=attrs.validators.max_len(8))
+
+
+@dataclass
+class Derived(Late):
+    @property  # type: ignore[misc]
+    def since(self) -> datetime:  # type: ignore[override]
+        return NOW
+
+
+@dataclass
+class Locked:
+    lock: Plain = field(init=False)
+
+
+def late(value: V, **fields: Any) -> V:
+    for each, item in fields.items():
+        object.__setattr__(value, each, item)
+    return value
+
+
 # Annotation, a value, and what it is in JSON.
 PLAIN: list[tuple[Any, Any, Any]] = [
     (Any, {"a": [1]}, {"a": [1]}),
@@ -229,12 +307,22 @@ TYPED: list[tuple[Any, Any, Any]] = [
     (dict[UUID, date], {ID: date(2026, 1, 2)}, {str(ID): "2026-01-02"}),
     (dict[int, str], {-1: "a", 10: "b"}, {"-1": "a", "10": "b"}),
     (Line, Line("a", Decimal(1)), {"item": "a", "price": "1", "at": None}),
-    (Order, Order(id=ID, lines=[]), {"id": str(ID), "lines": []}),
+    (Order, Order(id=ID, lines=[]), {"id": str(ID), "lines": [], "count": 0}),
     (
         Order,
         Order(id=ID, lines=[Line("a", Decimal("0.5"), NOW)]),
-        {"id": str(ID), "lines": [{"item": "a", "price": "0.5", "at": NOW.isoformat()}]},
+        {
+            "id": str(ID),
+            "lines": [{"item": "a", "price": "0.5", "at": NOW.isoformat()}],
+            "count": 1,
+        },
     ),
+    (
+        Late,
+        late(Late(7), status="paid", since=NOW),
+        {"id": 7, "status": "paid", "since": NOW.isoformat()},
+    ),
+    (Frozen, late(Frozen(7), _status="paid"), {"id": 7, "_status": "paid"}),
     (
         Person,
         Person("A", date(1815, 12, 10), frozenset(["b", "a"])),
@@ -253,6 +341,23 @@ TYPED: list[tuple[Any, Any, Any]] = [
         },
     ),
     (Box[date], Box([date(2026, 1, 2)]), {"inside": ["2026-01-02"], "first": None}),
+    (DateBox, DateBox([DAY], DAY), {"inside": ["2026-01-02"], "first": "2026-01-02"}),
+    (
+        OtherBox[date],
+        OtherBox([DAY], other=DAY),
+        {"inside": ["2026-01-02"], "first": None, "other": "2026-01-02"},
+    ),
+    (
+        Swap[date, int],
+        Swap(1, [DAY], DAY),
+        {"one": 1, "two": ["2026-01-02"], "more": "2026-01-02"},
+    ),
+    (
+        DateKeys,
+        {"one": DAY, "two": [DAY], "three": 3},
+        {"one": "2026-01-02", "two": ["2026-01-02"], "three": 3},
+    ),
+    (DatePair, DatePair(DAY), ["2026-01-02"]),
     (Model, Model(ID=1, when=NOW), {"id": 1, "when": NOW.isoformat(), "of": None}),
     (Checked, Checked(2), {"count": 2}),
     (Pet, Dog(kind="dog"), {"kind": "dog"}),
@@ -427,6 +532,8 @@ NOT_SENT: list[tuple[Any, Any, str]] = [
     (datetime, "2026-01-01", "is str, expected datetime"),
     (datetime, date(2026, 1, 1), "is date, expected datetime"),
     (datetime, Later(2026, 1, 1), "is Later, expected datetime"),
+    (datetime, NOW.replace(tzinfo=TINY), "has an offset of less than a second"),
+    (time, time(tzinfo=TINY), "has an offset of less than a second"),
     (date, NOW, "is datetime, expected date"),
     (Decimal, 1.5, "is float, expected Decimal"),
     (UUID, str(ID), "is str, expected UUID"),
@@ -446,6 +553,8 @@ NOT_SENT: list[tuple[Any, Any, str]] = [
     (Row, {"id": 1, "more": 2}, "has the key 'more', which Row does not have"),
     (Row, {"id": 1, "when": "now"}, "['when'] is str, expected datetime"),
     (Point, (1, NOW), "is tuple, expected Point"),
+    (DateBox, DateBox(["a"]), "inside[0] is str, expected date"),  # type: ignore[list-item]
+    (DateKeys, {"one": 1, "three": 3}, "['one'] is int, expected date"),
     (set[str], {Own("a"), Own("a")}, "has two items that are one where they arrive"),
     (set, {Own("a"), Own("a")}, "has two items that are one where they arrive"),
     (set[datetime], TWICE, "has two items that are one where they arrive"),
@@ -517,14 +626,27 @@ def test_what_a_class_refuses_itself_is_its_own_error() -> None:
         shape_of(Order).from_wire({"id": str(ID), "lines": [line] * 4})
 
 
-class Plain:
-    pass
+def test_a_field_that_is_set_late_may_be_missing_and_is_checked() -> None:
+    """It has its default if its sender does not know it."""
+    assert shape_of(Frozen).from_wire({"id": 7}) == Frozen(7)
+    with pytest.raises(ValueError, match="must be <= 8"):
+        shape_of(Frozen).from_wire({"id": 7, "_status": "a" * 9})
+    without = shape_of(Late).from_wire(shape_of(Late).to_wire(Late(7)))
+    assert (without.status, hasattr(without, "since")) == ("new", False)
+    with pytest.raises(Wrong) as caught:
+        shape_of(Late).from_wire({"id": 7, "status": 5})
+    assert caught.value.path == ".status"
 
 
 @dataclass
 class Gone:
     seed: InitVar[int]
     value: int = 0
+
+
+@dataclass
+class Many(Generic[*Ts]):
+    items: tuple[*Ts]
 
 
 @dataclass
@@ -542,8 +664,14 @@ class Unknown:
         (dict[Line, int], "a key is text in JSON, and Line is not"),
         (Gone, "its seed is gone once it is made"),
         (Unknown, "Unknown: 'Missing' is not there at run time"),
+        (Derived, "Derived: its since is a property that cannot be set"),
+        (Locked, "Plain"),
         (typing.Callable[[], int], "Callable"),
         (Literal[b"a"], "Literal"),
+        (Literal[Color.RED, "r"], "two of its values are the same in JSON"),
+        (Literal[Size.S, 1], "two of its values are the same in JSON"),
+        (tuple[int, *tuple[str, ...]], r"\*tuple\[str, ...\]: an unpacked type"),
+        (Many[int, str], "Many: one of its type variables"),
     ],
     ids=name,
 )

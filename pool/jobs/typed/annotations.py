@@ -13,6 +13,7 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Awaitable,
+    Callable,
     Collection,
     Coroutine,
     Generator,
@@ -90,6 +91,8 @@ class _Look:
         return known if known is not None else self._made_of(hint)
 
     def _made_of(self, hint: Any) -> Shape:
+        if getattr(hint, "__unpacked__", False) or get_origin(hint) is typing.Unpack:
+            raise Unfit(f"{_called(hint)}: an unpacked type stands for any number of others")
         if isinstance(hint, (str, typing.ForwardRef)):
             return unread(str(getattr(hint, "__forward_arg__", hint)))
         if isinstance(hint, TypeVar):
@@ -195,25 +198,28 @@ class _Look:
 
     def _fields(self, kind: Any, hints: Mapping[str, Any]) -> Iterable[Field]:
         if attrs.has(kind):
-            for field in attrs.fields(kind):
-                if field.init:
-                    shape = self.of(hints.get(field.name, Any))
-                    yield Field(
-                        field.name, field.alias or field.name, shape, field.default is attrs.NOTHING
-                    )
+            for attribute in attrs.fields(kind):
+                name, shape = attribute.name, self.of(hints.get(attribute.name, Any))
+                if attribute.init:
+                    is_required = attribute.default is attrs.NOTHING
+                    yield Field(name, attribute.alias or name, shape, is_required)
+                else:
+                    yield _late(kind, name, shape, _validator(attribute))
             return
         for name in kind.__dataclass_fields__:
             each = kind.__dataclass_fields__[name]
             if isinstance(each.type, dataclasses.InitVar) or str(each.type).startswith("InitVar"):
                 raise Unfit(f"{name_of(kind)}: its {name} is gone once it is made (InitVar)")
         for field in dataclasses.fields(kind):
+            shape = self.of(hints.get(field.name, Any))
             if field.init:
                 is_required = (
                     field.default is dataclasses.MISSING
                     and field.default_factory is dataclasses.MISSING
                 )
-                shape = self.of(hints.get(field.name, Any))
                 yield Field(field.name, field.name, shape, is_required)
+            else:
+                yield _late(kind, field.name, shape)
 
     def _hints(self, hint: Any, kind: type) -> dict[str, Any]:
         """Return the annotations of its fields, with what stands for the types of a generic."""
@@ -221,10 +227,70 @@ class _Look:
             hints = get_type_hints(kind, include_extras=True)
         except NameError as error:
             raise Unfit(f"{name_of(kind)}: {error.name!r} is not there at run time") from error
-        stands = dict(zip(getattr(kind, "__parameters__", ()), get_args(hint), strict=False))
-        if not stands:
-            return hints
-        return {name: _with(each, stands) for name, each in hints.items()}
+        if typing.is_typeddict(kind):
+            return _keys(kind, get_args(hint))
+        found: dict[Any, Mapping[Any, Any]] = {}
+        _note_stands(kind, get_args(hint), found)
+        owners = {
+            name: base for base in reversed(kind.__mro__) for name in inspect.get_annotations(base)
+        }
+        return {name: _with(each, found.get(owners[name], {})) for name, each in hints.items()}
+
+
+def _late(
+    kind: type, name: str, shape: Shape, check: Callable[[Any, Any], object] | None = None
+) -> Field:
+    """Return a field that `__init__` does not take."""
+    known = inspect.getattr_static(kind, name, None)
+    if isinstance(known, property) and known.fset is None:
+        raise Unfit(f"{name_of(kind)}: its {name} is a property that cannot be set")
+    return Field(name, name, shape, is_required=False, is_late=True, check=check)
+
+
+def _validator(attribute: Any) -> Callable[[Any, Any], object] | None:
+    validator = attribute.validator
+    if validator is None:
+        return None
+    return lambda instance, value: validator(instance, attribute, value)
+
+
+def _stands(kind: Any, args: Sequence[Any]) -> dict[Any, Any]:
+    """Return what stands for the type variables of a generic class."""
+    needs = getattr(kind, "__parameters__", ())
+    if args and any(isinstance(each, typing.TypeVarTuple) for each in needs):
+        raise Unfit(f"{name_of(kind)}: one of its type variables stands for any number of types")
+    return dict(zip(needs, args, strict=False))
+
+
+def _bases(kind: Any, stands: Mapping[Any, Any]) -> Iterable[tuple[Any, list[Any]]]:
+    """Yield the bases of a class as it names them, each with its type arguments."""
+    for base in kind.__dict__.get("__orig_bases__", kind.__bases__):
+        origin = get_origin(base) or base
+        if isinstance(origin, type) and origin is not typing.Generic:
+            yield origin, [_with(each, stands) for each in get_args(base)]
+
+
+def _note_stands(kind: Any, args: Sequence[Any], found: dict[Any, Mapping[Any, Any]]) -> None:
+    """Note what stands for the type variables of a class, and of each that it inherits from."""
+    stands = _stands(kind, args)
+    if stands or kind not in found:
+        found[kind] = stands
+    for base, its_args in _bases(kind, stands):
+        _note_stands(base, its_args, found)
+
+
+def _keys(kind: Any, args: Sequence[Any]) -> dict[str, Any]:
+    """Return the annotations of a TypedDict, which has those of its bases as its own."""
+    stands = _stands(kind, args)
+    hints = get_type_hints(kind, include_extras=True)
+    made = {name: _with(each, stands) for name, each in hints.items()}
+    for base, its_args in _bases(kind, stands):
+        if typing.is_typeddict(base):
+            inherited = _keys(base, its_args)
+            for name, each in get_type_hints(base, include_extras=True).items():
+                if each == hints[name]:
+                    made[name] = inherited[name]
+    return made
 
 
 def _with(hint: Any, stands: Mapping[Any, Any]) -> Any:

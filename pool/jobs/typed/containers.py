@@ -207,6 +207,11 @@ class Field:
     argument: str  # by which it is made
     shape: Shape
     is_required: bool
+    is_late: bool = False  # `init=False`: set once it is made
+    check: Callable[[Any, Any], object] | None = None  # of an attrs field that is set late
+
+
+_UNSET: Final = object()
 
 
 def record_of(kind: type, fields: Sequence[Field]) -> Shape:
@@ -219,8 +224,12 @@ def record_of(kind: type, fields: Sequence[Field]) -> Shape:
             raise wrong(value, name)
         made: dict[str, Any] = {}
         for field in fields:
+            is_late = field.is_late
+            item = getattr(value, field.name, _UNSET) if is_late else getattr(value, field.name)
+            if item is _UNSET:
+                continue
             try:
-                made[field.name] = field.shape.to_wire(getattr(value, field.name))
+                made[field.name] = field.shape.to_wire(item)
             except Wrong as error:
                 raise error.within(f".{field.name}") from error.__cause__
         return made
@@ -229,18 +238,29 @@ def record_of(kind: type, fields: Sequence[Field]) -> Shape:
         if type(value) is not dict:
             raise wrong(value, f"a dict, for {name}")
         made: dict[str, Any] = {}
+        late: list[tuple[Field, Any]] = []
         for each, item in value.items():
             field = known.get(each)
             if field is None:
                 raise Wrong(f"has the field {shown(each)!r}, which {name} does not have")
             try:
-                made[field.argument] = field.shape.from_wire(item)
+                part = field.shape.from_wire(item)
             except Wrong as error:
                 raise error.within(f".{each}") from error.__cause__
+            if field.is_late:
+                late.append((field, part))
+            else:
+                made[field.argument] = part
         missing = [f.name for f in fields if f.is_required and f.argument not in made]
         if missing:
             raise Wrong(f"lacks {', '.join(missing)}: {name}")
-        return kind(**made)
+        instance = kind(**made)
+        for field, part in late:
+            object.__setattr__(instance, field.name, part)  # also of a frozen class
+        for field, part in late:
+            if field.check is not None:
+                field.check(instance, part)
+        return instance
 
     return Shape(name, frozenset({"object"}), to_wire, from_wire, kind=kind)
 

@@ -200,7 +200,7 @@ class Arguments:
         """
         if len(kwargs) == 1 and not args and self.codec is None:
             [(name, value)] = kwargs.items()
-            if type(value) is bytes and name == self.lone:
+            if issubclass(type(value), bytes) and name == self.lone:
                 args, kwargs = (value,), {}  # it is the only one, by its name, too
         if not kwargs:
             if not args and self.takes_none:
@@ -321,7 +321,7 @@ class Arguments:
         passed: int = 0,  # arguments by position that are not there yet
     ) -> tuple[list[Any], dict[str, Any]]:
         self._bind(handler, args, kwargs)
-        is_bytes = not kwargs and len(args) == 1 and type(args[0]) is bytes
+        is_bytes = not kwargs and len(args) == 1 and issubclass(type(args[0]), bytes)
         if self.encoding.name == "bytes" and not is_bytes:
             raise WrongArguments(handler=handler, problem="it takes one bytes value and no other")
         shapes = [*self.positional, *[self.rest] * (len(args) - len(self.positional))]

@@ -126,7 +126,15 @@ def _parse_duration(text: str) -> timedelta:
 def _time(value: time) -> str:
     if value.tzinfo is not None and value.utcoffset() is None:
         raise Wrong("has a zone whose offset is another on other days: a time alone has none")
-    return value.isoformat()
+    return _with_offset(value)
+
+
+def _with_offset(value: datetime | time) -> str:
+    """Return it as in ISO 8601; Python reads an offset of less than a second as none."""
+    text, offset = value.isoformat(), value.utcoffset()
+    if offset and offset.microseconds and type(value).fromisoformat(text).utcoffset() != offset:
+        raise Wrong("has an offset of less than a second, and would arrive with none")
+    return text
 
 
 def _to_base64(value: Any) -> Any:
@@ -147,7 +155,7 @@ def _from_base64(value: Any) -> bytes:
 
 
 TEXTS: Final[Mapping[Any, Shape]] = {
-    datetime: _text(datetime, datetime.fromisoformat, datetime.isoformat),
+    datetime: _text(datetime, datetime.fromisoformat, _with_offset),
     date: _text(date, date.fromisoformat, date.isoformat),
     time: _text(time, time.fromisoformat, _time),
     timedelta: _text(timedelta, _parse_duration, _duration),
@@ -218,6 +226,8 @@ def literal_of(hint: Any, of: Callable[[Any], Shape]) -> Shape:
             raise Unfit("a Literal of bytes")
         shapes[type(value), value] = value, wire
     back = {(type(wire), wire): value for value, wire in shapes.values()}
+    if len(back) < len(shapes):
+        raise Unfit(f"{name}: two of its values are the same in JSON")
 
     def to_wire(value: Any) -> Any:
         try:
