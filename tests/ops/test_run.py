@@ -690,6 +690,38 @@ async def test_a_signal_ends_a_worker_that_still_opens(
         assert (code, "crashed" in log, "reached" in log) == (OK, False, False), log
 
 
+LATE = """
+import os, sys, time
+from pool import Handlers
+
+class Late:
+    def __del__(self, sleep=time.sleep, write=os.write):  # names of modules are gone by then
+        sleep(2.5)
+        write(1, b"over\\n")
+
+sys.late = Late()
+handlers = Handlers()
+
+@handlers.job("any")
+def any_one(job): ...
+"""
+
+
+@pytest.mark.anyio
+async def test_an_orderly_end_that_takes_long_is_one(
+    pool_url: str, pool_name: str, tmp_path: Path, anyio_backend: str
+) -> None:
+    """Also behind the last function of `atexit`, where a busy machine holds up the interpreter."""
+    (tmp_path / "late.py").write_text(LATE)
+    words = ["run", "late", "--pool", pool_name, "--url", pool_url, "--json"]
+    async with running(*words, "--loop", anyio_backend, cwd=tmp_path) as worker:
+        await worker.until("ready")
+        worker.process.terminate()
+        while await worker.line() != "over":
+            pass
+        assert (await worker.end())[0] == OK
+
+
 FAILING = """
 import contextlib
 import anyio

@@ -36,6 +36,14 @@ EXIT_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (f"{_CELL}[thread-SIGTERM-trio]", f"{_CELL}[atexit-SIGTERM-asyncio]"),
     },
     {
+        "name": "an orderly end has 2 s",
+        "breaks": "a worker on a busy machine has ended with exit code 1, and nothing says why",
+        "path": "pool/ops/cli/exiting.py",
+        "old": "_LAST_S: Final = 5 * AFTER_S",
+        "new": "_LAST_S: Final = 2 * AFTER_S",
+        "by": (f"{_RUN}test_an_orderly_end_that_takes_long_is_one",),
+    },
+    {
         "name": "a process pool outlives its worker",
         "breaks": "processes of multiprocessing stay behind, without a parent",
         "path": "pool/ops/cli/exiting.py",

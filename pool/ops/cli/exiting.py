@@ -7,7 +7,8 @@ The interpreter waits at its end for threads and executors (also of finished job
 `multiprocessing`, and for functions of `atexit`.  Nothing can interrupt those, and by then their
 keys may be another worker's.  A daemon thread is the clock: it runs until Python has called the
 last function of `atexit`.  What blocks after that, or holds the GIL, is ended by the C thread of
-`faulthandler`, a second later and with exit code 1.  A line on standard error says what went on.
+`faulthandler`, 4 s later and with exit code 1: so much, because that thread also ends an orderly
+end that a busy machine holds up.  A line on standard error says what went on.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from pool.jobs.fleet.keepalive import EXIT_CODE
 from pool.ops.logs import line
 
 AFTER_S: Final = 1.0
-ENDS_S: Final = 3 * AFTER_S  # from the node's end to that of the process, at most
-
+_LAST_S: Final = 5 * AFTER_S  # for the C thread
+ENDS_S: Final = AFTER_S + _LAST_S  # from the node's end to that of the process, at most
 
 _STANDARD_ERROR: Final = 2
 _THREADS_MAX: Final = 10  # that are named
@@ -47,7 +48,7 @@ class LateEnd:
         self._timer.daemon = True
         self._timer.start()
         nowhere = os.open(os.devnull, os.O_WRONLY)  # the stacks go there, until the process ends
-        faulthandler.dump_traceback_later(2 * AFTER_S, exit=True, file=nowhere)
+        faulthandler.dump_traceback_later(_LAST_S, exit=True, file=nowhere)
 
     def over(self) -> None:
         """Stop it."""
