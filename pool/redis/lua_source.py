@@ -10,6 +10,9 @@ outside (`luaF_findupval`).  For one job's end that was a third of all that the 
     a part in brackets (`Uses lane, (queue)`)  is made when the first of its functions is called;
     likewise what stands in a part between     it may hold functions, constants and names of what
     `-- late NAME` and `-- end NAME`           is not there yet
+
+What makes a late part stands in `KEYS`, a table that the server makes anew for each call, and not
+in a local: so no closure has it from outside, and those who never call it pay nothing to find it.
 """
 
 from __future__ import annotations
@@ -95,7 +98,7 @@ def _bare(found: re.Match[str]) -> str:
 
 
 def _made_late(name: str, text: str, late: dict[str, str]) -> str:
-    """Return a function that makes the part once, and returns a table of its functions."""
+    """Return `KEYS.NAME()`, which makes the part once, and returns a table of its functions."""
     bare = _CONSTANT.sub(lambda found: _taken(found, {}), text)
     others = _TOP.findall(bare)
     assert not others, f"{name}: {others[0]!r} is no function and no constant"
@@ -103,11 +106,11 @@ def _made_late(name: str, text: str, late: dict[str, str]) -> str:
     late |= dict.fromkeys(functions, name)
     table = ", ".join(f"{each} = {each}" for each in functions)
     return (
-        f"local had_{name} local function late_{name}() if had_{name} then return had_{name} end\n"
-        f"{text}had_{name} = {{ {table} }} return had_{name} end"
+        f"function KEYS.{name}()\n"
+        f"{text}local made = {{ {table} }} function KEYS.{name}() return made end return made end"
     )
 
 
 def _without_calls(text: str, late: Mapping[str, str]) -> str:
     """Return the text with calls of what is made late by way of what makes it."""
-    return _replaced(text, {name: f"late_{part}().{name}" for name, part in late.items()})
+    return _replaced(text, {name: f"KEYS.{part}().{name}" for name, part in late.items()})

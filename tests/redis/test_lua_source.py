@@ -92,7 +92,7 @@ def test_what_stands_between_marks_is_made_late_too() -> None:
     )
     assert run(text) == "08"
     named = [("a", text.partition("\n")[2])]
-    assert "late_rare().rare(x)" in joined(named, {}, "")
+    assert "KEYS.rare().rare(x)" in joined(named, {}, "")
 
 
 @pytest.mark.parametrize(

@@ -271,6 +271,20 @@ local function await_turn(r, at)
   end
   return due_of(r, at)
 end
+
+-- Whether a pull of these handlers would be given a key: one that is in front of its queue, and not paused.
+local function waits_in(first)
+  if redis.call('EXISTS', unpack(KEYS, first)) == 0 then
+    return false
+  end
+  for i = first, #KEYS do
+    local head = typed('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')[2]
+    if head and tonumber(head) < HELD and not (paused and pause_of('', string.match(KEYS[i], ':unassigned:(.*)$'))) then
+      return true
+    end
+  end
+  return false
+end
 -- end rare
 
 local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
@@ -426,20 +440,6 @@ local function advance(edge, key, epoch, id, ttl_ms, x, y, z, k)
     return 'UNASSIGNED'
   end
   return 'GRANTED ' .. target.name .. ' ' .. text_of(stamp_last)
-end
-
--- Whether a pull of these handlers would be given a key: one that is in front of its queue, and not paused.
-local function waits_in(first)
-  if redis.call('EXISTS', unpack(KEYS, first)) == 0 then
-    return false
-  end
-  for i = first, #KEYS do
-    local head = typed('ZRANGE', KEYS[i], 0, 0, 'WITHSCORES')[2]
-    if head and tonumber(head) < HELD and not (paused and pause_of('', string.match(KEYS[i], ':unassigned:(.*)$'))) then
-      return true
-    end
-  end
-  return false
 end
 
 local answers = { 0 }

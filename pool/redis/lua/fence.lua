@@ -75,6 +75,15 @@ local function note_death(id, alive)
   redis.call('ZREMRANGEBYRANK', deaths, 0, -DEATHS_MAX)
   redis.call('ZADD', deaths, text_of(alive), process .. '.' .. text_of(alive))
 end
+-- The pool time of a lease time at which something was renewed; see lib/lease for `silences`.
+local function pool_of(renewed)
+  for before, behind, latest in string.gmatch(redis.call('HGET', lane, 'silences') or '', '(%d+)|(-?%d+)|(%d+)') do
+    if renewed < tonumber(before) then
+      return math.max(0, math.min(now, renewed + tonumber(behind), tonumber(latest)))
+    end
+  end
+  return math.max(0, math.min(now, renewed + seen - lease))
+end
 local function claim(name, lease_end, had)
   local alive, culprit = string.match(had or '', '^[^|]*|%d+|(%d+)|(%d+%.?%d*)$')
   if not alive then

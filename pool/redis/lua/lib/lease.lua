@@ -1,8 +1,7 @@
 --[[
-lease: the lease clock of a lane.  Needs  lane; key lane.
+lease: the lease clock of a lane.  Needs  lane.
 
-Gives  lease (lease time at `seen`), lease_now, reach_ms, window_ms, pool_of(renewed): the pool time of a lease time
-at which something was renewed.
+Gives  lease (lease time at `seen`), lease_now, reach_ms, window_ms.
 
 The scores of `keepalive` are lease time.  It runs with pool time, but stands still from `reach_ms` after the last
 renewal that was answered, and for as long as the next renewal says that it had been asked for in vain (see silence).
@@ -26,12 +25,3 @@ end
 local reach_ms, window_ms = math.floor(1.75 * period_ms), 2 * period_ms
 -- Nobody has renewed yet: leases are of pool time until then.
 local lease_now = lease > 0 and lease + math.min(math.max(0, now - seen), reach_ms) or now
-
-local function pool_of(renewed)
-  for before, behind, latest in string.gmatch(redis.call('HGET', lane, 'silences') or '', '(%d+)|(-?%d+)|(%d+)') do
-    if renewed < tonumber(before) then
-      return math.max(0, math.min(now, renewed + tonumber(behind), tonumber(latest)))
-    end
-  end
-  return math.max(0, math.min(now, renewed + seen - lease))
-end
