@@ -81,7 +81,7 @@ class JudgedChange:
 async def as_registered(
     context: Context, state: LaneState, jobs: Sequence[ScheduledJob]
 ) -> list[ScheduledJob]:
-    """Return jobs with the policies of their handlers, where whoever made them did not know those.
+    """Return jobs with the policies of their handlers, if the schedule was made without those.
 
     What is decided by a policy is decided before the jobs reach their lanes: which of several late
     times makes one.

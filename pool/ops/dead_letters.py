@@ -1,4 +1,4 @@
-"""A dead letter as it is told, on the command line and over HTTP."""
+"""The form of a dead letter on the command line and over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DeadLetter(ParkedJob):
 
     @classmethod
     def of(cls, job: ParkedJob) -> DeadLetter:
-        """Return a dead letter as it is told."""
+        """Return the form of a parked job."""
         facts = attrs.asdict(job, recurse=False)
         if job.args is not None:
             facts["args"], facts["encoding"] = args_as_text(job.args)

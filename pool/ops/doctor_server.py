@@ -270,7 +270,7 @@ def _min_replicas(facts: PoolFacts) -> Iterator[Spot]:
 def _replicas_beyond(server: ServerFacts) -> float | None:
     """Return how many replicas are there beyond min-replicas-to-write; None: it is 0, or untold."""
     good = _number(server.replication, "min_slaves_good_slaves")  # told where it is not 0
-    # Whoever may not ask for the number knows that it is 1 at least.
+    # Without the right to read the setting: the count of good replicas is told only above 0.
     least = _number(server.config, "min-replicas-to-write")
     return None if good is None else good - (1 if least is None else least)
 

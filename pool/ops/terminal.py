@@ -79,7 +79,7 @@ def by_lines(stream: TextIO) -> None:
 
 
 def takes_codes(stream: TextIO) -> bool:
-    """Whether it is a terminal that colours, moves its cursor and erases when it is told to."""
+    """Return whether a stream is a terminal that understands escape codes (colours, cursor)."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 

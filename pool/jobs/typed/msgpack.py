@@ -164,9 +164,9 @@ class _Look:
     """What an annotation says."""
 
     unfit: str = ""  # what nobody can send
-    is_compared: bool = False  # what comes back, whatever it is
-    may_lose: bool = False  # ... and here where other bytes come of it
-    has_sets: bool = False  # there may be some
+    is_compared: bool = False  # each value is read back and compared before it is sent
+    may_lose: bool = False  # a value is so, too, if the first reading gives other bytes
+    has_sets: bool = False  # a value may hold sets
 
 
 def _look(hint: Any) -> _Look:

@@ -314,14 +314,15 @@ def _watch_signals(node: Node, numbers: Sequence[signal.Signals], second: signal
 
 @attrs.define(eq=False)
 class _Forks:
-    """Has forks end by signals, as `multiprocessing` ends its processes.
+    """Lets signals end forked processes, as `multiprocessing` ends its own.
 
-    They would else write them into the socket that wakes our loop, and we would drain by them.  One
-    that comes before that is blocked until then.
+    A fork inherits the handlers, and the socket by which signals wake the event loop of this
+    process: without this, a signal to a fork would begin a drain here.  Signals are blocked until
+    the fork has handlers of its own.
     """
 
     numbers: Sequence[signal.Signals]
-    _before: threading.local = attrs.field(factory=threading.local)  # by whoever forks: its mask
+    _before: threading.local = attrs.field(factory=threading.local)  # a thread's mask
 
     def watch(self) -> None:
         """Begin; it cannot be taken back, and our process ends with what it is for."""

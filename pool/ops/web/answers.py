@@ -93,11 +93,11 @@ class Done:
 
 @attrs.frozen(kw_only=True)
 class BatchMade:
-    """A batch that was sealed: `added` of what was sent are its members, by their places.
+    """A batch that was sealed: the first `added` calls of the request are its members.
 
-    Those of them that were refused are among these, and count as missing.  A repeat does not name
-    again what was refused before: it is counted as missing by `GET`.  Sent again with fewer, of a
-    batch that is sealed, it is told of these: `GET` tells of all.
+    Refused calls are members, too, and count as missing.  The answer to a repeated request names
+    only the calls that were refused to that request; `GET` counts all as missing.  The answer to a
+    request that repeats a sealed batch with fewer calls speaks of those calls only.
     """
 
     id: str
