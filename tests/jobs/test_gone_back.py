@@ -154,8 +154,8 @@ async def test_a_stop_behind_a_loss_is_seen(world: World, diary: Diary) -> None:
         await ref.result(timeout_s=5 * TTL_S)
 
 
-async def test_older_data_are_told_once_and_found_by_the_doctor(world: World) -> None:
-    """Also where only what was granted since the last renewal is missing."""
+async def saved_with_one_done(world: World) -> tuple[Node, Any]:
+    """Open a node, have it do one job, and save the data; return it and the job's handler."""
     handlers = Handlers()
 
     @handlers.job("quick")
@@ -164,6 +164,12 @@ async def test_older_data_are_told_once_and_found_by_the_doctor(world: World) ->
     node = await world.fleet.node(handlers)
     await (await node.dispatch(quick, "k")).result(timeout_s=60)
     world.save()
+    return node, quick
+
+
+async def test_older_data_are_told_once_and_found_by_the_doctor(world: World) -> None:
+    """Also where only what was granted since the last renewal is missing."""
+    node, quick = await saved_with_one_done(world)
     await (await node.dispatch(quick, "l")).result(timeout_s=60)
     world.go_back()
     told = await world.fleet.seen(DataOlder)
@@ -179,14 +185,7 @@ async def test_older_data_are_told_once_and_found_by_the_doctor(world: World) ->
 
 
 async def test_a_restart_that_lost_nothing_or_all_tells_of_no_older_data(world: World) -> None:
-    handlers = Handlers()
-
-    @handlers.job("quick")
-    async def quick(job: Job) -> None: ...
-
-    node = await world.fleet.node(handlers)
-    await (await node.dispatch(quick, "k")).result(timeout_s=60)
-    world.save()
+    node, quick = await saved_with_one_done(world)
     world.go_back()
     await (await node.dispatch(quick, "l")).result(timeout_s=60)
     world.fleet.client.flushall()

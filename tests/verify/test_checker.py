@@ -2807,14 +2807,30 @@ bad("I34")(held_by_the_dead(waits=7.5, before=0.9))
 bad("I34")(held_by_the_dead(waits=7.5, before=0.7, died="c"))
 
 
+def two_join(s: Story) -> None:
+    for node in "ab":
+        s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
+
+
+def begun_elsewhere(s: Story, *, waits: float, by: str) -> None:
+    """Tell of a job that `a` is granted and never begins, and of when another one does."""
+    s.dispatch("j1")
+    s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1@0")
+    s.at += waits
+    s.say("own", key="k", job="j1", epoch=11, nonce=f"W{by}.1")
+    s.start("j1", by=by, epoch=11)
+    s.end("j1", by=by, epoch=11)
+    s.at += 60.0
+    s.say("heal")
+
+
 def nobody_was_left(
     *, waits: float, dies: str = "ab", comes: float = 20.0, heard: bool = False
 ) -> Callable[[Story], None]:
     """All die while the server is away, which grants a job to one of them when `c` has come."""
 
     def tell(s: Story) -> None:
-        for node in "ab":
-            s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
+        two_join(s)
         for node in dies:
             s.crash(node)
         s.fault("store", kind="restart", lasts=comes)
@@ -2822,14 +2838,7 @@ def nobody_was_left(
         if heard:
             s.say("renew", p="b/1", nonce="Wb.1@0", extra={"asked": s.at})
         s.at += 0.1
-        s.dispatch("j1")
-        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1@0")
-        s.at += waits
-        s.say("own", key="k", job="j1", epoch=11, nonce="Wc.1")
-        s.start("j1", by="c", epoch=11)
-        s.end("j1", by="c", epoch=11)
-        s.at += 60.0
-        s.say("heal")
+        begun_elsewhere(s, waits=waits, by="c")
 
     return tell
 
@@ -2845,22 +2854,14 @@ def brought_back(*, waits: float, step: str = "clock", died: str = "a") -> Tell:
     """Return the story of older data that have a dead owner again, who is granted a job."""
 
     def tell(s: Story) -> None:
-        for node in "ab":
-            s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
+        two_join(s)
         s.crash(died)
         s.at += 20.0
         if step:
             s.fault(step, step_s=-3600.0)
         s.fault("loss", kind="fork-behind", since=s.at - 0.5)
         s.at += 0.1
-        s.dispatch("j1")
-        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1@0")
-        s.at += waits
-        s.say("own", key="k", job="j1", epoch=11, nonce="Wb.1")
-        s.start("j1", by="b", epoch=11)
-        s.end("j1", by="b", epoch=11)
-        s.at += 60.0
-        s.say("heal")
+        begun_elsewhere(s, waits=waits, by="b")
 
     return tell
 
@@ -2875,22 +2876,14 @@ def granted_to_the_dead(*, silent_s: float) -> Tell:
     """Return the story of a job granted to one that had died 5 s ago, and what was heard since."""
 
     def tell(s: Story) -> None:
-        for node in "ab":
-            s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
+        two_join(s)
         s.crash("a")
         died = s.at
         s.fault("store", kind="stop", lasts=silent_s)
         while s.at < died + 5.0:
             s.say("renew", p="b/1", nonce="Wb.1@0", extra={"asked": s.at})
             s.at += 0.4
-        s.dispatch("j1")
-        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1@0")
-        s.at += 7.5
-        s.say("own", key="k", job="j1", epoch=11, nonce="Wb.1")
-        s.start("j1", by="b", epoch=11)
-        s.end("j1", by="b", epoch=11)
-        s.at += 60.0
-        s.say("heal")
+        begun_elsewhere(s, waits=7.5, by="b")
 
     return tell
 
@@ -2912,20 +2905,12 @@ def granted_to_the_dead_behind_a_step(*, step_s: float = -3600.0, before_s: floa
             s.at += 0.4
 
     def tell(s: Story) -> None:
-        for node in "ab":
-            s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
+        two_join(s)
         s.crash("a")
         renews(s, before_s)
         step(s, step_s=step_s)
         renews(s, 1.6)
-        s.dispatch("j1")
-        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1@0")
-        s.at += 8.0
-        s.say("own", key="k", job="j1", epoch=11, nonce="Wb.1")
-        s.start("j1", by="b", epoch=11)
-        s.end("j1", by="b", epoch=11)
-        s.at += 60.0
-        s.say("heal")
+        begun_elsewhere(s, waits=8.0, by="b")
 
     return tell
 
