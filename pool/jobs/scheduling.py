@@ -262,7 +262,8 @@ def tell_uncounted(context: Context, lane: int, name: str, firing: Firing) -> No
 async def _call(
     context: Context, state: LaneState, changes: tuple[ScheduleChange, ...]
 ) -> SchedulePage:
-    call = state.lane.schedule(changes, hold_s=HOLD_S)
+    expects = state.time.expects(context.io.clock())
+    call = state.lane.schedule(changes, hold_s=HOLD_S, expects=expects)
     try:
         page: SchedulePage = await context.pipeline.call(call, repeatable=True)
     except StoreLost:

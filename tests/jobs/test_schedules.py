@@ -244,6 +244,23 @@ async def test_what_waits_for_no_time_begins_before_anybody_has_vouched_for_pool
     assert [int(fleet.client.hget(name, "seen") or 0) for name in lane_names] == seen
 
 
+async def test_a_time_that_passed_while_all_were_away_is_late_by_the_clock_of_who_comes_back(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    """Pool time stands where they left, where that time has just come."""
+    node = await fleet.node(handlers, lanes=lanes, lease_ttl_s=60.0)
+    start = datetime.now(UTC) + timedelta(seconds=1000)
+    await node.schedule("s", Every(2000, start=start, misfire="skip"), "note", "key")
+    await fleet.leave(node)
+    for lane in range(lanes):
+        fleet.client.hincrby(Names(fleet.pool, lane).lane, "seen", -60_000)
+    put_back(fleet, "s", lanes, 1000 + 45)  # it came 15 s after they left
+    node = await fleet.node(handlers, lanes=lanes, lease_ttl_s=60.0)
+    await fleet.seen(ScheduleMissed, schedule="s", missed=1)
+    told = await node.schedules.show("s")
+    assert (told.fired, told.missed) == (0, 1)
+
+
 async def test_what_another_has_changed_meanwhile_is_not_fired_twice(
     fleet: Fleet, handlers: Handlers, diary: Diary, lanes: int
 ) -> None:

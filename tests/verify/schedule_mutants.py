@@ -7,6 +7,7 @@ from typing import Any, Final
 _CORE: Final = "pool/core/schedules.py"
 _TESTS: Final = "tests/jobs/test_schedules.py::"
 _WAITS: Final = "test_what_waits_for_no_time_begins_before_anybody_has_vouched_for_pool_time"
+_AWAY: Final = "test_a_time_that_passed_while_all_were_away_is_late_by_the_clock_of_who_comes_back"
 _AT_ONCE: Final = (
     "tests/redis/test_clock_scripts.py::"
     "test_what_waits_for_no_time_is_due_at_once_whatever_anybody_expects"
@@ -35,6 +36,22 @@ SCHEDULE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "by": (_TESTS + _WAITS,),
     },
     {
+        "name": "what was missed is judged where pool time stands",
+        "breaks": "a time that passed while all were away is fired as if it had just come",
+        "path": _SCHEDULER,
+        "old": "is_firing=True, skip=skip, expects=expects",
+        "new": "is_firing=True, skip=skip",
+        "by": (_TESTS + _AWAY,),
+    },
+    {
+        "name": "a schedule begins where all have left",
+        "breaks": "one that is made, or resumed, after an absence fires times from before",
+        "path": _SCHEDULING,
+        "old": "hold_s=HOLD_S, expects=expects)",
+        "new": "hold_s=HOLD_S)",
+        "by": (_TESTS + "test_what_begins_after_an_absence_has_no_times_from_before",),
+    },
+    {
         "name": "whose turn it is waits for pool time",
         "breaks": "likewise the next one of a line",
         "path": "pool/redis/lua/lib/queue.lua",
@@ -57,14 +74,6 @@ SCHEDULE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": "at_once = math.min(at_once, now)",
         "new": "at_once = now",
         "by": (_AT_ONCE,),
-    },
-    {
-        "name": "a schedule begins where all have left",
-        "breaks": "one that is made, or resumed, after an absence fires times from before",
-        "path": "pool/redis/lua/schedule.lua",
-        "old": "page_max > 0 and wall or math.max(wall, math.floor(raw_us / 1000) - offset)",
-        "new": "wall",
-        "by": (_TESTS + "test_what_begins_after_an_absence_has_no_times_from_before",),
     },
     {
         "name": "who resumes a schedule fires again",

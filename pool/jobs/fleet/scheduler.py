@@ -89,7 +89,10 @@ class Scheduler:
         changes, firings, skip = list[ScheduleChange](), list[Firing](), 0
         while True:
             hold_s = PASS_S if skip else HOLD_S
-            call = state.lane.schedule(changes, hold_s=hold_s, is_firing=True, skip=skip)
+            expects = state.time.expects(self.context.io.clock())
+            call = state.lane.schedule(
+                changes, hold_s=hold_s, is_firing=True, skip=skip, expects=expects
+            )
             page: SchedulePage = await self.context.pipeline.call(call, repeatable=True)
             self._tell(state, changes, firings, page)
             if not page.due:

@@ -72,7 +72,7 @@ def page_of(reply: Reply) -> SchedulePage:
 SCHEDULE: Final = Script.load(
     "schedule",
     keys="lane schedules scheduled due payloads jobs",
-    args="generation hold_ms page_max bytes_max skip count *items",
+    args="generation hold_ms page_max bytes_max skip expects count *items",
     reads=page_of,
 )
 
@@ -96,12 +96,13 @@ class ScheduleCalls(Calls):
         hold_s: float,
         is_firing: bool = False,
         skip: int = 0,
+        expects: str = "0",
     ) -> ScriptCall:
         """Change schedules; `is_firing`: tell which are due, but for the first `skip` of them."""
         n, pages = self.names, self.pages
         page = pages.fired if is_firing else 0
         args: list[Word] = [self.generation, as_ms(hold_s), page, pages.fired_bytes, skip]
-        args.append(len(changes))
+        args += (expects, len(changes))
         for each in changes:
             due_ms = "" if each.due_ms is None else each.due_ms
             args += (each.name, each.seen, each.head, each.body, due_ms, len(each.messages))

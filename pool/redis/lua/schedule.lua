@@ -12,13 +12,14 @@ ARGV[2] hold_ms      int   > 0; by then the next one comes for what is due
 ARGV[3] page_max     int   how many of those that are due are told of; 0: none
 ARGV[4] bytes_max    int   of what they say; one alone may be larger
 ARGV[5] skip         int   how many of the earliest to leave out: nothing could be done about them
-ARGV[6] count        int   how many to change
+ARGV[6] expects      str   pool time that the caller expects; 0: it knows none; see lib/expected
+ARGV[7] count        int   how many to change
 ARGV[...] items          name, line as it was seen (empty: there was none), its new line (empty: take it away), what it
                          is (empty: as before), when it is due (empty: never), number of messages each; then per
                          message lane, what it says
 
-Uses     lane, record, batch, out, channel
-Returns  server's clock (ms; who is told of due ones: as far as it is believed), in how many ms the caller is to come
+Uses     lane, expected, record, batch, out, channel
+Returns  server's clock (ms; as far as it is believed, or the caller expects it), in how many ms the caller is to come
          for those that are not left out (-1: there are none), statuses, (name, schedule) of due ones
          status: OK | CHANGED (it stands otherwise; nothing was done)
 Errors   POOLDATALOST <lane>
@@ -39,7 +40,7 @@ redis.call('HLEN', schedules)
 redis.call('ZCARD', scheduled)
 redis.call('ZCARD', due)
 redis.call('HLEN', payloads)
-local statuses, at = {}, 7
+local statuses, at = {}, 8
 
 local function change(name, seen, head, body, due_ms, text)
   local stands = string.match(text or '', '^[^\n]*')
@@ -99,7 +100,4 @@ else
   redis.call('ZREM', due, 's:')
 end
 close_lane()
--- Who changes one goes by TIME itself: where nobody has vouched for that yet (after an absence), what begins then would
--- have times that were over before.
-local told = page_max > 0 and wall or math.max(wall, math.floor(raw_us / 1000) - offset)
-return { text_of(told), text_of(skip > 0 and wait_for(skip) or wait_ms), statuses, page }
+return { text_of(wall), text_of(skip > 0 and wait_for(skip) or wait_ms), statuses, page }

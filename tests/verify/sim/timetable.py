@@ -194,7 +194,7 @@ def triggered(item: Sequence[bytes]) -> dict[str, Any] | None:
 
 def watch_changes(watch: Watch, keys: Sequence[bytes], args: Sequence[bytes], reply: Any) -> None:
     """Write what was changed, as the script was told it: of how many times each is to know."""
-    at, wall_ms, statuses = 6, int(reply[0]), reply[2]
+    at, wall_ms, statuses = 7, int(reply[0]), reply[2]
     stored = watch.server.keyspace.keys.get(keys[1]) or {}
     is_firing = args[2] != b"0"
     if not statuses and not is_firing:  # somebody is about to change one, and judges by this
