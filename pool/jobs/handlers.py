@@ -306,7 +306,7 @@ class Handlers:
                 backoff_s=base_s,
                 backoff_max_s=cap_s,
                 timeout_s=self._limit("timeout_s", timeout_s),
-                retention_s=self._limit("retention_s", retention_s),
+                retention_s=self._retention(retention_s),
                 policy=_policy(self._or("if_exists", if_exists), self._or("queue_max", queue_max)),
                 progress_timeout_s=self._limit("progress_timeout_s", progress_timeout_s),
                 park_on=_limits(self._or("park_on", park_on)),
@@ -366,7 +366,7 @@ class Handlers:
                 backoff_s=base_s,
                 backoff_max_s=cap_s,
                 healthy_s=checks.seconds("healthy_s", self._or("healthy_s", healthy_s)),
-                retention_s=self._limit("retention_s", retention_s),
+                retention_s=self._retention(retention_s),
                 policy=_policy(self._or("if_exists", if_exists), self._or("queue_max", queue_max)),
             ),
             encoding := encoding_of(codec, version, upcast),
@@ -709,6 +709,10 @@ class Handlers:
             option, self._or(option, given), SECONDS_MIN, or_none=True
         )
         return limit_s
+
+    def _retention(self, given: Any) -> float | None:
+        kept_s = checks.seconds("retention_s", self._or("retention_s", given), or_none=True)
+        return None if kept_s is None else max(SECONDS_MIN, kept_s)  # None is stored as 0
 
     def _backoff(self, backoff_s: Any, backoff_max_s: Any) -> tuple[float, float]:
         return _backoff(self._or("backoff_s", backoff_s), self._or("backoff_max_s", backoff_max_s))

@@ -106,7 +106,10 @@ async def as_registered(
 def check_misfire(when: When, job: ScheduledJob) -> None:
     """Refuse to fire all late times of which one alone would make a job."""
     if when.misfire == "all" and job.is_left_out:
-        must = "all beside if_exists='queue': of those that come at once only one would run"
+        must = (
+            "usable where a key with a live job leaves another one out, as of several late times "
+            "only one would make a job: give if_exists='queue', 'replace' or 'coalesce'"
+        )
         raise checks.option("misfire", when.misfire, must)
 
 
@@ -235,6 +238,12 @@ async def change(context: Context, name: str, judge: Judge) -> None:
             if judged.is_last:
                 return
     raise StoreFault(problem=f"schedule {name!r} changed {TRIES_MAX} times meanwhile")
+
+
+async def wall_ms(context: Context, name: str) -> int:
+    """Return what the server's clock says where a schedule stands."""
+    page = await _call(context, context.lane_of(name), ())
+    return page.wall_ms
 
 
 def _tell(

@@ -20,6 +20,7 @@ from pool.core.schedules import due_ms, parse, told_time
 from pool.core.times import moment
 from pool.errors import (
     ConfigError,
+    IdempotencyConflict,
     InvalidKey,
     InvalidOption,
     JobCancelled,
@@ -412,6 +413,7 @@ async def test_an_edit_keeps_the_times_and_a_pause(
     assert ref.job_id.startswith("s@trigger-")
     assert diary.entries == [("key", ref.job_id, None, "new")]
     put_back(fleet, "s", lanes, 86_400 * 900)  # it stays paused, though its time has come
+    assert await node.schedules.next_times("s", 2) == first  # as it would go on if it were resumed
     await node.schedules.resume("s")
     await node.schedules.resume("s")
     assert (await node.schedules.show("s")).next_at == first[0]
@@ -423,6 +425,29 @@ async def test_an_edit_keeps_the_times_and_a_pause(
         await node.schedules.remove("s")
     with pytest.raises(NoSuchSchedule):
         await node.schedules.show("s")
+
+
+async def test_a_repeat_of_what_was_triggered_is_the_same_job_or_is_refused(
+    fleet: Fleet, handlers: Handlers, lanes: int
+) -> None:
+    node = await fleet.node(handlers, lanes=lanes)
+    trigger = partial(node.schedules.trigger, "s", idempotency_key="once")
+    await node.schedule("s", RARE, "note", "key", 1)
+    first = await trigger()
+    assert await first.result(timeout_s=20) == "noted"
+    assert (await trigger()).job_id == first.job_id
+    then = Follower("note", "behind")
+    changes: list[tuple[str, str, Any]] = [
+        ("arguments", "note", node.options()),
+        ("handler", "hold", node.options()),
+        ("followers", "note", node.options(then=then)),
+    ]
+    for differs, handler, options in changes:
+        args = (2,) if differs == "arguments" else (1,) if handler == "note" else ()
+        await options.schedule("s", RARE, handler, "key", *args)
+        with pytest.raises(IdempotencyConflict) as refused:
+            await trigger()
+        assert refused.value.differs == differs
 
 
 async def test_a_time_to_come_fires_once_and_is_gone(

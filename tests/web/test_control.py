@@ -331,6 +331,7 @@ async def test_a_schedule_is_made_shown_paused_triggered_and_removed(fleet: Flee
             told = await gate.ask("PUT", at, wrong, status=400)
             assert told["facts"]["option"] == option
             assert told["facts"]["value"].startswith(value)
+            assert "not not" not in told["detail"]
         for good in (
             {**job_of, "every_s": 60, "start": soon, "jitter_s": 1, "misfire": "skip"},
             {**job_of, "every_s": 60, "start": None, "misfire_window_s": 5},

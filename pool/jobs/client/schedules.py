@@ -12,7 +12,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import head_of
-from pool.core.record import more_of, without_more
+from pool.core.record import digest_of, more_of, pack_more, without_more
 from pool.core.schedules import PLACEHOLDER, TRIGGERED, ScheduledJob, StoredSchedule, parse, unread
 from pool.core.times import When, check_when, moment, times
 from pool.errors import (
@@ -44,6 +44,7 @@ from pool.jobs.scheduling import (
     keep,
     resumed,
     stopped,
+    wall_ms,
 )
 from pool.names import check_key, check_schedule, lane_of
 from pool.redis.commands.admission import Admission
@@ -165,6 +166,8 @@ class Schedules:
     async def next_times(self, name: str, count: int = 5) -> tuple[datetime, ...]:
         """Return when a schedule is due next, as if it were not paused; at most 1,000 times.
 
+        Of a paused one those that are to come: empty if its only time is over.
+
         Raises:
             InvalidOption: `count` is none.
             ConfigError: Also if this machine does not have its time zone, but for the first of its
@@ -173,9 +176,15 @@ class Schedules:
         """
         count = checks.count("count", count, 1, NEXT_MAX)
         check_schedule(name)
-        stored = _stored(name, await fetch(self._opened().context, name))
-        first_ms = stored.head.next_ms
+        context = self._opened().context
+        stored = _stored(name, await fetch(context, name))
         try:
+            if stored.head.is_paused:
+                resuming = resumed(stored, await wall_ms(context, name), "")
+                if resuming is None:
+                    return ()
+                stored = resuming
+            first_ms = stored.head.next_ms
             following = list(islice(times(stored.when, first_ms), count - 1))
         except ConfigError as error:
             raise unread(name, error) from None
@@ -232,13 +241,15 @@ class Schedules:
         Its options decide about a key with a live job, as for any dispatch: with `reject` it is
         refused, with `attach` the live one is returned.  `Schedule.fired` does not count it.
         With `idempotency_key`, any text of 1 to 256 bytes, it may be repeated: it answers the same
-        job, until its outcome is forgotten.
+        job, until its outcome is forgotten.  Jobs are known by their key: after the schedule was
+        given another one, the repeat makes a job of that.
 
         Raises:
             InvalidOption: `idempotency_key` cannot be one.
             NoSuchSchedule, ConfigError: As for `show()`.
             JobExists, JobStopping, ArgumentsDiffer, QueueFull, PoolFull: As for `dispatch()`.
-            IdempotencyConflict: The schedule was changed since the call that is repeated.
+            IdempotencyConflict: The schedule's handler, arguments or followers were changed since
+                the call that is repeated.
             StorageFull, StoreUnavailable, StoreLost, NotRunning: As for `dispatch()`.
         """
         check_schedule(name)
@@ -247,6 +258,9 @@ class Schedules:
         job = _stored(name, await fetch(client.context, name)).job
         job_id = f"{name}{TRIGGERED}{known or client.context.ids.next()}"
         more, payload = job.made(job_id)
+        if known:
+            digest = digest_of(job.handler, job.call, job.followers)
+            more = ",".join(filter(None, (more, pack_more(digest=digest))))
         admission = Admission(
             job.key,
             job_id,

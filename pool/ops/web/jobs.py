@@ -445,7 +445,7 @@ async def keep_schedule(asked: WebRequest) -> ScheduleState:
     except InvalidOption as error:
         if error.option != "when":
             raise
-        raise checks.option(kind, getattr(body, kind), error.problem) from None
+        raise attrs.evolve(error, option=kind) from None
     return ScheduleState.of(await asked.node.schedules.show(name))
 
 
