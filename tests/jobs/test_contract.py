@@ -7,16 +7,18 @@ from __future__ import annotations
 import builtins
 import functools
 import itertools
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import annotated_types
 import attrs
 import msgspec
 import pydantic
@@ -483,8 +485,9 @@ def test_msgspec_refuses_what_would_not_arrive() -> None:
     assert "missing a required argument: 'n'" in refused(handler)
     assert "refused by msgspec: Expected `int`, got `str`" in refused(handler, "5")
     assert "`$.kwargs.at`" in refused(handler, 5, at=7)
-    with pytest.raises(PayloadEncodingError, match="the codec raised"):
-        encoded(handler, object())
+    assert "refused by msgspec: object cannot be encoded" in refused(handler, object())
+    assert "refused by msgspec: can't serialize ints" in refused(handler, 2**64)
+    assert "refused by msgspec: 'utf-8' codec can't encode" in refused(handler, "\ud800")
     with pytest.raises(PayloadEncodingError, match="the codec raised"):
         decoded(handler, b"\x01msgspec\n\xc1")
     with pytest.raises(WrongArguments, match="Expected `object`, got `int`"):
@@ -563,6 +566,82 @@ def test_msgspec_takes_whole_numbers_that_are_floats() -> None:
     assert decoded(handler, data)[0] == ([1.0, 2.0**53],)
 
 
+class Level(int):
+    def __int__(self) -> int:
+        return -1
+
+
+class Word(str):  # noqa: SLOT000 - as people write it
+    def __str__(self) -> str:
+        return "another"
+
+
+class Share(float):
+    pass
+
+
+class Blob(bytes):
+    pass
+
+
+@pytest.mark.parametrize("hint", [Any, None])
+@pytest.mark.parametrize("value", [Word("a"), Level(3), Share(1.5), Blob(b"a")])
+def test_msgspec_sends_what_is_of_a_subclass_as_its_base_does(value: Any, hint: Any) -> None:
+    def takes(job: Job, n: Any) -> Any: ...
+
+    base = type(value).__base__
+    takes.__annotations__ |= {"n": hint or base, "return": hint or base}
+    handler = registered(takes, codec="msgspec")
+    [found], _ = decoded(handler, encoded(handler, value))
+    assert type(found) is base
+    assert encoded(handler, value) == encoded(handler, found)
+
+
+class Renamed(msgspec.Struct, rename="camel", tag=True):
+    by_whom: str
+    is_low: float = 0.0
+
+
+class Part(TypedDict, total=False):
+    low: float
+
+
+@dataclass
+class Low:
+    low: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "said"),
+    [
+        (float, 2**53 + 1, ".n is int, and would arrive as float"),
+        (list[Low], [{"low": 2**53 + 1}], ".n[0].low is int"),
+        (dict[str, Low], {"a": {"low": 1, "other": 2}}, ".n['a'] has the key 'other', which Low "),
+        (Renamed, {"type": "Renamed", "byWhom": "a", "isLow": 2**53 + 1}, ".n.is_low is int"),
+        (Renamed, {"type": "Renamed", "byWhom": "a", "by_whom": "b"}, ".n has the key 'by_whom'"),
+        (Part, {"low": 1, "other": 2}, ".n has keys which would be lost"),
+        (Low, {"low": 1}, ""),
+        (Renamed, {"type": "Renamed", "byWhom": "a"}, ""),
+        (dict[float, Low], {"1": {"low": 2}}, ""),
+        (Model, {"at": "2026-01-01T00:00:00Z", "other": 1}, ""),  # as pydantic has it
+    ],
+)
+def test_what_msgspec_would_drop_or_round_of_json_is_refused(
+    hint: Any, value: Any, said: str
+) -> None:
+    """As it comes from who has no handler."""
+
+    def takes(job: Job, n: Any) -> None: ...
+
+    takes.__annotations__ |= {"n": hint}
+    handler = registered(takes, codec="msgspec")
+    if not said:
+        decoded(handler, encode_call((value,), {}))
+        return
+    with pytest.raises(WrongArguments, match=re.escape(said)):
+        decoded(handler, encode_call((value,), {}))
+
+
 class Paid(msgspec.Struct, tag=True):
     by: str
 
@@ -620,6 +699,31 @@ def test_msgspec_takes_arguments_by_name_and_types_that_it_knows() -> None:
             registered(fn, codec="msgspec")
     with pytest.raises(ConfigError, match="h: "):
         registered(mixed, codec="msgspec")
+
+    @dataclass
+    class Hidden:
+        who: Fraction  # which is there for a type checker only
+
+    @dataclass
+    class Bound:
+        n: Annotated[int, pydantic.Field(gt=0)]
+
+    hidden.__annotations__["who"] = Hidden
+    with pytest.raises(ConfigError, match="'Fraction' is not defined"):
+        registered(hidden, codec="msgspec")
+
+    def bounded(job: Job, who: Any = None) -> None: ...
+
+    for hint in (
+        Bound,
+        list[Bound],
+        Bound.__annotations__["n"],
+        Annotated[int, annotated_types.Gt(0)],
+    ):
+        for unchecked in (hidden, bounded):
+            unchecked.__annotations__["who"] = hint
+            with pytest.raises(ConfigError, match="its who: msgspec does not check pydantic's F"):
+                registered(unchecked, codec="msgspec")
 
 
 def test_without_msgspec_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

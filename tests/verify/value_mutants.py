@@ -214,4 +214,28 @@ VALUE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "    return None if shape.is_plain or shape.kind is bytes else ValueCodec(shape)",
         "by": (_TYPES + "a_result_that_no_codec_has_to_encode_is_checked_too",),
     },
+    {
+        "name": "msgspec drops what it does not know",
+        "breaks": "a field of a newer program is gone, and a large number is rounded",
+        "path": "pool/jobs/typed/msgpack.py",
+        "old": "        check_read(value, found)",
+        "new": "        pass",
+        "by": (_CONTRACTS + "what_msgspec_would_drop_or_round_of_json_is_refused",),
+    },
+    {
+        "name": "constraints that nobody checks",
+        "breaks": "what pydantic's Field forbids arrives by msgspec",
+        "path": "pool/jobs/typed/msgpack.py",
+        "old": "    if look.is_unchecked:",
+        "new": "    if False:",
+        "by": (_CONTRACTS + "msgspec_takes_arguments_by_name_and_types_that_it_knows",),
+    },
+    {
+        "name": "a subclass has its own text",
+        "breaks": "by msgspec a subclass of str arrives as what its __str__ says",
+        "path": "pool/jobs/typed/msgpack.py",
+        "old": "    str: str.__str__,",
+        "new": "    str: str,",
+        "by": (_CONTRACTS + "msgspec_sends_what_is_of_a_subclass_as_its_base_does",),
+    },
 )

@@ -16,17 +16,17 @@ bytes.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Self, Union, get_args, get_origin, get_type_hints
 
 import attrs
 
 from pool.errors import CodecMissing, ConfigError, name_of
 from pool.jobs.typed.annotations import NOTHING, shape_of
 from pool.jobs.typed.canonical import ordered
-from pool.jobs.typed.proof import check
+from pool.jobs.typed.proof import check, check_read
 from pool.jobs.typed.shapes import Shape, Wrong
 
 NAME: Final = "msgspec"
@@ -86,14 +86,20 @@ class _Typed:
             encoder = msgspec.msgpack.Encoder(enc_hook=_to_wire)
             decoder = msgspec.msgpack.Decoder(kind, dec_hook=_from_wire)
             return cls(kind, encoder, decoder, has_sets, any(map(_is_loose, hints)))
-        except TypeError as error:
+        except (
+            TypeError,
+            NameError,
+        ) as error:  # a name that is not there at run time, within a class
             raise ConfigError(setting="handler", problem=f"{problem}: {error}") from None
 
     def pack(self, value: Any) -> tuple[bytes, Any, bool]:
         """Return a value as bytes, what these are read as, and whether its own bytes are others."""
         # It does not look itself at what it takes apart.
         given = self._with_sets_ordered(value) if self.is_loose else value
-        first: bytes = self.encoder.encode(given)
+        try:
+            first: bytes = self.encoder.encode(given)
+        except (OverflowError, NotImplementedError, UnicodeEncodeError) as error:
+            raise Wrong(f"is refused by msgspec: {error}") from error
         back = self.unpack(first)
         data: bytes = self.encoder.encode(self._with_sets_ordered(back))
         return data, back, data != first
@@ -114,9 +120,11 @@ class _Typed:
         """Return what is there in terms of JSON as this type."""
         msgspec = _package()
         try:
-            return msgspec.convert(value, self.kind, str_keys=True, dec_hook=_from_wire)
+            found = msgspec.convert(value, self.kind, str_keys=True, dec_hook=_from_wire)
         except msgspec.ValidationError as error:
             raise Wrong(f"is refused by msgspec: {error}") from error
+        check_read(value, found)
+        return found
 
 
 _ITS_OWN: Final = (bytes, bytearray, memoryview, datetime)  # what MessagePack has beside JSON
@@ -164,6 +172,7 @@ class _Look:
     """What an annotation says."""
 
     unfit: str = ""  # what nobody can send
+    is_unchecked: bool = False  # it has constraints that msgspec does not know
     is_compared: bool = False  # each value is read back and compared before it is sent
     may_lose: bool = False  # a value is so, too, if the first reading gives other bytes
     has_sets: bool = False  # a value may hold sets
@@ -175,6 +184,7 @@ def _look(hint: Any) -> _Look:
         return _Look()
     try:
         parts = list(_parts(package.inspect.type_info(hint)))
+        is_unchecked = any(map(_has_constraints, (hint, *_fields_of(parts))))
     except Exception:  # noqa: BLE001 - of what cannot be looked at, such as a name within a class
         return _Look(is_compared=True, has_sets=True)
     unfit = (each.cls for each in parts if type(each).__name__ == "CustomType")
@@ -186,7 +196,20 @@ def _look(hint: Any) -> _Look:
     is_nested = not _ARRAYS.isdisjoint(kinds[1:])
     is_compared = (is_nested and not has_sets) or not {*kinds} - {"Metadata"} <= _PLAIN
     may_lose = not _MAY_LOSE.isdisjoint(kinds) or any(map(_has_moments, parts))
-    return _Look(names[0] if names else "", is_compared, may_lose, has_sets)
+    return _Look(names[0] if names else "", is_unchecked, is_compared, may_lose, has_sets)
+
+
+def _look_at(problem: str, hint: Any) -> _Look:
+    """Return what an annotation says.
+
+    Raises:
+        ConfigError: It says what msgspec would not look at.
+    """
+    look = _look(hint)
+    if look.is_unchecked:
+        why = "msgspec does not check pydantic's Field: say it by msgspec.Meta, or use codec='json'"
+        raise ConfigError(setting="handler", problem=f"{problem}: {why}")
+    return look
 
 
 def _has_moments(part: Any) -> bool:
@@ -206,14 +229,46 @@ def _unwritten(part: Any) -> Iterator[str]:
                 yield f"{name}, whose private {field.name} msgspec does not write"
 
 
+def _fields_of(parts: Iterable[Any]) -> Iterator[Any]:
+    """Yield the annotations of the fields of classes that msgspec reads itself."""
+    for given in (getattr(part, "cls", None) for part in parts):
+        kind = get_origin(given) or given
+        if isinstance(kind, type) and not hasattr(kind, "__pydantic_validator__"):
+            yield from get_type_hints(kind, include_extras=True).values()
+
+
+def _has_constraints(hint: Any) -> bool:
+    """Whether pydantic is to check it, or a part of it."""
+    marks = hint.__metadata__ if get_origin(hint) is Annotated else ()
+    return any(map(_is_constraint, marks)) or any(map(_has_constraints, get_args(hint)))
+
+
+def _is_constraint(mark: Any) -> bool:
+    home = type(mark).__module__.partition(".")[0]
+    # A `Field` may just describe.
+    return home == "annotated_types" or (home == "pydantic" and getattr(mark, "metadata", True))
+
+
 def _is_loose(hint: Any) -> bool:
     """Whether a set may be given where msgspec itself speaks of a list."""
     origin = get_origin(hint) or hint
     return origin is Collection or origin is Iterable or any(map(_is_loose, get_args(hint)))
 
 
+# What goes as its base does, whatever its own methods say.
+_BASES: Final[dict[type, Callable[[Any], Any]]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    bytes: lambda value: b"".join([value]),
+}
+
+
 def _to_wire(value: Any) -> Any:
     kind: Any = type(value)
+    for base, plain in _BASES.items():
+        if issubclass(kind, base):
+            return plain(value)
     if not hasattr(kind, "__pydantic_validator__"):
         raise NotImplementedError(f"{kind.__name__} cannot be encoded")
     return _model(kind).to_wire(value)
@@ -248,7 +303,7 @@ class MsgspecValue:
     def of(cls, problem: str, hint: Any) -> Self:
         """Make it; raises as `_Typed.of()`."""
         hint = _read(hint)
-        look = _look(hint)
+        look = _look_at(problem, hint)
         if look.unfit:
             raise ConfigError(setting="handler", problem=f"{problem}: {look.unfit}")
         typed = _Typed.of(problem, hint, [hint], has_sets=look.has_sets)
@@ -291,7 +346,7 @@ class MsgspecCall:
         looks: dict[str, _Look] = {}
         for each in signature.parameters.values():
             hint = _read(hints[each.name])
-            look = looks[each.name] = _look(hint)
+            look = looks[each.name] = _look_at(f"{handler}: its {each.name}", hint)
             if look.unfit and each.default is each.empty:
                 problem = f"{handler}: nothing can be given for its {each.name}: {look.unfit}"
                 raise ConfigError(setting="handler", problem=problem)

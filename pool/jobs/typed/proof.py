@@ -46,6 +46,42 @@ def check(value: Any, back: Any) -> None:
     _compare(value, back, ())
 
 
+def check_read(given: Any, read: Any) -> None:
+    """Look whether something of what stood there in terms of JSON was dropped or rounded.
+
+    Raises:
+        Wrong: It was; where in it.
+    """
+    if type(given) is int and type(read) is float:
+        if given != read:
+            raise _lost(given, read)
+    elif type(given) is list and issubclass(type(read), (list, tuple)):
+        for at, (mine, other) in enumerate(zip(given, read, strict=False)):
+            _read_part(f"[{at}]", mine, other)
+    elif type(given) is dict and issubclass(type(read), dict):
+        if len(given) != len(read):
+            raise Wrong("has keys which would be lost")
+        for (key, mine), other in zip(given.items(), read.values(), strict=True):
+            _read_part(f"[{_shown(key)}]", mine, other)
+    elif type(given) is dict and not hasattr(type(read), "__pydantic_fields__"):
+        kind: Any = type(read)
+        names = _fields(kind) or ()
+        by_key = dict(zip(getattr(read, "__struct_encode_fields__", names), names, strict=True))
+        tag = getattr(getattr(read, "__struct_config__", None), "tag_field", None)
+        for key, mine in given.items():
+            if key in by_key:
+                _read_part(f".{by_key[key]}", mine, getattr(read, by_key[key]))
+            elif key != tag:
+                raise Wrong(f"has the key {_shown(key)}, which {kind_of(read)} does not have")
+
+
+def _read_part(step: str, given: Any, read: Any) -> None:
+    try:
+        check_read(given, read)
+    except Wrong as error:
+        raise error.within(step) from None
+
+
 def _compare(value: Any, back: Any, within: tuple[int, ...]) -> None:
     kind: Any = type(back)
     if kind in _WHOLE and type(value) is kind and (value == back or _is_moment(value, back)):
