@@ -141,7 +141,7 @@ def _number_to_key(value: Any) -> str:
 
 def _number_from_key(value: Any) -> int:
     if not re.fullmatch(r"-?\d{1,4000}", value, re.ASCII):
-        raise Wrong(f"{shown(value)!r} is not the text of an int")
+        raise Wrong("is not the text of an int")
     return int(value)
 
 
@@ -157,7 +157,13 @@ def mapping_of(name: str, key: Shape, value: Shape) -> Shape:
         pairs: list[tuple[Any, Any]] = []
         for each, item in given.items():
             try:
-                pairs.append((of_key(each), of_value(item)))
+                made_key = of_key(each)
+            except Wrong as error:
+                join = ", which" if error.problem.startswith("is ") else ":"
+                text = f"has the key {shown(each)!r}{join} {error.problem}"
+                raise Wrong(text) from error.__cause__
+            try:
+                pairs.append((made_key, of_value(item)))
             except Wrong as error:
                 raise error.within(f"[{shown(each)!r}]") from error.__cause__
         if of_key is key.from_wire and not key.is_plain:
@@ -318,12 +324,13 @@ def union_of(shapes: Sequence[Shape]) -> Shape:
         shape = by_kind.get(type(value))
         if shape is not None:
             return shape, shape.to_wire(value)
+        deepest = wrong(value, name)
         for shape in tried:
             try:
                 return shape, shape.to_wire(value)
-            except Wrong:
-                continue
-        raise wrong(value, name)
+            except Wrong as error:  # the one that says most: of which item it is
+                deepest = max(deepest, error, key=lambda each: len(each.path))
+        raise deepest
 
     if all(shape.is_plain for shape in shapes):
         exact = frozenset[type]().union(*(shape.exact for shape in shapes))

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from pool.errors import name_of
+from pool.errors import name_of, shown
 
 Form: TypeAlias = Literal["null", "boolean", "number", "text", "array", "object"]
 Convert: TypeAlias = Callable[[Any], Any]
@@ -73,7 +73,10 @@ class Shape:
 
 def wrong(value: object, expected: str) -> Wrong:
     """Say that a value is of another type."""
-    return Wrong(f"is {kind_of(value)}, expected {expected}")
+    kind = kind_of(value)
+    if kind == expected:
+        kind = f"another {kind}, of {shown(type(value).__module__)}"
+    return Wrong(f"is {kind}, expected {expected}")
 
 
 def kind_of(value: object) -> str:
