@@ -824,8 +824,12 @@ def test_a_version_has_an_upcaster_and_bounds() -> None:
         registered(bare, version=2)
     with pytest.raises(ConfigError, match="there is none before version 1"):
         registered(bare, upcast=renamed)
-    with pytest.raises(ConfigError, match="not a function"):
-        registered(bare, version=2, upcast=5)
+
+    async def later(version: int, args: Any, kwargs: Any) -> Any: ...
+
+    for wrong in (5, later):
+        with pytest.raises(ConfigError, match="not a plain function"):
+            registered(bare, version=2, upcast=wrong)
     for version in (0, 1_000_000, "2", True):
         with pytest.raises(InvalidOption):
             registered(bare, version=version, upcast=renamed)

@@ -101,8 +101,8 @@ def encoding_of(codec: object, version: object, upcast: object) -> Encoding:
         ConfigError, InvalidOption: It cannot be used.
     """
     known = checks.count("version", version, 1, VERSION_MAX)
-    if upcast is not None and not callable(upcast):
-        raise checks.setting("upcast", upcast, "a function")
+    if upcast is not None:
+        checks.plain_function("upcast", upcast, refuse=checks.setting)
     if known == 1 and upcast is not None:
         raise ConfigError(setting="upcast", problem="there is none before version 1")
     if known > 1 and upcast is None:
