@@ -94,7 +94,7 @@ class Encoding:
     upcast: Upcast | None = None
 
 
-def encoding_of(codec: object, version: object, upcast: object) -> Encoding:
+def encoding_of(codec: object, version: object, upcast: Any) -> Encoding:
     """Take what `job()` was given.
 
     Raises:
