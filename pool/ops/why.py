@@ -28,7 +28,7 @@ from pool.core.options import Options
 from pool.core.pauses import Cordon, Pause
 from pool.core.placement import Candidates
 from pool.core.plans import ids_of, plan_and_version, plan_key, plan_of
-from pool.core.record import SUPERSEDED, Attempt, Progress, Record, more_of
+from pool.core.record import SUPERSEDED, Attempt, Progress, Record, left_by, more_of
 from pool.core.schedules import schedule_of
 from pool.core.settlement import CancelJob, Death, Judgement, ParkJob, Wait, is_hold, recover
 from pool.names import key_hash
@@ -699,6 +699,15 @@ CASES: Final = (
             + ", ".join(f"{each.name} is {each.standing}" for each in facts.ranked[:_TOLD])
         ),
         lambda _: "pool doctor",
+    ),
+    Case(
+        "unread",
+        _in("unassigned", also=lambda facts: bool(left_by(_record(facts).more))),
+        lambda facts: (
+            f"{len(left_by(_record(facts).more))} workers could not read it, and no other one that "
+            f"knows {_record(facts).handler!r} has a free slot ({_record(facts).error})"
+        ),
+        lambda _: "pool status",
     ),
     Case("full", _in("unassigned"), _says_full, lambda _: "pool status"),
     # --- a worker was given it, and has not begun it ---

@@ -131,6 +131,12 @@ ROWS = [
         "pool status",
     ),
     ("full", facts(record("unassigned")), "will pull it", "pool status"),
+    (
+        "unread",
+        facts(record("unassigned", more=pack_more(left="wA.1/wB.2"), error="UnknownVersion: 2")),
+        "2 workers could not read it, and no other one that knows 'h' has a free slot (UnknownV",
+        "pool status",
+    ),
     ("stopping", facts(record("pending", intent="sno")), "ends it without beginning it", ""),
     ("owner-dead", facts(record("pending"), owner=DEAD), "is dead", ""),
     (

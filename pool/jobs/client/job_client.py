@@ -24,7 +24,7 @@ from pool.core.codec import (
 )
 from pool.core.ids import is_derived
 from pool.core.options import ATTACHES, Options
-from pool.core.record import MORE, Attempt, Kind, Outcome, Record, attempts
+from pool.core.record import MORE, Attempt, Kind, Outcome, Record, attempts, left_by
 from pool.errors import (
     CodecMissing,
     JobLost,
@@ -208,6 +208,8 @@ class JobClient:
                 return f"{paused} is paused{f': {paused.reason}' if paused.reason else ''}"
             case "unassigned" if cordoned := self._cordoned(record.handler):
                 return cordoned
+            case "unassigned" if left_by(record.more):
+                return f"no worker that can read it has a free slot: {record.error}"
             case "unassigned" if any(record.handler in who.handlers for who in workers):
                 return f"all slots for {record.handler!r} are taken"
             case "unassigned":
