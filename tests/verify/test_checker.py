@@ -980,6 +980,33 @@ def reaped_within_its_lease(s: Story) -> None:
     s.say("reap", p="b/1", nonce="Wa.1")
 
 
+def reaped_without_its_lease(
+    member: str = "Wa.1", lane: str = "0", index: str = "keepalive", *, is_back: bool = False
+) -> Tell:
+    """Return the story of a dead worker whose lease somebody deleted before it had ended."""
+
+    def tell(s: Story) -> None:
+        s.say("join", p="a/1", nonce="Wa.1@0")
+        s.at = 1.0
+        s.say("renew", p="a/1", nonce="Wa.1@0", extra={"asked": 1.0, "until": 2.9})
+        s.at = 1.5
+        s.fault("store", kind="lost-index", index=index, member=member, index_lane=lane)
+        if is_back:
+            s.say("renew", p="a/1", nonce="Wa.1@0", extra={"asked": 1.6, "until": 3.5})
+        s.crash()
+        s.at = 2.0
+        s.say("reap", p="b/1", nonce="Wa.1@0")
+
+    return tell
+
+
+good("I17")(reaped_without_its_lease())
+bad("I17")(reaped_without_its_lease(member="Wb.1"))
+bad("I17")(reaped_without_its_lease(lane="1"))
+bad("I17")(reaped_without_its_lease(index="owned"))
+bad("I17")(reaped_without_its_lease(is_back=True))
+
+
 def starved(s: Story, p: str, lasts: float, waited: float) -> None:
     """Tell that a process waited for a processor so much of each half second."""
     until = s.at + lasts
