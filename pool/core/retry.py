@@ -119,7 +119,8 @@ class Reconnects:
 
     Else a network that cuts each connection soon makes a reader connect without a pause: each
     connection succeeds, so no backoff that counts failures ever begins.  `RECONNECTS_MAX` in a row
-    come at once, then one each `RECONNECT_CAP_S`.
+    come at once, then one each `RECONNECT_CAP_S`.  No pause is longer than that: a reader that is
+    given other streams ends its pause early, and tries that it did not wait for would add up.
     """
 
     _next_s: float = -inf  # when the next one would be due, if none came at once
@@ -127,6 +128,7 @@ class Reconnects:
     def pause_s(self, now_s: float) -> float:
         """Count a connection that was lost now; return the pause before the next one."""
         due_s = max(self._next_s, now_s - RECONNECTS_MAX * RECONNECT_CAP_S)
+        due_s = min(due_s, now_s + RECONNECT_CAP_S)
         self._next_s = due_s + RECONNECT_CAP_S
         return max(0.0, due_s - now_s)
 

@@ -129,6 +129,13 @@ def test_connections_that_last_for_a_second_are_replaced_without_a_pause(
     assert max(after - before for before, after in pairwise(found)) == pytest.approx(lost_after_s)
 
 
+def test_pauses_that_end_early_do_not_add_up() -> None:
+    reconnects = Reconnects()
+    pauses = [reconnects.pause_s(0.0) for _ in range(100)]  # nobody waited for one of them
+    assert max(pauses) == RECONNECT_CAP_S
+    assert reconnects.pause_s(0.5) <= RECONNECT_CAP_S
+
+
 def test_a_burst_of_lost_connections_costs_no_pause() -> None:
     found = reconnected_at(1e-6, 4e-6)
     assert found[: RECONNECTS_MAX - 1] == pytest.approx([0.0] * (RECONNECTS_MAX - 1), abs=1e-4)

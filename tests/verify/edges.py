@@ -315,7 +315,10 @@ def _judge_wait(
             died
             for died in deaths
             if died <= since
-            and view.ran_s(died, since, bounds, view.lane_of(key)) <= 2 * bounds.renew_s
+            and (
+                view.loses(died, since, key)  # its lease may have come back with older data
+                or view.ran_s(died, since, bounds, view.lane_of(key)) <= 2 * bounds.renew_s
+            )
         ]
         if ends:
             # Whoever had it died with it: it may be what did that, and begins as such (13.8).

@@ -831,21 +831,26 @@ def living_not_reaped(view: View, bounds: Bounds, found: Finding) -> None:
     """No owner is reaped whose lease is good, nor one to whose node nothing happened.
 
     An outage of the server is no excuse: nobody may be evicted for it.  Nor is a failover to data
-    of before its last renewals: for a TTL they end no lease.  Who was reaped before is no owner
-    any more; that it is reaped again is for I16.
+    of before its last renewals: for a TTL they end no lease.  A lease that somebody deleted is none
+    any more.  Who was reaped before is no owner any more; that it is reaped again is for I16.
     """
     renewed: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for event in (*view.of.get("renew", ()), *view.of.get("lease", ())):
         if event.type == "ok":
             asked = event.extra.get("asked", event.t)
             renewed[event.nonce].append((asked, event.extra.get("ends", asked + bounds.ttl_s)))
+    deleted: dict[str, list[float]] = defaultdict(list)
+    for fault in view.faults:
+        if fault.event.extra.get("index") == "keepalive":
+            lease = "{member}@{index_lane}".format_map(fault.event.extra)
+            deleted[lease].append(fault.began)
     gone: set[str] = set()
     for reap in view.of.get("reap", ()):
         found.judged += 1
         had = renewed.get(reap.nonce, [])
         at = bisect(had, (reap.t, math.inf))
         last, ends = had[at - 1] if at else (-math.inf, -math.inf)
-        is_early = ends > reap.t
+        is_early = ends > reap.t and not any(last <= t <= reap.t for t in deleted[reap.nonce])
         # A step shortly before it was renewed is noticed only then, and leases are cut to a TTL.
         excuses = view.excuses({"clock", "loss"}, last - 2 * bounds.ttl_s, reap.t)
         if is_early and all(fault.kind in GOES_BACK for fault in excuses):

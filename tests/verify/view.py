@@ -404,6 +404,16 @@ class View:
         return answered
 
     @cached_property
+    def _renewals(self) -> Mapping[str, Sequence[float]]:
+        """When renewals were answered, by lane.  A join is told as one, and renews nobody else."""
+        joined = {(event.nonce, event.t) for event in self.of.get("join", ())}
+        renewals: dict[str, list[float]] = defaultdict(lambda: [-math.inf])
+        for event in self.of.get("renew", ()):
+            if "@" in event.nonce and (event.nonce, event.t) not in joined:
+                renewals[event.nonce.rpartition("@")[2]].append(event.t)
+        return renewals
+
+    @cached_property
     def _heard(self) -> Mapping[str, Sequence[float]]:
         return {lane: [at for at, _ in told] for lane, told in self._answered.items()}
 
@@ -478,10 +488,9 @@ class View:
         gone, or that its loop hangs (unless it `keeps` its keys then).  Only while no node is well
         that could have it, any node's fault counts.  Where only some nodes can read a job
         (`readers`), no other one could have it, and nobody serves it before one of these is there.
-        `owners` are the processes that had it.
+        `owners` are the processes that had it: of one that died the lease must have ended first.
         """
         wait_s += self.unvouched_s(since, bounds, lane)
-        wait_s += self.orphaned_s(owners, since, bounds, lane)
         by = self.served_from(since, bounds.slack_s, readers) + wait_s
         while by < math.inf:
             faults = self.excuses(DISTURBS, since - bounds.ttl_s, by, lane=lane)
@@ -513,6 +522,9 @@ class View:
             # What waits anew waits for what was not set right by then, too.
             again = max((e + self.stood_s(e, bounds, lane) for e in ends), default=-math.inf)
             again += wait_s + bounds.reap_s
+            dead = [owner for owner in owners if self.died.get(owner, math.inf) <= by]
+            leases = (self.leased_until(owner, by, bounds, lane) for owner in dead)
+            again = max(again, max(leases, default=-math.inf) + wait_s - bounds.ttl_s)
             if again <= by:
                 return by
             by = again
@@ -532,29 +544,30 @@ class View:
                 return 2 * window_s
         return 0.0
 
-    def orphaned_s(self, owners: Collection[str], since: float, bounds: Bounds, lane: str) -> float:
-        """Return by how much longer leases of dead owners last, if all processes of the lane had
-        died before the next one was answered: it vouches for no time yet, and so leases are granted
-        two periods ahead (`lib/lease.lua`), less what they stand still for a step in any case.
+    def leased_until(self, owner: str, by: float, bounds: Bounds, lane: str) -> float:
+        """Return when the lease of a process that died had surely ended in a lane.
+
+        That is a TTL of lease time after its death, or after data were lost until `by`, which may
+        bring the lease back.  Lease time surely runs only between renewals that follow each other
+        soon enough (`lib/lease.lua`), and while no step of the clock stands.  If it did not run at
+        some time since a TTL before, the lease may have been granted from two periods ahead: while
+        nobody vouched for the time.
         """
-        window_s, answered = 2 * bounds.renew_s, self._answered.get(lane, ())
-        for n, ((before, _), (at, _)) in enumerate(pairwise(answered), start=1):
-            if (
-                at > before + window_s
-                and before < since + bounds.takeover_s
-                and since < at + window_s + bounds.ttl_s
-                and any(self.died.get(owner, math.inf) <= at for owner in owners)
-                and all(self.died.get(p, math.inf) <= at for _, p in answered[:n])
-            ):
-                return max(0.0, window_s - self.stood_s(since, bounds, lane))
-        # Older data bring a dead owner back, and another server keeps everybody for a TTL: from two
-        # periods ahead, too, while a step of its clock is not vouched for.
-        for loss in self.excuses({"loss"}, since - bounds.takeover_s, since):
-            is_back = any(self.died.get(owner, math.inf) <= loss.began for owner in owners)
-            near = loss.began - window_s, loss.began + bounds.renew_s
-            if is_back and self.excuses({"clock", STEP}, *near):
-                return window_s
-        return 0.0
+        died, window_s = self.died[owner], 2 * bounds.renew_s
+        losses = [fault.ended for fault in self.excuses({"loss"}, died, by, lane=lane)]
+        since, is_ahead = max((died, *losses)), bool(losses)
+        left_s = bounds.ttl_s + window_s * is_ahead
+        times = self._renewals.get(lane, (-math.inf,))
+        for before, after in pairwise(times[bisect_right(times, since - bounds.ttl_s) - 1 :]):
+            is_broken = after > before + _REACH * bounds.renew_s
+            if is_broken or self._stands(after, bounds, lane):
+                left_s, is_ahead = left_s + window_s * (not is_ahead), True
+            elif after >= since + left_s:
+                break
+            else:
+                left_s -= max(0.0, after - since)
+            since = max(since, after)
+        return since + left_s
 
     def ran_s(self, began: float, ended: float, bounds: Bounds, lane: str) -> float:
         """Return for how long pool time surely ran within a time: while the lane answered, with no
