@@ -5458,16 +5458,19 @@ bad("I53")(late(expires_s=0.0))
 
 
 def after_an_outage(*, again: float) -> Tell:
-    """Return the story of a step that one who was answered once may tell of then."""
+    """Return the story of a step that a node may tell of which was answered once, and then again
+    in each period.
+    """
 
     def tell(s: Story) -> None:
-        for at in (1.0, again):
-            if at == 1.0:
-                s.fault("clock", step_s=-9.0)
-            s.at = at
-            s.say("renew", p="a/1", nonce="Wa.1@", extra={"asked": s.at})
-        s.at = 9.0
-        s.dispatch("j1", expires_s=1.0)
+        s.at = 1.0
+        s.fault("clock", step_s=-9.0)
+        renewed = [1.0, *(again + 0.4 * n for n in range(25) if again + 0.4 * n < 9.7)]
+        for s.at in sorted([*renewed, 9.0]):
+            if s.at == 9.0:
+                s.dispatch("j1", expires_s=1.0)
+            else:
+                s.say("renew", p="a/1", nonce="Wa.1@", extra={"asked": s.at})
         s.at = 9.9
         cause = {"word": "cancelled", "cause": "not started in time"}
         s.say("commit", job="j1", key="k", epoch=10, result="first", extra=cause)
@@ -5475,8 +5478,46 @@ def after_an_outage(*, again: float) -> Tell:
     return tell
 
 
-good("I53")(after_an_outage(again=8.9))
+good("I53")(after_an_outage(again=8.8))
 bad("I53")(after_an_outage(again=1.4))
+
+
+def ends_among_renewals(
+    *renewed: float, dispatched: float, begun: float = 0.0, lost: float = 0.0
+) -> Tell:
+    """Return the story of a job with 0.5 s to begin: it does so then, or expires after 0.3 s."""
+
+    def tell(s: Story) -> None:
+        if lost:
+            s.at = lost
+            s.fault("loss", since=0.0)
+        ends = begun or dispatched + 0.3
+        for at in sorted((*renewed, dispatched, ends)):
+            s.at = at
+            if at == dispatched:
+                s.dispatch("j1", expires_s=0.5)
+            elif at != ends:
+                s.say("renew", p="a/1", nonce="Wa.1@0", extra={"asked": s.at})
+            elif begun:
+                s.say("ack", p="a/1", nonce="Wa.1@0", job="j1", key="k", epoch=10)
+            else:
+                cause = {"word": "cancelled", "cause": "not started in time"}
+                s.say("commit", job="j1", key="k", epoch=10, result="first", extra=cause)
+
+    return tell
+
+
+# A period is 0.4 s here.  A silent server keeps the call that says that a job begins.
+good("I53")(ends_among_renewals(0.1, dispatched=0.2, begun=1.5))
+bad("I53")(ends_among_renewals(0.1, 1.4, dispatched=0.2, begun=1.5))
+bad("I53")(ends_among_renewals(0.1, 0.8, dispatched=0.2, begun=1.7))  # pool time had come to 0.8
+# A node that has just come dispatches, and knows the time badly.
+good("I53")(ends_among_renewals(0.1, 1.1, 1.5, dispatched=1.0, begun=1.9))
+bad("I53")(ends_among_renewals(0.1, 0.9, 1.5, dispatched=1.0, begun=1.9))
+good("I53")(ends_among_renewals(0.1, 0.9, 1.5, dispatched=1.0, begun=1.9, lost=0.95))
+good("I53")(ends_among_renewals(0.1, dispatched=1.0))  # ... or takes what has expired
+good("I53")(ends_among_renewals(0.1, dispatched=0.8))
+bad("I53")(ends_among_renewals(0.1, 1.0, dispatched=0.8))
 
 
 def not_begun(start_s: float, at: float = 1.0) -> Tell:
