@@ -1144,6 +1144,32 @@ bad("I18")(taken_over_among_silences(after=12.0))  # by as much as it was silent
 good("I18")(taken_over_among_silences(after=12.0, of="restart"))  # each may be another server
 
 
+def taken_over_after(kind: str, *, does: str, waits: float, target: str = "") -> Tell:
+    """Return the story of a takeover that a fault of 1 s disturbs."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.at += 5.0
+        s.dispatch("j1")
+        s.start("j1")
+        s.crash()
+        s.at += 1.5
+        s.fault(does, target, kind=kind, lasts=1.0)
+        s.at += waits
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+
+    return tell
+
+
+# Beyond what the bound speaks of any job may be a suspect.
+good("I18")(taken_over_after("lossy-requests", does="cut", waits=8.6))
+bad("I18")(taken_over_after("lossy-requests", does="cut", waits=9.0))
+good("I18")(taken_over_after("lossy-requests", does="cut", target="b", waits=8.6))
+bad("I18")(taken_over_after("lossy-requests", does="cut", target="c", waits=4.0))
+bad("I18")(taken_over_after("stall", does="store", waits=4.0))
+
+
 @good("I18")
 def an_outage_delays_a_takeover(s: Story) -> None:
     s.dispatch("j1")
@@ -1394,6 +1420,43 @@ def suspected_in_a_frozen_process(node: str) -> Tell:
 
 good("I18")(suspected_in_a_frozen_process("a"))
 bad("I18")(suspected_in_a_frozen_process("c"))
+
+
+def suspected_as_told(
+    *, alone: bool, acked: float, other: bool = False, waits: float = 3.2 + SPAN_S
+) -> Tell:
+    """Return the story of a job that was acknowledged so long before its process was renewed for
+    the last time, and whether it is to begin alone in a young process.
+    """
+
+    def tell(s: Story) -> None:
+        s.say("boot", p="b/1")
+        joined(s, "a", "b")
+        s.say("renew", p="a/1", nonce="Wa.1", extra={"asked": s.at})
+        s.dispatch("j1")
+        s.start("j1")
+        s.at += 1.5
+        s.say("renew", p="a/1", nonce="Wa.1", extra={"asked": s.at})
+        s.say("ack", p="server", nonce="Wa.1", job="j1", key="k", epoch=10)
+        s.at += acked
+        s.say("renew", p="a/1", nonce="Wa.1", extra={"asked": s.at})
+        s.crash()
+        s.at += 2.0
+        for job in ("j1", *(["j2"] if other else [])):
+            told = {"dead": "Wa.1", "fence": 1, "alone": alone}
+            s.say("requeue", p="server", key="k", job=job, epoch=10, extra=told)
+        s.at += waits - 2.0
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+
+    return tell
+
+
+good("I18")(suspected_as_told(alone=True, acked=0.9))  # however long ago it was started
+bad("I18")(suspected_as_told(alone=False, acked=0.9))
+bad("I18")(suspected_as_told(alone=True, acked=3.5))  # it had lived, and is suspected
+bad("I18")(suspected_as_told(alone=True, acked=0.9, waits=7.5))
+good("I18")(suspected_as_told(alone=True, acked=0.9, waits=7.5, other=True))  # they take turns
 
 
 def begun_beside(taken: int) -> Story:
