@@ -18,6 +18,11 @@ COUNTED_S = 0.002  # Redis counts in whole milliseconds
 def late_is_never(view: View, bounds: Bounds, found: Finding) -> None:
     """A job that has expired never ran, and was not expired before its time; one that ran was
     begun, by the store's own account, before that.  Lost data excuse what came after.
+
+    Only pool time decides.  Where nobody vouches for it, it is what the callers of scripts expect:
+    a call that a silent server keeps says when it was sent, and a node that has just come knows
+    the time by its first round trip.  So an end counts only if it was stored while somebody
+    vouched, and a job came too late if pool time had surely come so far.
     """
     for commit in view.commits:
         if commit.cause != NOT_IN_TIME:
@@ -33,6 +38,8 @@ def late_is_never(view: View, bounds: Bounds, found: Finding) -> None:
         elif all(
             commit.order < _ends(view, each, commit, bounds)
             and not _is_untold(view, each.t, bounds)
+            and _is_exact(view, each, commit.job, bounds)
+            and view.vouches(commit.order, commit.order, bounds, view.lane_of(commit.key))
             for each in tried
         ):
             found.say(f"{commit.job} has expired before its time", commit.event, *tried)
@@ -40,13 +47,18 @@ def late_is_never(view: View, bounds: Bounds, found: Finding) -> None:
     acks = {e.job: e for e in reversed(view.of.get("ack", ()))}
     for job, dispatch in view.accepted.items():
         expires_s, ack = dispatch.extra.get("expires_s"), acks.get(job)
+        asked = view.invoked.get(dispatch.idem, dispatch)
         if not expires_s or ack is None:
             continue
         found.judged += 1
+        is_exact = _is_exact(view, asked, job, bounds)
+        found.exact += is_exact
+        lane = view.lane_of(dispatch.key)
         by = dispatch.t + expires_s + COUNTED_S
-        by += view.stepped_s(dispatch.t, ack.t, bounds, view.lane_of(dispatch.key))
+        by += view.stepped_s(dispatch.t, ack.t, bounds, lane)
         if (
-            ack.t > by
+            is_exact
+            and view.reached(ack.t, bounds, lane) > by
             and not _is_untold(view, ack.t, bounds)
             and not view.loses(dispatch.t, ack.t, dispatch.key)
         ):
@@ -59,6 +71,12 @@ def _tried(view: View, commit: Commit) -> list[Event]:
     of_key = [e for e in view.invoked.values() if commit.key in ("", e.key)]
     tried = of_key if dispatch is None else [view.invoked.get(dispatch.idem, dispatch)]
     return [each for each in tried if each.extra.get("expires_s")]
+
+
+def _is_exact(view: View, asked: Event, job: str, bounds: Bounds) -> bool:
+    """Say whether somebody vouched for pool time while the store took a dispatch."""
+    taken = view.accepted.get(job, asked)
+    return view.vouches(asked.t, max(asked.t, taken.t), bounds, view.lane_of(asked.key))
 
 
 def _ends(view: View, asked: Event, commit: Commit, bounds: Bounds) -> float:

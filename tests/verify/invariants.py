@@ -30,7 +30,9 @@ from tests.verify.view import (
     HANGS,
     LOOP_HANGS,
     LOST,
+    SILENCES,
     STEP,
+    STEP_S,
     STOPS,
     TERMINAL_ERRORS,
     Bounds,
@@ -878,6 +880,9 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
     among others, is begun when the one before it has turned out to be innocent (DESIGN 13.8), and
     in a young process after a random time.
     In a crash loop of one process a coin may hold it for a round more.
+
+    That is the bound for what G-06 speaks of.  Where anything else happened as well, a job may be a
+    suspect for reasons that the history does not tell.
     """
     for run, crash, later in (*takeovers(view), *_stood(view, bounds)):
         found.judged += 1
@@ -907,6 +912,19 @@ def takeover_in_time(view: View, bounds: Bounds, found: Finding) -> None:
             )
 
 
+def _is_mixed(view: View, bounds: Bounds, run: Run, crash: float, by: float) -> bool:
+    """Say whether anything happened that the bound of takeovers does not speak of (G-06): it speaks
+    of deaths, of nodes that stand still or are cut off, and of silences, while some node is well.
+    """
+    began, lane = crash - bounds.ttl_s, view.lane_of(run.start.key)
+    is_any_well = bool(view.well(began, by, run.start.node))
+    return any(
+        not (fault.kind in SILENCES or fault.does in ("crash", "leave"))
+        and not (fault.target and (is_any_well or fault.is_end or fault.kind in HANGS))
+        for fault in view.excuses(DISTURBS, began, by, lane=lane)
+    )
+
+
 def _given_up(view: View, bounds: Bounds, run: Run, by: float) -> float:
     """Return since when a key waits for a slot elsewhere: a reaper moved it, or its handler asked
     for a retry, whose owner may have said so only when nothing disturbed it any more.
@@ -931,22 +949,39 @@ def _goes_on(view: View, run: Run, at: float) -> bool:
 
 
 def _suspect_s(view: View, bounds: Bounds, run: Run, crash: float, by: float) -> float:
-    """Return how much later a job may begin that may have ended its process: it had just begun, by
-    the time that its process did not stand still, or when its lease was renewed for the last time,
-    or another process had died with it.  They take turns where others there may have as well; and
-    those that have it next may die too, until the bound.
+    """Return how much later a job may begin that may have ended its process.  Suspects take turns,
+    whichever death they are of; and those that have it next may die too, until the bound.
+
+    Whether a job is a suspect the store has told when it moved the job, and the job must have just
+    begun besides.  Where the store has not told it, a job takes turns if others ran there, too.
     """
-    here = [r for r in view.runs if r.start.p == run.start.p and r.start.t <= crash <= r.ended]
-    before = [r for r in view.by_job[run.start.job] if r.start.t < run.start.t]
-    paused = view.excuses({"pause"}, run.start.t, crash, run.start.node)
-    stood_s = sum(min(f.ended, crash) - max(f.began, run.start.t) for f in paused)
-    alive = min(crash - stood_s, view.alive(run, crash))
-    is_new = run.start.t >= alive - AT_ONCE_S - bounds.slack_s
-    if not is_new and not any(r.start.p in view.died for r in before):
+    late_s = view.late_s(run.start, view.last_death(run.start, crash, by), bounds)
+    if _is_mixed(view, bounds, run, crash, by):
+        return bounds.suspects_s + late_s
+    moved = [e for e in view.of.get("requeue", ()) if "alone" in e.extra and e.t <= by]
+    own = [e.extra["alone"] for e in moved if e.job == run.start.job and e.t >= crash]
+    if (own and not any(own)) or not _has_just_begun(view, bounds, run, crash, is_told=bool(own)):
         return 0.0
-    return bounds.suspects_s * (len(here) > 1) + view.late_s(
-        run.start, view.last_death(run.start, crash, by), bounds
-    )
+    here = [r for r in view.runs if r.start.p == run.start.p and r.start.t <= crash <= r.ended]
+    others = [e for e in moved if e.extra["alone"] and e.job != run.start.job]
+    has_turns = any(e.t >= crash - bounds.suspects_s for e in others) if own else len(here) > 1
+    return bounds.suspects_s * has_turns + late_s
+
+
+def _has_just_begun(view: View, bounds: Bounds, run: Run, crash: float, *, is_told: bool) -> bool:
+    """Say whether a job was acknowledged at most 1 s before its process was surely alive for the
+    last time: when its lease was renewed, less what the process stood still.  Or it had been with
+    another process that died.  The store (`is_told`) goes by pool time, which may have stood.
+    """
+    start, acks = run.start, view.of.get("ack", ())
+    own = (e.t for e in acks if (e.key, e.epoch, e.nonce) == (start.key, start.epoch, start.nonce))
+    begun = min(own, default=crash if acks else start.t)
+    paused = view.excuses({"pause"}, start.t, crash, start.node)
+    stood_s = sum(min(f.ended, crash) - max(f.began, start.t) for f in paused)
+    alive = min(crash - stood_s, view.alive(run, crash))
+    alive -= 2 * bounds.renew_s + STEP_S if is_told else 0.0
+    is_new = begun >= alive - AT_ONCE_S - bounds.slack_s
+    return is_new or view.deaths_with(start.key, start.job, crash) > 0
 
 
 AT_ONCE_S: Final = 1.0  # who began so long ago is not suspected alone

@@ -1171,6 +1171,32 @@ bad("I18")(taken_over_among_silences(after=12.0))  # by as much as it was silent
 good("I18")(taken_over_among_silences(after=12.0, of="restart"))  # each may be another server
 
 
+def taken_over_after(kind: str, *, does: str, waits: float, target: str = "") -> Tell:
+    """Return the story of a takeover that a fault of 1 s disturbs."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.at += 5.0
+        s.dispatch("j1")
+        s.start("j1")
+        s.crash()
+        s.at += 1.5
+        s.fault(does, target, kind=kind, lasts=1.0)
+        s.at += waits
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+
+    return tell
+
+
+# Beyond what the bound speaks of any job may be a suspect.
+good("I18")(taken_over_after("lossy-requests", does="cut", waits=8.6))
+bad("I18")(taken_over_after("lossy-requests", does="cut", waits=9.0))
+good("I18")(taken_over_after("lossy-requests", does="cut", target="b", waits=8.6))
+bad("I18")(taken_over_after("lossy-requests", does="cut", target="c", waits=4.0))
+bad("I18")(taken_over_after("stall", does="store", waits=4.0))
+
+
 @good("I18")
 def an_outage_delays_a_takeover(s: Story) -> None:
     s.dispatch("j1")
@@ -1421,6 +1447,43 @@ def suspected_in_a_frozen_process(node: str) -> Tell:
 
 good("I18")(suspected_in_a_frozen_process("a"))
 bad("I18")(suspected_in_a_frozen_process("c"))
+
+
+def suspected_as_told(
+    *, alone: bool, acked: float, other: bool = False, waits: float = 3.2 + SPAN_S
+) -> Tell:
+    """Return the story of a job that was acknowledged so long before its process was renewed for
+    the last time, and whether it is to begin alone in a young process.
+    """
+
+    def tell(s: Story) -> None:
+        s.say("boot", p="b/1")
+        joined(s, "a", "b")
+        s.say("renew", p="a/1", nonce="Wa.1", extra={"asked": s.at})
+        s.dispatch("j1")
+        s.start("j1")
+        s.at += 1.5
+        s.say("renew", p="a/1", nonce="Wa.1", extra={"asked": s.at})
+        s.say("ack", p="server", nonce="Wa.1", job="j1", key="k", epoch=10)
+        s.at += acked
+        s.say("renew", p="a/1", nonce="Wa.1", extra={"asked": s.at})
+        s.crash()
+        s.at += 2.0
+        for job in ("j1", *(["j2"] if other else [])):
+            told = {"dead": "Wa.1", "fence": 1, "alone": alone}
+            s.say("requeue", p="server", key="k", job=job, epoch=10, extra=told)
+        s.at += waits - 2.0
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+
+    return tell
+
+
+good("I18")(suspected_as_told(alone=True, acked=0.9))  # however long ago it was started
+bad("I18")(suspected_as_told(alone=False, acked=0.9))
+bad("I18")(suspected_as_told(alone=True, acked=3.5))  # it had lived, and is suspected
+bad("I18")(suspected_as_told(alone=True, acked=0.9, waits=7.5))
+good("I18")(suspected_as_told(alone=True, acked=0.9, waits=7.5, other=True))  # they take turns
 
 
 def begun_beside(taken: int) -> Story:
@@ -5488,16 +5551,19 @@ bad("I53")(late(expires_s=0.0))
 
 
 def after_an_outage(*, again: float) -> Tell:
-    """Return the story of a step that one who was answered once may tell of then."""
+    """Return the story of a step that a node may tell of which was answered once, and then again
+    in each period.
+    """
 
     def tell(s: Story) -> None:
-        for at in (1.0, again):
-            if at == 1.0:
-                s.fault("clock", step_s=-9.0)
-            s.at = at
-            s.say("renew", p="a/1", nonce="Wa.1@", extra={"asked": s.at})
-        s.at = 9.0
-        s.dispatch("j1", expires_s=1.0)
+        s.at = 1.0
+        s.fault("clock", step_s=-9.0)
+        renewed = [1.0, *(again + 0.4 * n for n in range(25) if again + 0.4 * n < 9.7)]
+        for s.at in sorted([*renewed, 9.0]):
+            if s.at == 9.0:
+                s.dispatch("j1", expires_s=1.0)
+            else:
+                s.say("renew", p="a/1", nonce="Wa.1@", extra={"asked": s.at})
         s.at = 9.9
         cause = {"word": "cancelled", "cause": "not started in time"}
         s.say("commit", job="j1", key="k", epoch=10, result="first", extra=cause)
@@ -5505,8 +5571,46 @@ def after_an_outage(*, again: float) -> Tell:
     return tell
 
 
-good("I53")(after_an_outage(again=8.9))
+good("I53")(after_an_outage(again=8.8))
 bad("I53")(after_an_outage(again=1.4))
+
+
+def ends_among_renewals(
+    *renewed: float, dispatched: float, begun: float = 0.0, lost: float = 0.0
+) -> Tell:
+    """Return the story of a job with 0.5 s to begin: it does so then, or expires after 0.3 s."""
+
+    def tell(s: Story) -> None:
+        if lost:
+            s.at = lost
+            s.fault("loss", since=0.0)
+        ends = begun or dispatched + 0.3
+        for at in sorted((*renewed, dispatched, ends)):
+            s.at = at
+            if at == dispatched:
+                s.dispatch("j1", expires_s=0.5)
+            elif at != ends:
+                s.say("renew", p="a/1", nonce="Wa.1@0", extra={"asked": s.at})
+            elif begun:
+                s.say("ack", p="a/1", nonce="Wa.1@0", job="j1", key="k", epoch=10)
+            else:
+                cause = {"word": "cancelled", "cause": "not started in time"}
+                s.say("commit", job="j1", key="k", epoch=10, result="first", extra=cause)
+
+    return tell
+
+
+# A period is 0.4 s here.  A silent server keeps the call that says that a job begins.
+good("I53")(ends_among_renewals(0.1, dispatched=0.2, begun=1.5))
+bad("I53")(ends_among_renewals(0.1, 1.4, dispatched=0.2, begun=1.5))
+bad("I53")(ends_among_renewals(0.1, 0.8, dispatched=0.2, begun=1.7))  # pool time had come to 0.8
+# A node that has just come dispatches, and knows the time badly.
+good("I53")(ends_among_renewals(0.1, 1.1, 1.5, dispatched=1.0, begun=1.9))
+bad("I53")(ends_among_renewals(0.1, 0.9, 1.5, dispatched=1.0, begun=1.9))
+good("I53")(ends_among_renewals(0.1, 0.9, 1.5, dispatched=1.0, begun=1.9, lost=0.95))
+good("I53")(ends_among_renewals(0.1, dispatched=1.0))  # ... or takes what has expired
+good("I53")(ends_among_renewals(0.1, dispatched=0.8))
+bad("I53")(ends_among_renewals(0.1, 1.0, dispatched=0.8))
 
 
 def not_begun(start_s: float, at: float = 1.0) -> Tell:

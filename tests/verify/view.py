@@ -417,6 +417,46 @@ class View:
     def _heard(self) -> Mapping[str, Sequence[float]]:
         return {lane: [at for at, _ in told] for lane, told in self._answered.items()}
 
+    @cached_property
+    def _renewed(self) -> Mapping[str, tuple[list[float], list[float]]]:
+        """When renewals of a lane were answered, and when the latest of those until then had been
+        asked for.  A join renews nothing in the store.
+        """
+        joined = {(event.nonce, event.t) for event in self.of.get("join", ())}
+        renewed: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], [-math.inf]))
+        for event in self.of.get("renew", ()):
+            if event.type == "ok" and (event.nonce, event.t) not in joined:
+                answered, asked = renewed[event.nonce.partition("@")[2]]
+                answered.append(event.t)
+                asked.append(max(asked[-1], event.extra.get("asked", event.t)))
+        return renewed
+
+    def _renewal(self, by: float, lane: str) -> float:
+        """Return when the latest renewal was asked for that a lane had answered by a time."""
+        lanes = {"", lane} if lane else {*self._renewed}
+        told = (self._renewed[name] for name in lanes if name in self._renewed)
+        latest = (asked[bisect_right(answered, by)] for answered, asked in told)
+        return max(latest, default=-math.inf)
+
+    def vouches(self, began: float, ended: float, bounds: Bounds, lane: str) -> bool:
+        """Say whether a renewal vouched for pool time all that time: it was answered before, and
+        less than two periods had passed since it was asked for, and no data were lost since.
+
+        Else pool time may stand, or is what the caller of a script expects (`lib/lane.lua`,
+        `lib/expected.lua`).  True where renewals are not told.
+        """
+        ttls = (float(event.extra["s"]) for event in self.of.get("ttl", ()))
+        since = ended - 0.4 * min(bounds.ttl_s, *ttls, math.inf)
+        losses = self.excuses({"loss"}, since, ended, lane=lane)
+        since = max(since, *(loss.ended for loss in losses), -math.inf)
+        return not self.of.get("renew") or self._renewal(began, lane) >= since
+
+    def reached(self, at: float, bounds: Bounds, lane: str) -> float:
+        """Return how far pool time had come by then at least, if no step of a clock stands: it
+        never goes back behind the last renewal, whoever calls.
+        """
+        return at if self.vouches(at, at, bounds, lane) else self._renewal(at, lane)
+
     def unseen(self, began: float, ended: float, bounds: Bounds, lane: str) -> list[Fault]:
         """Return the steps within a time that nobody saw in a lane; any lane, if it is untold.
 

@@ -337,8 +337,9 @@ class Watch:
                     self._store("commit", "fail", err=word, **facts)
             elif guard == "reap" and word in ("GRANTED", "UNASSIGNED", "OK"):
                 extra = {"dead": f"{source}@{lane}", "fence": int(claim.split("|")[1])}
-                held_s = _held_by_coin_s(edge, item)
+                held_s, marks = _held_by_coin_s(edge, item), item[6].decode().partition("=")[2]
                 extra |= {"coin_s": held_s} if held_s else {}
+                extra["alone"] = Marks.parse(marks).is_tried
                 del facts["nonce"]
                 self._store("requeue", extra=extra, **facts)
             if (guard, edge, word) == ("own", "a", "OK"):
