@@ -39,6 +39,7 @@ _REPLAYS: Final = 6  # rounds of them
 _LETTERS: Final = 10  # of each round
 _EXPIRES_S: Final = (0.01, 0.05, 0.3, 0.3, 1.0, 3.0)  # limits on when a job must begin
 _POLICIES: Final = ("queue", "queue", "queue", "replace", "coalesce")
+POISON_JOBS: Final = 2
 LINE_MAX: Final = 4  # jobs queued behind one
 _ILL: Final = (
     *("base", "exit", "generator", "group", "interrupt", "cancelled", "self-cancel"),
@@ -115,7 +116,7 @@ class Load:
         for number in range(versions.JOBS if "versions" in config.shapes else 0):
             dice = self._world.dice(f"versioned/{number}")
             self._world.at(dice.uniform(0.1, config.chaos_s), self._versioned, f"v{number}", dice)
-        for number in range(2 if "poison" in config.shapes else 0):
+        for number in range(POISON_JOBS if "poison" in config.shapes else 0):
             dice = self._world.dice(f"poison/{number}")
             at_s = dice.uniform(0.1, config.chaos_s / 2)
             self._world.at(at_s, self._poison, f"p{number}", dice)

@@ -14,6 +14,7 @@ from pool.names import key_of, lane_of
 from pool.runtime import observers
 from pool.runtime.actor import Actor
 from tests.verify.checker import Bounds, Report, check
+from tests.verify.edges import LATE_MAX
 from tests.verify.history import Event, digest
 from tests.verify.sim import reading
 from tests.verify.sim.config import ATTEMPTS_MAX, Config
@@ -24,8 +25,9 @@ from tests.verify.sim.fleet import (
     LIMIT_S,
     Boot,
     SimFleet,
+    settings_of,
 )
-from tests.verify.sim.load import Load
+from tests.verify.sim.load import POISON_JOBS, Load
 from tests.verify.sim.operating import Operators, what_holds
 from tests.verify.sim.server import Server
 from tests.verify.sim.sim_io import SimIO
@@ -35,7 +37,7 @@ from tests.verify.sim.world import World, sweep, uncollected
 
 _HEALTH_S: Final = 0.5  # how often it is looked what is dead
 _LOOK_S: Final = 0.25  # how often it is looked whether the world is quiet
-_DRAIN_S: Final = 240.0  # longer than this after `heal` nothing may take
+_DRAIN_S: Final = 240.0  # longer than this nothing may take after `heal`, or the last poison death
 _GOES_BACK: Final = {"lost-suffix", "lost-since-grant", "fork-behind", "old-primary"}  # what was
 _TRIALS: Final = 8  # deaths after which the trials of a suspect get no longer
 _QUIET_TTLS: Final = 1.5  # leases of the dead must have ended, too
@@ -133,13 +135,22 @@ class Simulation:
         sweep()
 
     def drain(self) -> bool:
-        """Wait until nothing is left to do; False if that takes too long."""
-        healed_s = self.world.now_s
+        """Wait until nothing is left to do; False if that takes too long.
+
+        Poison jobs go on after `heal`, so the time counts from the last process that one of them
+        ended.  How many processes they may end is judged (I36): with more, nobody waits any longer.
+        """
+        bounds, events = self.bounds(), self.watch.events
+        deaths_max = POISON_JOBS * (bounds.deaths_at_once(len(self.watch.key_of)) + LATE_MAX)
+        healed_s = last_s = self.world.now_s
         enough_s = _QUIET_TTLS * self.config.ttl_s + 2.0
-        # Two jobs that kill a lone process take turns, and each death speaks for the other job.
-        takes_turns = {"alone", "poison"} <= {*self.config.shapes}
-        while self.world.now_s < healed_s + _DRAIN_S * (3 if takes_turns else 1):
+        deaths, looked = 0, len(events)
+        while self.world.now_s < last_s + _DRAIN_S and deaths <= deaths_max:
             self.world.run(self.world.now_s + _LOOK_S)
+            for event in events[looked:]:
+                if event.f == "fault" and event.extra.get("kind") == "poison":
+                    deaths, last_s = deaths + 1, event.t
+            looked = len(events)
             if self.world.now_s >= healed_s + enough_s and self.is_quiet():
                 self.world.run(self.world.now_s + _LOOK_S)  # what is free is told within this
                 return True
@@ -326,6 +337,7 @@ class Simulation:
     def bounds(self) -> Bounds:
         """Return how long what may take."""
         config = self.config
+        kept_s = [settings_of(config, name).result_ttl_s for name in self.fleet.names]
         return Bounds(
             ttl_s=config.ttl_s,
             # Few slots and many jobs take long, and each move through a full worker half a TTL.
@@ -336,6 +348,7 @@ class Simulation:
             grace_s=GRACE_S,
             crashes_max=config.crashes_max,
             slots=config.capacity * config.workers,
+            keeps_outcomes=self.world.now_s < min(kept_s),
         )
 
     def _judge(self) -> Outcome:

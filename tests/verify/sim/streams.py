@@ -50,6 +50,8 @@ class Stream:
 
     def __init__(self) -> None:
         self.entries: dict[StreamId, list[bytes]] = {}
+        # Trimmed and deleted entries too: a copy of older data brings back which entry had an id.
+        self.ever_added: dict[StreamId, list[bytes]] = {}
         self.last: StreamId = (0, 0)
         self.added = 0
         self.deleted: StreamId = (0, 0)  # the newest that XDEL took
@@ -58,6 +60,7 @@ class Stream:
     def copy(self) -> Stream:
         made = Stream()
         made.entries, made.last = dict(self.entries), self.last
+        made.ever_added = dict(self.ever_added)
         made.added, made.deleted = self.added, self.deleted
         made.groups = {name: group.copy() for name, group in self.groups.items()}
         return made
@@ -169,7 +172,7 @@ class StreamCommands:
             raise CommandError(
                 "ERR The ID specified in XADD is equal or smaller than the target stream top item"
             )
-        found.entries[entry_id] = list(words[at + 1 :])
+        found.entries[entry_id] = found.ever_added[entry_id] = list(words[at + 1 :])
         found.last = entry_id
         found.added += 1
         self.appended[key] = None

@@ -18,10 +18,10 @@ from structlog.testing import capture_logs
 
 from pool import Node
 from pool.jobs.fleet.walker import Walker
-from pool.names import lane_of
+from pool.names import Control, lane_of
 from tests.verify.sim.campaign import regressions, told
 from tests.verify.sim.config import FAULTS, OF_DATA, PROGRAMS, Config, Loops
-from tests.verify.sim.faults import FOUND_TTLS
+from tests.verify.sim.faults import FOUND_TTLS, POOL
 from tests.verify.sim.run import Outcome, Simulation, play
 from tests.verify.sim.world import LoopKind, Process, World, sweep
 
@@ -266,6 +266,31 @@ def test_the_walk_is_waited_for_where_it_may_find_what_is_wrong(
 
 async def _rest(_walker: Walker, _lane: int) -> None:
     await anyio.sleep_forever()
+
+
+def test_an_id_names_the_event_that_its_stream_has_now() -> None:
+    """Older data bring back an event whose id a newer event had in the meantime."""
+    simulation = Simulation(Config.of(0))
+    keyspace, key = simulation.server.keyspace, Control(POOL).stream("e0").encode()
+    keyspace.run(b"XGROUP", b"CREATE", key, b"s", b"0", b"MKSTREAM")
+    empty = keyspace.copy_of_all()
+
+    def give(token: bytes) -> None:
+        keyspace.run(b"XADD", key, b"1-0", b"p", token + b"|")
+        keyspace.run(b"XREADGROUP", b"GROUP", b"s", b"a", b"STREAMS", key, b">")
+
+    give(b"first")
+    full = keyspace.copy_of_all()
+    keyspace.restore(empty)
+    give(b"second")
+    keyspace.restore(full)
+    keyspace.run(b"XTRIM", key, b"MAXLEN", b"0")
+    keyspace.run(b"XACK", key, b"s", b"1-0")
+    events = [(event.f, event.idem) for event in simulation.watch.events]
+    simulation.close()
+    firsts = [(f, "first") for f in ("added", "gave")]
+    seconds = [(f, "second") for f in ("added", "gave")]
+    assert events == [*firsts, *seconds, ("dropped", "first"), ("acked", "first")]
 
 
 def test_a_key_comes_back_to_its_process_before_its_former_handler_has_ended() -> None:

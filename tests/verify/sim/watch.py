@@ -43,6 +43,7 @@ from tests.verify.sim.faults import POOL
 from tests.verify.sim.planned import accepted
 from tests.verify.sim.programs import Programs, token_of
 from tests.verify.sim.server import Server
+from tests.verify.sim.streams import parse_id
 from tests.verify.sim.timetable import triggered, watch_changes
 from tests.verify.sim.world import Process, World
 
@@ -88,8 +89,7 @@ class Watch:
     judge_grant: Callable[[str, int, str, str], str] = lambda *_: ""  # in its very step
     _uses: int = 0
     _messages: set[tuple[str, bytes]] = attrs.field(factory=set)  # lane, and as it was told
-    # Events of streams by their ids, as far as they were ever there; what was last seen of maps.
-    _tokens: dict[tuple[bytes, bytes], str] = attrs.field(factory=dict)
+    # What was last seen of maps.
     _truths: dict[str, dict[str, Any] | None] = attrs.field(factory=dict)
     _copies: dict[tuple[str, str], bool] = attrs.field(factory=dict)
     _store: Recorder = attrs.field(init=False)
@@ -111,9 +111,7 @@ class Watch:
 
     def _on_append(self, key: bytes, entry_id: bytes, fields: Sequence[bytes]) -> None:
         if key.startswith(_STREAM):
-            token = _token(fields)
-            self._tokens[key, entry_id] = token
-            self._store("added", key=_name(key), stream_id=entry_id.decode(), idem=token)
+            self._store("added", key=_name(key), stream_id=entry_id.decode(), idem=_token(fields))
             return
         if parked := _PARKED.match(key):
             facts = dict(zip(fields[::2], fields[1::2], strict=False))
@@ -154,14 +152,22 @@ class Watch:
             f,
             key=_name(key),
             stream_id=entry_id.decode(),
-            idem=self._tokens.get((key, entry_id), ""),
+            idem=self._token_at(key, entry_id),
             nonce=consumer,
             extra={"sink": group.decode()},
         )
 
+    def _token_at(self, key: bytes, entry_id: bytes) -> str:
+        """Return which event has an id in the stream as it is now; "" for a foreign event.
+
+        After the server went back to older data, an id may name another event than the newest one
+        that was added under it.
+        """
+        return _token(self.server.keyspace.keys[key].ever_added.get(parse_id(entry_id, 0), ()))
+
     def _on_drop(self, key: bytes, ids: Sequence[bytes]) -> None:
         for each in ids if key.startswith(_STREAM) else ():
-            token = self._tokens.get((key, each), "")
+            token = self._token_at(key, each)
             self._store("dropped", key=_name(key), stream_id=each.decode(), idem=token)
 
     def look_at_maps(self, programs: Programs) -> None:
