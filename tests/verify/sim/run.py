@@ -320,7 +320,9 @@ class Simulation:
         """
         events = self.watch.events
         losses = (e for e in events if e.f == "fault" and e.extra.get("does") == "loss")
-        lost_s = max((e.t for e in losses if e.extra.get("lane", "") in ("", str(lane))), default=0.0)
+        lost_s = max(
+            (e.t for e in losses if e.extra.get("lane", "") in ("", str(lane))), default=0.0
+        )
         renewals = (e for e in events if e.f == "renew" and e.nonce == f"{worker}@{lane}")
         return any(e.extra["asked"] > lost_s for e in renewals)
 

@@ -85,7 +85,9 @@ def test_a_renewal_that_opens_a_cordoned_worker_is_seen(monkeypatch: pytest.Monk
             self.is_cordoned = is_cordoned
 
     monkeypatch.setattr(Worker, "takes", ignore_the_cordon)
-    config = attrs.evolve(Config.of(1, "asyncio"), faults=(), shapes=("operators",), nodes=2, lanes=1)
+    config = attrs.evolve(
+        Config.of(1, "asyncio"), faults=(), shapes=("operators",), nodes=2, lanes=1
+    )
     outcome = play(attrs.evolve(config, jobs=200, services=0, ttl_s=2.0, chaos_s=20.0))
     assert set(outcome.broken) == {"I67"}, told(outcome)
 
