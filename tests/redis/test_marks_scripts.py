@@ -213,6 +213,25 @@ def test_who_could_not_leave_is_no_death_when_its_lease_ends(bench: Bench) -> No
     assert ended(bench, WORKER) == {}
 
 
+def test_a_late_renewal_opens_nobody_who_could_not_leave(bench: Bench) -> None:
+    """A call of before may arrive long after: the worker takes nothing, and its end is no death."""
+    bench.join({WORKER: 2})
+    late = bench.renew_call({WORKER.name: 2})
+    bench.run(bench.lane.thaw([WORKER.name]))
+    bench.run(bench.lane.thaw([WORKER.name]))
+    bench.run(late)
+    assert bench.opening(WORKER.id) == f"{WORKER.number}|0|0|0"
+    assert ended(bench, WORKER) == {}
+
+
+def test_a_late_renewal_opens_nobody_who_drains(bench: Bench) -> None:
+    bench.join({WORKER: 2})
+    bench.take(WORKER, IS_DRAINING)
+    bench.take(WORKER, 2)
+    assert bench.opening(WORKER.id).startswith(f"{WORKER.number}|0|")
+    assert ended(bench, WORKER) == {}
+
+
 def test_deaths_are_bounded_in_number_and_in_time(bench: Bench) -> None:
     now_ms = bench.now_ms()
     old = {f"o{n:09}": now_ms - 600_000 - n for n in range(5)}

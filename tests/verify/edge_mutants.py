@@ -13,6 +13,7 @@ _ADVANCE: Final = "tests/redis/test_advance_script.py::"
 _VERSIONS: Final = "tests/verify/sim/test_versions.py::"
 _TYPES: Final = "tests/jobs/test_types.py::"
 _OVERRUN: Final = "tests/process/test_overrun.py::"
+_MARKS: Final = "tests/redis/test_marks_scripts.py::"
 _ENDINGS: Final = "tests/jobs/test_endings.py::"
 
 EDGE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
@@ -170,5 +171,22 @@ EDGE_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": " - bool(self._suspects)\n",
         "new": "\n",
         "by": ("tests/verify/sim/test_sim.py::test_what_was_found_stays_found[seed71]",),
+    },
+    {
+        "name": "a worker that could not leave has no entry",
+        "breaks": "a late renewal opens a worker that has left: jobs are granted to it, "
+        "and its end counts as a death",
+        "path": "pool/redis/lua/thaw.lua",
+        "old": "    redis.call('HSET', open, id, n .. '|0|0|0')\n",
+        "new": "    redis.call('HDEL', open, id)\n",
+        "by": (_MARKS + "test_a_late_renewal_opens_nobody_who_could_not_leave",),
+    },
+    {
+        "name": "a renewal opens a worker that drains",
+        "breaks": "what a draining worker asked for before opens it again",
+        "path": "pool/redis/lua/renew.lua",
+        "old": "(said == '0' or whole(by)",
+        "new": "(whole(by)",
+        "by": (_MARKS + "test_a_late_renewal_opens_nobody_who_drains",),
     },
 )

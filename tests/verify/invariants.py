@@ -788,10 +788,11 @@ def one_reaper(view: View, bounds: Bounds, found: Finding) -> None:
 
 @invariant("I71", "the dead are dealt nothing")
 def dead_dealt_nothing(view: View, bounds: Bounds, found: Finding) -> None:
-    """What a dead worker owned is not moved to one that has been dead for more than two periods.
+    """What a dead worker owned is not moved to a worker that has been dead for over two periods.
 
-    Pool time stands still where the clock steps, or nobody can renew: then nobody can tell.  So
-    only the time counts in which the lane answered renewals (`View.ran_s`).
+    A script takes a worker for alive by what its lease has left.  A lease says when its worker
+    renewed only while the lease clock runs, and did so when the lease was granted.  So a grant is
+    judged where in the two TTLs before it processes died, and nothing else happened.
     """
     ended = {event.p: event.t for event in view.of.get("exit", ())}
     moved = {(event.key, event.job, event.t) for event in view.of.get("requeue", ())}
@@ -799,28 +800,11 @@ def dead_dealt_nothing(view: View, bounds: Bounds, found: Finding) -> None:
         if (grant.key, grant.job, grant.t) not in moved:
             continue
         found.judged += 1
-        process = view.process_of(grant.nonce)
-        died = ended.get(process, math.inf)
-        if died >= grant.t:
+        died = ended.get(view.process_of(grant.nonce), math.inf)
+        silent_s, since = grant.t - died, grant.t - 2 * bounds.ttl_s
+        if silent_s <= 2 * bounds.renew_s + view.slack_s(died, grant.t, bounds):
             continue
-        # What it had sent before it died may arrive later, and renews its lease.
-        cuts = view.excuses({"cut"}, died, died, process.partition("/")[0])
-        is_late = any(fault.kind == "late" for fault in cuts)
-        silent_s = view.ran_s(died, grant.t, bounds, view.lane_of(grant.key))
-        slack_s = view.slack_s(died, grant.t, bounds)
-        # A lease of a longer TTL looks as if it had been renewed by that of now.
-        is_shorter = any(
-            grant.t - bounds.ttl_s <= e.t <= grant.t and e.extra["s"] < e.extra["before_s"]
-            for e in view.of.get("ttl", ())
-            if e.extra["lane"] == view.lane_of(grant.key)
-        )
-        if (
-            silent_s > 2 * bounds.renew_s + slack_s
-            and not (is_shorter or is_late)
-            and not view.excuses({"store", "loss"}, grant.t - bounds.ttl_s, grant.t)
-            # Who came since a step settles it alone in two periods, and may die before.
-            and not view.excuses({"clock", STEP}, grant.t - 2 * bounds.ttl_s, grant.t)
-        ):
+        if view.is_lease_clock_running(since, grant.t, bounds, view.lane_of(grant.key)):
             found.say(f"{grant.key!r} went to {grant.nonce}, dead for {silent_s:.2f} s", grant)
 
 

@@ -891,24 +891,61 @@ good("I71")(dealt_behind_a_break(0.75))
 bad("I71")(dealt_behind_a_break(0.65))
 
 
-def dealt_in_a_network(kind: str, node: str) -> Callable[[Story], None]:
-    """Likewise dealt too late, and something is wrong with the network of a node as they die."""
+def dealt_behind_an_outage(silent_s: float) -> Callable[[Story], None]:
+    """A process joins after nobody was heard for a while, dies, and is dealt keys later."""
 
     def story(s: Story) -> None:
-        extra = {"id": 9, "does": "cut", "kind": kind, "target": node}
-        s.say("fault", "invoke", extra=extra)
-        dealt(after_s=1.9)(s)
-        s.say("fault", "ok", extra=extra)
+        def renew(node: str, number: int) -> None:
+            extra = {"asked": s.at, "until": s.at + 1.9}
+            s.say("renew", p=f"{node}/{number}", nonce=f"W{node}.{number}@0", extra=extra)
 
-    story.__name__ = f"dealt_in_a_{kind}_network_of_{node or 'all'}"
+        for node in "ac":
+            s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
+        s.crash("a")
+        s.at += silent_s
+        s.say("join", p="b/2", nonce="Wb.2@0", extra={"worker": True})
+        renew("b", 2)
+        s.fault("crash", "b")
+        s.say("exit", p="b/2", result=-9)
+        for _ in range(3):
+            s.at += 0.4
+            renew("c", 1)
+        s.say("own", key="k", job="j1", epoch=11, nonce="Wb.2@0")
+        s.say("requeue", key="k", job="j1", epoch=10, extra={"dead": "Wa.1@0", "fence": 1})
+
+    story.__name__ = f"dealt_behind_an_outage_of_{silent_s}"
+    return story
+
+
+# A lease that is granted while nobody vouches for the time ends two periods later.
+good("I71")(dealt_behind_an_outage(2.0))
+bad("I71")(dealt_behind_an_outage(0.6))
+
+
+def dealt_beside(
+    does: str, kind: str, node: str, *, is_over: bool = False
+) -> Callable[[Story], None]:
+    """The keys of a dead worker are moved to a dead one too late, and something else happens."""
+
+    def story(s: Story) -> None:
+        extra = {"id": 9, "does": does, "kind": kind, "target": node}
+        s.say("fault", "invoke", extra=extra)
+        if is_over:
+            s.say("fault", "ok", extra=extra)
+        dealt(after_s=1.9)(s)  # ten seconds later
+        if not is_over:
+            s.say("fault", "ok", extra=extra)
+
+    story.__name__ = f"dealt_beside_{kind}_of_{node}_{is_over}"
     return story
 
 
 # The last renewal of a dead worker may arrive after its death.
-good("I71")(dealt_in_a_network("late", "b"))
-good("I71")(dealt_in_a_network("late", ""))
-bad("I71")(dealt_in_a_network("late", "a"))
-bad("I71")(dealt_in_a_network("slow", "b"))
+good("I71")(dealt_beside("cut", "late", "b"))
+# A living worker that asks in vain holds the lease clock up, whoever else is answered.
+good("I71")(dealt_beside("cut", "lossy-requests", "c"))
+bad("I71")(dealt_beside("cut", "lossy-requests", "c", is_over=True))
+bad("I71")(dealt_beside("crash", "crash", "c"))
 
 
 @good("I16")

@@ -35,6 +35,7 @@ STEP: Final = "step"
 _REACH: Final = 1.75  # renewal periods from one answer that the lease clock runs for
 STEP_S: Final = 1.0  # a smaller one is no step, but the time
 DISTURBS: Final = STOPS | {"store", "drop", STEP}
+ENDS: Final = frozenset({"crash", "leave"})  # of these, those that only end processes
 # Nobody is answered, and then everybody: lease time stands still meanwhile, see `lib/lease.lua`.
 SILENCES: Final = frozenset({"stall", "lane-stall", "silences"})
 CUTS_OFF: Final = frozenset({"partition", "requests-lost", "replies-lost"})  # nothing gets through
@@ -622,6 +623,24 @@ class View:
             max(0.0, min(after, ended) - max(before, began))
             for before, after in pairwise(known)
             if after - before <= _REACH * bounds.renew_s and not self._stands(after, bounds, lane)
+        )
+
+    def is_lease_clock_running(self, began: float, ended: float, bounds: Bounds, lane: str) -> bool:
+        """Say whether the lease clock of a lane surely ran with pool time, all that time.
+
+        So it did if processes ended and nothing else happened, the TTL became no shorter, and the
+        renewals left no longer break than the lease clock bridges (`lib/lease.lua`).  Behind such a
+        break leases are granted ahead of time, until a worker of before it renews.
+        """
+        ttls = (e for e in self.of.get("ttl", ()) if e.extra["lane"] == lane)
+        is_shorter = any(began <= e.t <= ended and e.extra["s"] < e.extra["before_s"] for e in ttls)
+        heard = self._heard.get(lane, ())
+        known = heard[max(0, bisect_left(heard, began) - 1) : bisect_right(heard, ended) + 1]
+        return (
+            not is_shorter
+            and not self.excuses(DISTURBS - ENDS, began, ended, lane=lane)
+            and not self.stood_s(ended, bounds, lane)
+            and all(after - before <= _REACH * bounds.renew_s for before, after in pairwise(known))
         )
 
     def _stands(self, at: float, bounds: Bounds, lane: str) -> bool:

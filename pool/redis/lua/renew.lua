@@ -152,9 +152,9 @@ for first = 1, #ids, SLICE do
   local words = {}
   for i, had in ipairs(fields_of(open, ids, first)) do
     local at = first + i - 1
-    local n, by = string.match(had or '', '^(%d+)|[^|]*|(%d+)')
-    if n == numbers[at] and whole(by) > seq and whole(by) - seq < LATE_MAX then
-      -- A later renewal has been here.
+    local n, by, said = string.match(had or '', '^(%d+)|[^|]*|(%d+)|?(.*)$')
+    if n == numbers[at] and (said == '0' or whole(by) > seq and whole(by) - seq < LATE_MAX) then
+      -- A later renewal has been here.  Or it drains, or is in use no more (see thaw): no renewal opens it again.
     elseif says[at] then
       words[#words + 1], words[#words + 2] = ids[at], says[at]
     elseif had then

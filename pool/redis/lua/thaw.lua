@@ -14,16 +14,18 @@ Cost     O(names + n), n at most 256; 2 commands each, 4 a call
 Why Lua  only a lane of our generation may be written to.
 
 Where it is the last death of a job's crash marks they are void from now on; see lib/marks.  An identity that is to be
-fenced yet is closed: its end will be no death.  A repeat finds nothing to do.
+fenced yet is closed like one that drains: its end will be no death.  The entry stays until the identity is fenced, because
+a late renewal would open an identity that has none.  A repeat finds nothing to do.
 ]]
 redis.call('HLEN', open)
 redis.call('ZCARD', deaths)
+redis.call('ZREM', deaths, '\n') -- frees, so that a full server lets the rest pass
 local lives = {}
 for i = 2, #ARGV do
   lives[string.sub(ARGV[i], 2, 11)] = true
   local id, n = string.match(ARGV[i], '^(.*)%.(%d+)$')
   if id and string.match(redis.call('HGET', open, id) or '', '^(%d+)|') == n then
-    redis.call('HDEL', open, id)
+    redis.call('HSET', open, id, n .. '|0|0|0')
   end
 end
 for _, name in ipairs(redis.call('ZRANGE', deaths, 0, -1)) do

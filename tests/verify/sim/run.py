@@ -319,9 +319,23 @@ class Simulation:
             node = boot.node
             mine = node._open_wiring.membership.workers.values() if node is not None else ()
             for each in mine:
-                if each.target(lane).name == worker and each.is_cordoned and each.has_closed:
+                is_meant = each.target(lane).name == worker and each.is_cordoned and each.has_closed
+                if is_meant and self._has_been_told(worker, lane):
                     return f"I67: {key} was granted to {worker}, which had said that it is cordoned"
         return ""
+
+    def _has_been_told(self, worker: str, lane: int) -> bool:
+        """Say whether a renewal of a worker was asked for and answered since the last loss of data.
+
+        A lane forgets with its data that a worker is cordoned, until the worker renews again.
+        """
+        events = self.watch.events
+        losses = (e for e in events if e.f == "fault" and e.extra.get("does") == "loss")
+        lost_s = max(
+            (e.t for e in losses if e.extra.get("lane", "") in ("", str(lane))), default=0.0
+        )
+        renewals = (e for e in events if e.f == "renew" and e.nonce == f"{worker}@{lane}")
+        return any(e.extra["asked"] > lost_s for e in renewals)
 
     def _tell_lease(self, io: Any, f: str, name: str, asked_s: float, timing: Timing) -> None:
         boot: Boot | None = self.fleet.seams.get(io) if isinstance(io, SimIO) else None

@@ -14,6 +14,7 @@ from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.run import Run
 from pool.jobs.worker.outbox import Memory
 from pool.jobs.worker.reconcile import HeldKey, compare
+from pool.jobs.worker.worker import Worker
 from pool.redis.commands.edges import DoneEdge, Edge, WaitEdge
 from pool.redis.commands.upkeep import Owned
 from pool.runtime.stream_tailer import StreamTailer
@@ -70,6 +71,25 @@ def test_a_renewal_thread_that_failed_is_started_again(
     assert failed
     assert not outcome.failures
     assert set(outcome.report.broken) == {"I25"}, told(outcome)  # it is told, and nothing else
+
+
+def test_a_renewal_that_opens_a_cordoned_worker_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge of grants excuses those of a lane that has lost what it was told, and no others."""
+    takes = Worker.takes
+
+    def ignore_the_cordon(self: Worker, number: int) -> int:
+        is_cordoned, self.is_cordoned = self.is_cordoned, False
+        try:
+            return takes(self, number)
+        finally:
+            self.is_cordoned = is_cordoned
+
+    monkeypatch.setattr(Worker, "takes", ignore_the_cordon)
+    config = attrs.evolve(
+        Config.of(1, "asyncio"), faults=(), shapes=("operators",), nodes=2, lanes=1
+    )
+    outcome = play(attrs.evolve(config, jobs=200, services=0, ttl_s=2.0, chaos_s=20.0))
+    assert set(outcome.broken) == {"I67"}, told(outcome)
 
 
 @pytest.mark.parametrize("loops", LOOPS)
