@@ -64,6 +64,9 @@ _CHANNEL: Final = "tests/redis/test_channel_scripts.py::"
 _REPLICA: Final = "tests/maps/test_replica.py::"
 _BATCHES: Final = "tests/redis/test_batch_scripts.py::"
 _CAMPAIGN: Final = "tests/verify/test_campaigns.py::test_a_mixed_campaign_is_clean"
+_FOUND: Final = "tests/verify/sim/test_found.py::"
+_CRASHES: Final = f"{_FOUND}test_a_crash_after_a_step_loses_nothing"  # [SCENE]
+_HANGS: Final = f"{_FOUND}test_while_a_loop_hangs_only_what_has_not_begun_starts_elsewhere"
 _ONE_AT_A_TIME: Final = threading.Lock()  # a world owns trio's dice, and the Lua interpreter
 _LEFT_BEHIND: Final = (
     *("__pycache__", ".*_cache", ".git", ".venv", ".peers", ".hypothesis", "build", "dist"),
@@ -208,7 +211,7 @@ MUTANTS: Final = (
         old="redis.call('ZADD', keepalive, lease_now + reap_ms, identity)",
         new="redis.call('ZADD', keepalive, lease_now + reap_ms, identity) "
         "redis.call('HSET', cleanup, identity, 'done')",
-        needs=("crash",),
+        by=(f"{_CRASHES}[reap]",),
     ),
     Mutant(
         name="a shorter TTL paces at once",
@@ -455,7 +458,7 @@ MUTANTS: Final = (
         path="pool/runtime/hang.py",
         old="        return epoch > self.sure and self.shut <= self.opened",
         new="        return True",
-        needs=("blocks",),
+        by=(_HANGS,),
     ),
     Mutant(
         name="what has begun is taken back",
@@ -463,7 +466,7 @@ MUTANTS: Final = (
         path="pool/jobs/fleet/keepalive.py",
         old="known = await self._acknowledge(sent, body_io) if sent.is_hung else set()",
         new="known = {state.number for state in sent.plan.states} if sent.is_hung else set()",
-        needs=("blocks",),
+        by=(_HANGS,),
     ),
     Mutant(
         name="observers run in the thread that renews",
@@ -681,7 +684,7 @@ MUTANTS: Final = (
         path="pool/jobs/fleet/sweeper.py",
         old='each.owner in ("gone", "hung")',
         new='each.owner == "gone"',
-        needs=("blocks",),
+        by=(_HANGS,),
     ),
     Mutant(
         name="what waits for its slot has begun",
@@ -689,7 +692,7 @@ MUTANTS: Final = (
         path="pool/jobs/worker/worker.py",
         old="run.lane == lane and run.is_called and not",
         new="run.lane == lane and run.began_s and not",
-        needs=("blocks",),
+        by=(_HANGS,),
     ),
     Mutant(
         name="a lost acknowledgement stays lost",
@@ -1147,6 +1150,7 @@ MUTANTS: Final = (
         path="pool/redis/lua/lib/finish.lua",
         old="    later('SREM', source_owned, key)\n",
         new="",
+        by=(f"{_CRASHES}[leave]",),
     ),
     Mutant(
         name="two runs of a key in one process",
@@ -1154,7 +1158,9 @@ MUTANTS: Final = (
         path="pool/jobs/worker/executor.py",
         old="        if busy is not None and busy is not run:",
         new="        if busy is not None and not busy.key:",
-        needs=("change-worker", "stubborn"),
+        by=(
+            "tests/jobs/test_workers.py::test_a_key_outlives_its_removed_worker_together_with_a_handler_that_does_not_end",
+        ),
     ),
     Mutant(
         name="a lost signal is no gap",
