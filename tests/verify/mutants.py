@@ -4,9 +4,13 @@
 
 A mutant is a text substitution in the library that must apply exactly once.  The tool copies the
 tree, plants one, and plays seeds in the copy until an invariant is violated; the same seed must be
-clean without it.  500 seeds at most: the one that showed it last time, what was found before, then
-by the faults that a mutant needs.  An error that only ends a process does not count: an invariant
-must fire.
+clean without it.  500 seeds at most: the configuration that showed it last time, what was found
+before, then by the faults that a mutant needs.  An error that only ends a process does not count:
+an invariant must fire.
+
+The tool pins the configuration that shows a mutant in `mutants.txt`: what a seed draws changes with
+each new kind of fault.  What one configuration plays may change, too.  So a mutant whose window can
+be reached on purpose rather names a test that does.
 
 What no simulated world can show (a thread that stands still, a whole process that ends, the bytes
 of a connection) names the tests that must fail by it, and pass without it.
@@ -17,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -54,6 +57,7 @@ from tests.verify.web_mutants import WEB_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "mutants.md"
+PINS: Final = Path(__file__).parent / "mutants.txt"
 SEEDS: Final = 500
 _TESTS_FAILED: Final = 1  # pytest's exit code
 _ON_BOTH: Final = {"POOL_TEST_LOOPS": "both"}  # a bug may show on one of them alone
@@ -4434,7 +4438,7 @@ MUTANTS: Final = (
 # --- in the copy --------------------------------------------------------------------------------
 
 
-def _hunt(needs: Sequence[str], seeds: int, after: int, last: int) -> int:
+def _hunt(needs: Sequence[str], seeds: int, after: int, pin: str) -> int:
     """Play seeds until an invariant fires; print which, as JSON.  The first so many were played."""
     from tests.verify.sim.campaign import regressions
     from tests.verify.sim.config import Config
@@ -4451,10 +4455,9 @@ def _hunt(needs: Sequence[str], seeds: int, after: int, last: int) -> int:
         return len(wanted - has), len(config.faults) * 3 + config.jobs * 0.1 + 20 / config.ttl_s
 
     began_s, tried = time.perf_counter(), after
-    found_before = regressions()
+    pinned = [Config.parse(pin)] if pin else []
     drawn = [Config.of(seed) for seed in sorted(range(seeds), key=price)]
-    again = [config for config in (*found_before, Config.of(last)) if config.seed == last]
-    for config in (*again, *found_before, *drawn)[after:]:
+    for config in (*pinned, *regressions(), *drawn)[after:]:
         tried += 1
         outcome = play(config)
         broken = [name for name in outcome.broken if name != "failure"]
@@ -4485,7 +4488,7 @@ def copy_tree(target: Path) -> None:
     shutil.copytree(ROOT, target, ignore=ignored, dirs_exist_ok=True)
 
 
-def _run(mutant: Mutant, seeds: int, last: int, clean_s: Mapping[str, float]) -> dict[str, Any]:
+def _run(mutant: Mutant, seeds: int, pin: str, clean_s: Mapping[str, float]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="pool-mutant-") as directory:
         copy = Path(directory)
         copy_tree(copy)
@@ -4494,7 +4497,7 @@ def _run(mutant: Mutant, seeds: int, last: int, clean_s: Mapping[str, float]) ->
             return _tested(mutant, copy, clean_s)
         found: dict[str, Any] = {"tried": 0}
         while True:  # what is bad without it too says nothing of it
-            options = ("--seeds", str(seeds), "--after", str(found["tried"]), "--last", str(last))
+            options = ("--seeds", str(seeds), "--after", str(found["tried"]), "--pin", pin)
             hunt = ("--hunt", ",".join(mutant.needs), *options)
             done = started(copy, "tests.verify.mutants", *hunt)
             if done.returncode:
@@ -4606,18 +4609,24 @@ def _row(mutant: Mutant, found: dict[str, Any]) -> str:
     return f"| {mutant.name}{star} | {mutant.breaks} | `{mutant.path}` | {verdict} |"
 
 
-def _last() -> dict[str, int]:
-    """Return which seed showed a mutant when the page was written."""
-    rows = re.findall(
-        r"^\| (.+?)(?: \*)? \| .* \| (\d+) \| \d+ \|$", PAGE.read_text("utf-8"), re.MULTILINE
-    )
-    return {name: int(seed) for name, seed in rows}
+def pins() -> dict[str, str]:
+    """Return the configuration that showed each mutant last, by the mutant's name."""
+    lines = PINS.read_text("utf-8").splitlines()
+    return {name[2:]: text for name, text in zip(lines[::2], lines[1::2], strict=True)}
+
+
+def _pin(found: Mapping[str, str]) -> None:
+    """Keep what showed mutants now; forget those that are gone, or name tests."""
+    known = {**pins(), **found}
+    names = [mutant.name for mutant in MUTANTS if not mutant.by and mutant.name in known]
+    PINS.write_text("".join(f"# {name}\n{known[name]}\n" for name in names), "utf-8")
 
 
 _HEAD: Final = """# Planted bugs
 
 What a verifier is worth is shown by what it catches.  Each of these bugs was planted alone, and the
-simulation (`make sim`) was run until an invariant fired; the same seed without the bug is clean.
+simulation (`make sim`) was run until an invariant fired; the same seed without the bug is clean
+(`tests/verify/mutants.txt` has its configuration, for `python -m tests.verify.sim --config`).
 Those with a star are the classical ones that every such campaign must kill; those that no simulated
 world can show name the tests that failed by them.  `make mutants` runs all of them and writes this
 page.
@@ -4633,25 +4642,29 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
     parser.add_argument("--after", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--last", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--pin", default="", help=argparse.SUPPRESS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     if given.hunt is not None:
         needs = [need for need in given.hunt.split(",") if need]
-        return _hunt(needs, given.seeds, given.after, given.last)
+        return _hunt(needs, given.seeds, given.after, given.pin)
     chosen = [m for m in MUTANTS if not given.names or m.name in given.names]
     for mutant in chosen:
         planted(mutant)
-    last, rows, alive = _last(), list[str](), 0
+    pinned, rows, alive = pins(), list[str](), 0
     # Without a test to name pytest would run all that there are.
     has_tests = len(chosen) > 1 and any(mutant.by for mutant in chosen)
     clean_s = _clean_s(chosen, given.jobs) if has_tests else {}
     with ThreadPoolExecutor(given.jobs) as workers:
-        results = workers.map(lambda m: _run(m, given.seeds, last.get(m.name, 0), clean_s), chosen)
+        results = workers.map(
+            lambda m: _run(m, given.seeds, pinned.get(m.name, ""), clean_s), chosen
+        )
         for mutant, found in zip(chosen, results, strict=True):
             rows.append(_row(mutant, found))
             alive += not _is_killed(found)
+            if _is_killed(found) and "config" in found:
+                _pin({mutant.name: found["config"]})
             sys.stdout.write(f"{rows[-1]}  {found.get('took_s', '')}\n")
             sys.stdout.flush()
     sys.stdout.write(f"{len(chosen) - alive} of {len(chosen)} mutants killed\n")
