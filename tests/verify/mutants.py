@@ -4,9 +4,13 @@
 
 A mutant is a text substitution in the library that must apply exactly once.  The tool copies the
 tree, plants one, and plays seeds in the copy until an invariant is violated; the same seed must be
-clean without it.  500 seeds at most: the one that showed it last time, what was found before, then
-by the faults that a mutant needs.  An error that only ends a process does not count: an invariant
-must fire.
+clean without it.  500 seeds at most: the configuration that showed it last time, what was found
+before, then by the faults that a mutant needs.  An error that only ends a process does not count:
+an invariant must fire.
+
+The tool pins the configuration that shows a mutant in `mutants.txt`: what a seed draws changes with
+each new kind of fault.  What one configuration plays may change, too.  So a mutant whose window can
+be reached on purpose rather names a test that does.
 
 What no simulated world can show (a thread that stands still, a whole process that ends, the bytes
 of a connection) names the tests that must fail by it, and pass without it.
@@ -17,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -54,6 +57,7 @@ from tests.verify.web_mutants import WEB_MUTANTS
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "mutants.md"
+PINS: Final = Path(__file__).parent / "mutants.txt"
 SEEDS: Final = 500
 _TESTS_FAILED: Final = 1  # pytest's exit code
 _ON_BOTH: Final = {"POOL_TEST_LOOPS": "both"}  # a bug may show on one of them alone
@@ -64,6 +68,9 @@ _CHANNEL: Final = "tests/redis/test_channel_scripts.py::"
 _REPLICA: Final = "tests/maps/test_replica.py::"
 _BATCHES: Final = "tests/redis/test_batch_scripts.py::"
 _CAMPAIGN: Final = "tests/verify/test_campaigns.py::test_a_mixed_campaign_is_clean"
+_FOUND: Final = "tests/verify/sim/test_found.py::"
+_CRASHES: Final = f"{_FOUND}test_a_crash_after_a_step_loses_nothing"  # [SCENE]
+_HANGS: Final = f"{_FOUND}test_while_a_loop_hangs_only_what_has_not_begun_starts_elsewhere"
 _ONE_AT_A_TIME: Final = threading.Lock()  # a world owns trio's dice, and the Lua interpreter
 _LEFT_BEHIND: Final = (
     *("__pycache__", ".*_cache", ".git", ".venv", ".peers", ".hypothesis", "build", "dist"),
@@ -208,7 +215,7 @@ MUTANTS: Final = (
         old="redis.call('ZADD', keepalive, lease_now + reap_ms, identity)",
         new="redis.call('ZADD', keepalive, lease_now + reap_ms, identity) "
         "redis.call('HSET', cleanup, identity, 'done')",
-        needs=("crash",),
+        by=(f"{_CRASHES}[reap]",),
     ),
     Mutant(
         name="a shorter TTL paces at once",
@@ -455,7 +462,7 @@ MUTANTS: Final = (
         path="pool/runtime/hang.py",
         old="        return epoch > self.sure and self.shut <= self.opened",
         new="        return True",
-        needs=("blocks",),
+        by=(_HANGS,),
     ),
     Mutant(
         name="what has begun is taken back",
@@ -463,7 +470,7 @@ MUTANTS: Final = (
         path="pool/jobs/fleet/keepalive.py",
         old="known = await self._acknowledge(sent, body_io) if sent.is_hung else set()",
         new="known = {state.number for state in sent.plan.states} if sent.is_hung else set()",
-        needs=("blocks",),
+        by=(_HANGS,),
     ),
     Mutant(
         name="observers run in the thread that renews",
@@ -689,7 +696,7 @@ MUTANTS: Final = (
         path="pool/jobs/fleet/sweeper.py",
         old='each.owner in ("gone", "hung")',
         new='each.owner == "gone"',
-        needs=("blocks",),
+        by=(_HANGS,),
     ),
     Mutant(
         name="what waits for its slot has begun",
@@ -697,7 +704,7 @@ MUTANTS: Final = (
         path="pool/jobs/worker/worker.py",
         old="run.lane == lane and run.is_called and not",
         new="run.lane == lane and run.began_s and not",
-        needs=("blocks",),
+        by=(_HANGS,),
     ),
     Mutant(
         name="a lost acknowledgement stays lost",
@@ -1155,6 +1162,7 @@ MUTANTS: Final = (
         path="pool/redis/lua/lib/finish.lua",
         old="    later('SREM', source_owned, key)\n",
         new="",
+        by=(f"{_CRASHES}[leave]",),
     ),
     Mutant(
         name="two runs of a key in one process",
@@ -1162,7 +1170,9 @@ MUTANTS: Final = (
         path="pool/jobs/worker/executor.py",
         old="        if busy is not None and busy is not run:",
         new="        if busy is not None and not busy.key:",
-        needs=("change-worker", "stubborn"),
+        by=(
+            "tests/jobs/test_workers.py::test_a_key_outlives_its_removed_worker_together_with_a_handler_that_does_not_end",
+        ),
     ),
     Mutant(
         name="a lost signal is no gap",
@@ -4436,7 +4446,7 @@ MUTANTS: Final = (
 # --- in the copy --------------------------------------------------------------------------------
 
 
-def _hunt(needs: Sequence[str], seeds: int, after: int, last: int) -> int:
+def _hunt(needs: Sequence[str], seeds: int, after: int, pin: str) -> int:
     """Play seeds until an invariant fires; print which, as JSON.  The first so many were played."""
     from tests.verify.sim.campaign import regressions
     from tests.verify.sim.config import Config
@@ -4453,10 +4463,9 @@ def _hunt(needs: Sequence[str], seeds: int, after: int, last: int) -> int:
         return len(wanted - has), len(config.faults) * 3 + config.jobs * 0.1 + 20 / config.ttl_s
 
     began_s, tried = time.perf_counter(), after
-    found_before = regressions()
+    pinned = [Config.parse(pin)] if pin else []
     drawn = [Config.of(seed) for seed in sorted(range(seeds), key=price)]
-    again = [config for config in (*found_before, Config.of(last)) if config.seed == last]
-    for config in (*again, *found_before, *drawn)[after:]:
+    for config in (*pinned, *regressions(), *drawn)[after:]:
         tried += 1
         outcome = play(config)
         broken = [name for name in outcome.broken if name != "failure"]
@@ -4487,7 +4496,7 @@ def copy_tree(target: Path) -> None:
     shutil.copytree(ROOT, target, ignore=ignored, dirs_exist_ok=True)
 
 
-def _run(mutant: Mutant, seeds: int, last: int, clean_s: Mapping[str, float]) -> dict[str, Any]:
+def _run(mutant: Mutant, seeds: int, pin: str, clean_s: Mapping[str, float]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="pool-mutant-") as directory:
         copy = Path(directory)
         copy_tree(copy)
@@ -4496,7 +4505,7 @@ def _run(mutant: Mutant, seeds: int, last: int, clean_s: Mapping[str, float]) ->
             return _tested(mutant, copy, clean_s)
         found: dict[str, Any] = {"tried": 0}
         while True:  # what is bad without it too says nothing of it
-            options = ("--seeds", str(seeds), "--after", str(found["tried"]), "--last", str(last))
+            options = ("--seeds", str(seeds), "--after", str(found["tried"]), "--pin", pin)
             hunt = ("--hunt", ",".join(mutant.needs), *options)
             done = started(copy, "tests.verify.mutants", *hunt)
             if done.returncode:
@@ -4608,18 +4617,24 @@ def _row(mutant: Mutant, found: dict[str, Any]) -> str:
     return f"| {mutant.name}{star} | {mutant.breaks} | `{mutant.path}` | {verdict} |"
 
 
-def _last() -> dict[str, int]:
-    """Return which seed showed a mutant when the page was written."""
-    rows = re.findall(
-        r"^\| (.+?)(?: \*)? \| .* \| (\d+) \| \d+ \|$", PAGE.read_text("utf-8"), re.MULTILINE
-    )
-    return {name: int(seed) for name, seed in rows}
+def pins() -> dict[str, str]:
+    """Return the configuration that showed each mutant last, by the mutant's name."""
+    lines = PINS.read_text("utf-8").splitlines()
+    return {name[2:]: text for name, text in zip(lines[::2], lines[1::2], strict=True)}
+
+
+def _pin(found: Mapping[str, str]) -> None:
+    """Keep what showed mutants now; forget those that are gone, or name tests."""
+    known = {**pins(), **found}
+    names = [mutant.name for mutant in MUTANTS if not mutant.by and mutant.name in known]
+    PINS.write_text("".join(f"# {name}\n{known[name]}\n" for name in names), "utf-8")
 
 
 _HEAD: Final = """# Planted bugs
 
 What a verifier is worth is shown by what it catches.  Each of these bugs was planted alone, and the
-simulation (`make sim`) was run until an invariant fired; the same seed without the bug is clean.
+simulation (`make sim`) was run until an invariant fired; the same seed without the bug is clean
+(`tests/verify/mutants.txt` has its configuration, for `python -m tests.verify.sim --config`).
 Those with a star are the classical ones that every such campaign must kill; those that no simulated
 world can show name the tests that failed by them.  `make mutants` runs all of them and writes this
 page.
@@ -4635,25 +4650,29 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
     parser.add_argument("--after", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--last", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--pin", default="", help=argparse.SUPPRESS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     if given.hunt is not None:
         needs = [need for need in given.hunt.split(",") if need]
-        return _hunt(needs, given.seeds, given.after, given.last)
+        return _hunt(needs, given.seeds, given.after, given.pin)
     chosen = [m for m in MUTANTS if not given.names or m.name in given.names]
     for mutant in chosen:
         planted(mutant)
-    last, rows, alive = _last(), list[str](), 0
+    pinned, rows, alive = pins(), list[str](), 0
     # Without a test to name pytest would run all that there are.
     has_tests = len(chosen) > 1 and any(mutant.by for mutant in chosen)
     clean_s = _clean_s(chosen, given.jobs) if has_tests else {}
     with ThreadPoolExecutor(given.jobs) as workers:
-        results = workers.map(lambda m: _run(m, given.seeds, last.get(m.name, 0), clean_s), chosen)
+        results = workers.map(
+            lambda m: _run(m, given.seeds, pinned.get(m.name, ""), clean_s), chosen
+        )
         for mutant, found in zip(chosen, results, strict=True):
             rows.append(_row(mutant, found))
             alive += not _is_killed(found)
+            if _is_killed(found) and "config" in found:
+                _pin({mutant.name: found["config"]})
             sys.stdout.write(f"{rows[-1]}  {found.get('took_s', '')}\n")
             sys.stdout.flush()
     sys.stdout.write(f"{len(chosen) - alive} of {len(chosen)} mutants killed\n")

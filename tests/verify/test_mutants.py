@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.verify.mutants import MUTANTS, ROOT, Mutant, planted
-from tests.verify.sim.config import FAULTS, SHAPES
+from tests.verify.mutants import MUTANTS, ROOT, Mutant, pins, planted
+from tests.verify.sim.config import FAULTS, SHAPES, Config
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -22,3 +22,12 @@ def test_a_planted_bug_still_applies(mutant: Mutant) -> None:
 
 def test_planted_bugs_have_names_of_their_own() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_a_planted_bug_names_tests_or_a_whole_configuration() -> None:
+    """A seed alone does not last: what it draws changes with each new kind of fault."""
+    assert pins().keys() == {mutant.name for mutant in MUTANTS if not mutant.by}
+    for text in pins().values():
+        config = Config.parse(text)
+        assert {*config.faults} <= FAULTS.keys()
+        assert {*config.shapes} <= SHAPES.keys()

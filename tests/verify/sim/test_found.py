@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from pool import Node
 from pool.core.marks import NO_MARKS
 from pool.core.record import Start
 from pool.jobs.fleet.keepalive import KeepAlive
@@ -21,6 +22,7 @@ from pool.runtime.stream_tailer import StreamTailer
 from tests.verify.sim.campaign import told
 from tests.verify.sim.config import Config
 from tests.verify.sim.faults import Window
+from tests.verify.sim.fleet import Boot
 from tests.verify.sim.polled import POLLED
 from tests.verify.sim.run import Simulation, play
 from tests.verify.sim.scenes import ACTOR, OTHER, PLANS, TIMED
@@ -211,6 +213,33 @@ def test_a_message_for_a_suspended_service_is_handled(loops: str, cut_s: float) 
     outcome, _ = play_scene(scene, loops, 0, is_applied=True)
     assert outcome.report.broken.get("I2", 0) == 0, told(outcome)
     assert [e.extra["seq"] for e in outcome.events if e.f == "note"] == [0]
+
+
+@pytest.mark.parametrize("loops", LOOPS)
+def test_while_a_loop_hangs_only_what_has_not_begun_starts_elsewhere(loops: str) -> None:
+    """G-02, G-05: two jobs come in one batch, and the handler of the first blocks the event loop.
+
+    The loop stops before it can send an acknowledgement.  The second job has a slot by then, but
+    its handler is not called yet.
+    """
+    blocks = {"s": 0.0, "fails": 1, "how": "block", "pad": "", "blocks": 3.0}
+    quick = {"s": 0.0, "fails": 0, "how": "raise", "pad": ""}
+
+    def scene(stage: Stage) -> None:
+        def begin() -> None:
+            calls = [(stage.key_of(ACTOR), plan) for plan in (blocks, quick)]
+
+            async def ask(boot: Boot, node: Node) -> None:
+                await stage.simulation.load._dispatch(boot, node, "work", calls, {})
+
+            stage.do(OTHER, ask)
+
+        stage.at(0.0, begin)
+
+    outcome, _ = play_scene(scene, loops, 0, is_applied=True)
+    assert outcome.ok, told(outcome)
+    starts = [(e.idem, e.p.partition("/")[0]) for e in outcome.events if e.f == "start"]
+    assert starts == [("t1.0", ACTOR), ("t1.1", OTHER)]
 
 
 @pytest.mark.parametrize("loops", LOOPS)
