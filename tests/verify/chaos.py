@@ -239,9 +239,7 @@ async def _take_snapshots(world: World) -> None:
     def take() -> dict[str, int] | None:
         with world.admin() as client:
             world.look_for_refusals(client)
-            wall_ms, heads = dump.schedules(client, POOL)
-            for name, extra in looks(heads, wall_ms):
-                world.record("schedule", "info", key=name, extra=extra)
+            _look_at_schedules(world, client)
             return dump.snapshot(client, POOL)
 
     while True:
@@ -252,6 +250,12 @@ async def _take_snapshots(world: World) -> None:
             continue
         if counters and "dispatched" in counters:
             world.record("snapshot", extra=counters)
+
+
+def _look_at_schedules(world: World, client: redis.Redis) -> None:
+    wall_ms, heads = dump.schedules(client, POOL)
+    for name, extra in looks(heads, wall_ms):
+        world.record("schedule", "info", key=name, extra=extra)
 
 
 async def _watch_leases(world: World) -> None:
@@ -347,6 +351,8 @@ async def _finish(world: World, drained: bool, troubles: list[str]) -> None:
 
     def state() -> dict[str, Any]:
         with world.admin() as client:
+            # The last of the regular looks may have failed, or be of before the last firing.
+            _look_at_schedules(world, client)
             return dump.state_of(client, POOL)
 
     began_s = world.record.clock()

@@ -5331,11 +5331,37 @@ bad("I63")(a_schedule_is_looked_at((1000, 0, 0), (3000, 2, 0), jobs=1))
 bad("I63")(a_schedule_is_looked_at((1000, 0, 0), (2000, 1, 0)))  # one was fired twice
 
 
-@bad("I63")
-def nobody_comes_for_a_schedule(s: Story) -> None:
-    s.heal()
-    s.at += 1.0
-    s.say("schedule", "info", key="nightly", extra={"late_ms": 10_000_000, "paused": False})
+def late_after_the_heal(*, passed_s: float, starved_s: float = 0.0) -> Tell:
+    """Return the story of a schedule that has been due since long before all was well again."""
+
+    def tell(s: Story) -> None:
+        s.heal()
+        starved(s, "a/1", passed_s, starved_s)
+        s.say("schedule", "info", key="nightly", extra={"late_ms": 10_000_000, "paused": False})
+
+    return tell
+
+
+good("I63")(late_after_the_heal(passed_s=1.0))
+good("I63")(late_after_the_heal(passed_s=10.0, starved_s=0.2))
+good("I63")(late_after_the_heal(passed_s=20.0, starved_s=0.4))
+bad("I63")(late_after_the_heal(passed_s=10.0))
+
+
+def missed_beside_a_step(before_s: float) -> Tell:
+    """Return the story of a time that is missed though it was in time, and the clock was set."""
+
+    def tell(s: Story) -> None:
+        s.fault("step")
+        s.at += before_s
+        _fires(s, "nightly@1", next=(90_000, 110_000), missed=1)
+
+    return tell
+
+
+# A node is told the time by one call and writes the firing with the next one.
+good("I63")(missed_beside_a_step(0.5))
+bad("I63")(missed_beside_a_step(10.0))
 
 
 def _ticks(s: Story, *numbers: int, by: str = "b", told: bool = True, **missed: int) -> None:

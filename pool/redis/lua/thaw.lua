@@ -10,7 +10,7 @@ ARGV[...] names        identities of its workers in this lane, of which none is 
 Uses     lane
 Returns  OK
 Errors   POOLDATALOST <lane>
-Cost     O(names + n), n at most 256; 2 commands each, 4 a call
+Cost     O(names + n), n at most 256; 2 commands each, 5 a call
 Why Lua  only a lane of our generation may be written to.
 
 Where it is the last death of a job's crash marks they are void from now on; see lib/marks.  An identity that is to be
