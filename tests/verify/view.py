@@ -405,16 +405,6 @@ class View:
         return answered
 
     @cached_property
-    def _renewals(self) -> Mapping[str, Sequence[float]]:
-        """When renewals were answered, by lane.  A join is told as one, and renews nobody else."""
-        joined = {(event.nonce, event.t) for event in self.of.get("join", ())}
-        renewals: dict[str, list[float]] = defaultdict(lambda: [-math.inf])
-        for event in self.of.get("renew", ()):
-            if "@" in event.nonce and (event.nonce, event.t) not in joined:
-                renewals[event.nonce.rpartition("@")[2]].append(event.t)
-        return renewals
-
-    @cached_property
     def _heard(self) -> Mapping[str, Sequence[float]]:
         return {lane: [at for at, _ in told] for lane, told in self._answered.items()}
 
@@ -598,7 +588,7 @@ class View:
         losses = [fault.ended for fault in self.excuses({"loss"}, died, by, lane=lane)]
         since, is_ahead = max((died, *losses)), bool(losses)
         left_s = bounds.ttl_s + window_s * is_ahead
-        times = self._renewals.get(lane, (-math.inf,))
+        times = [-math.inf, *self._renewed.get(lane, ([], []))[0]]
         for before, after in pairwise(times[bisect_right(times, since - bounds.ttl_s) - 1 :]):
             is_broken = after > before + _REACH * bounds.renew_s
             if is_broken or self._stands(after, bounds, lane):
