@@ -181,7 +181,11 @@ def remember(config: Config, why: str) -> None:
 def campaign(
     seeds: range, *, loops: Loops | None = None, jobs: int = 1, is_all: bool = False
 ) -> tuple[list[Line], float]:
-    """Play all seeds; return them, and how long it took."""
-    began_s = time.perf_counter()
-    lines = list(run((Config.of(seed, loops, is_all=is_all) for seed in seeds), jobs))
+    """Play all seeds; return them, and how long it took.  Tells of one that is red at once."""
+    began_s, lines = time.perf_counter(), list[Line]()
+    for line in run((Config.of(seed, loops, is_all=is_all) for seed in seeds), jobs):
+        lines.append(line)
+        if line.broken:
+            sys.stderr.write(f"seed {line.config.seed}: {', '.join(line.broken)}\n")
+            sys.stderr.flush()
     return lines, time.perf_counter() - began_s
