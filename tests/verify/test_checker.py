@@ -5299,7 +5299,9 @@ def a_schedule_misses_what_was_in_time(s: Story) -> None:
     _fires(s, "nightly@1", next=(90_000, 110_000), missed=1)
 
 
-def a_schedule_is_looked_at(*looks: tuple[int, int, int], jobs: int = 2) -> Tell:
+def a_schedule_is_looked_at(
+    *looks: tuple[int, int, int], jobs: int = 2, is_paused: bool = False
+) -> Tell:
     """Return the story of looks at a schedule of each second (next time, fired, missed)."""
 
     def tell(s: Story) -> None:
@@ -5308,6 +5310,7 @@ def a_schedule_is_looked_at(*looks: tuple[int, int, int], jobs: int = 2) -> Tell
         for look in looks:
             s.at += 1.0
             extra = {"late_ms": 0, "paused": False, "every_ms": 1000, "wall_ms": 20_000}
+            extra["paused"] = is_paused and look is looks[-1]
             s.say("schedule", "info", key="each", extra={**extra, "look": look})
         s.final()
 
@@ -5327,6 +5330,8 @@ good("I63")(a_schedule_is_looked_at((1000, 0, 0), (4000, 2, 1)))
 bad("I63")(a_schedule_is_looked_at((1000, 0, 0), (4000, 2, 0)))  # one is neither
 bad("I63")(a_schedule_is_looked_at((3000, 2, 0), (1000, 2, 0)))  # it goes back
 bad("I63")(a_schedule_is_looked_at((12_000, 0, 0), (15_000, 2, 1)))  # it was in time
+good("I63")(a_schedule_is_looked_at((12_000, 0, 0), (15_000, 2, 1), is_paused=True))
+bad("I63")(a_schedule_is_looked_at((12_000, 0, 0), (15_000, 2, 0), is_paused=True))
 bad("I63")(a_schedule_is_looked_at((1000, 0, 0), (3000, 2, 0), jobs=1))
 bad("I63")(a_schedule_is_looked_at((1000, 0, 0), (2000, 1, 0)))  # one was fired twice
 

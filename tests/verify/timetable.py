@@ -54,6 +54,8 @@ def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
 def _judge_looks(view: View, bounds: Bounds, found: Finding) -> None:
     """Where only looks tell of a schedule: between two of them as many times passed as were fired
     or missed, none of those missed was in time, and as many jobs are there as were fired.
+
+    Pausing a schedule misses a time that has come and was not fired yet, as in its jitter.
     """
     last: dict[str, Event] = {}
     for event in view.of.get("schedule", ()):
@@ -71,7 +73,8 @@ def _judge_looks(view: View, bounds: Bounds, found: Finding) -> None:
         elif passed_ms != (fired + missed) * event.extra["every_ms"] and missed < COUNTED_MAX - 1:
             found.say(f"{event.key} passed {passed_ms} ms, of {old} to {new}", before, event)
         on_time_ms = event.extra["wall_ms"] - 1000 * ON_TIME_S
-        if missed and old[0] > on_time_ms and not _is_stepped(view, bounds, before.t, event.t):
+        is_early = old[0] > on_time_ms and not event.extra["paused"]
+        if missed and is_early and not _is_stepped(view, bounds, before.t, event.t):
             found.say(f"{event.key} missed {missed} times that were in time", before, event)
     made = Counter(schedule_of(id_of(job)) for job in view.accepted)
     for name, event in last.items() if view.final and not _is_lost(view, 0.0, math.inf) else ():
