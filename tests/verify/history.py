@@ -49,6 +49,8 @@ simulation `t` is virtual.  Every process writes a file of its own, one line an 
     effect    handler      ok: the fenced resource took it; fail: a higher epoch was there before
     disown    node         the node gave the key's epoch up, or knows that it lost it
     renew     node         a confirmed renewal: nonce.  extra: asked (t), until (t; own deadline)
+    vain      store        a renewal says that its caller had asked in vain before.  extra: lane,
+                           first_s, last_s (ago: its first try began, its last one failed)
     lease     driver       the server's account of a renewal: nonce.  extra: asked (t; when it was
                            renewed, or a moment before), until (t; it ends then, or a moment later)
     commit    store, node  ok: settled, result first | repeat.  extra: word, cause, body.  fail:

@@ -2939,10 +2939,12 @@ def two_join(s: Story) -> None:
         s.say("join", p=f"{node}/1", nonce=f"W{node}.1@0", extra={"worker": True})
 
 
-def renews(s: Story, by: str, for_s: float) -> None:
-    """Tell of the renewals of a node during so long."""
+def renews(s: Story, by: str, for_s: float, *, vain_s: float = 0.0) -> None:
+    """Tell of the renewals of a node during so long; before each it had asked in vain."""
     until_s = s.at + for_s
     while s.at < until_s - 0.01:
+        if vain_s:
+            s.say("vain", p="server", extra={"lane": "0", "first_s": vain_s, "last_s": 0.0})
         s.say("renew", p=f"{by}/1", nonce=f"W{by}.1@0", extra={"asked": s.at})
         s.at += 0.4
     s.at = until_s
@@ -3006,6 +3008,32 @@ good("I34")(brought_back(waits=10.6))  # seed 771590: kept for a TTL from two pe
 bad("I34")(brought_back(waits=11.2))
 bad("I34")(brought_back(waits=10.6, step=""))
 bad("I34")(brought_back(waits=10.6, died="c"))
+
+
+def renewed_in_vain(*, waits: float, vain_s: float) -> Tell:
+    """Return the story of a job of a process that dies, while another one is hardly answered."""
+
+    def tell(s: Story) -> None:
+        two_join(s)
+        renews(s, "a", 4.0)
+        s.dispatch("j1")
+        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1@0")
+        s.start("j1", epoch=10)
+        s.at += 1.5
+        s.crash("a")
+        slow = {"id": 9, "does": "cut", "kind": "slow", "target": "c", "weight": 1, "s": 99.0}
+        s.say("fault", "invoke", extra=slow)
+        renews(s, "b", waits, vain_s=vain_s)
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+
+    return tell
+
+
+good("I18")(renewed_in_vain(waits=5.6, vain_s=0.2))  # the lease clock runs half the time
+bad("I18")(renewed_in_vain(waits=9.0, vain_s=0.2))
+bad("I18")(renewed_in_vain(waits=5.6, vain_s=0.1))
+bad("I18")(renewed_in_vain(waits=4.4, vain_s=0.0))
 
 
 def granted_to_the_dead(*, silent_s: float) -> Tell:

@@ -575,20 +575,32 @@ class View:
                 return 2 * window_s
         return 0.0
 
+    @cached_property
+    def _vain(self) -> Mapping[str, Sequence[tuple[float, float]]]:
+        """When somebody asked a lane for renewals in vain, and nobody else was answered."""
+        vain: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for event in self.of.get("vain", ()):
+            lane = event.extra["lane"]
+            heard, _ = self._renewed.get(lane, ([], []))
+            before = heard[bisect_left(heard, event.t) - 1] if heard[:1] < [event.t] else -math.inf
+            began = max(before, event.t - event.extra["first_s"])
+            vain[lane].append((began, event.t - event.extra["last_s"]))
+        return vain
+
     def leased_until(self, owner: str, by: float, bounds: Bounds, lane: str) -> float:
         """Return when the lease of a process that died had surely ended in a lane.
 
         That is a TTL of lease time after its death, or after data were lost until `by`, which may
         bring the lease back.  Lease time surely runs only between renewals that follow each other
-        soon enough (`lib/lease.lua`), and while no step of the clock stands.  If it did not run at
-        some time since a TTL before, the lease may have been granted from two periods ahead: while
-        nobody vouched for the time.
+        soon enough (`lib/lease.lua`), while nobody asks for one in vain (`lib/silence.lua`), and
+        while no step of the clock stands.  If it did not run at some time since a TTL before, the
+        lease may have been granted from two periods ahead: while nobody vouched for the time.
         """
         died, window_s = self.died[owner], 2 * bounds.renew_s
         losses = [fault.ended for fault in self.excuses({"loss"}, died, by, lane=lane)]
         since, is_ahead = max((died, *losses)), bool(losses)
         left_s = bounds.ttl_s + window_s * is_ahead
-        times = [-math.inf, *self._renewed.get(lane, ([], []))[0]]
+        times, vain = [-math.inf, *self._renewed.get(lane, ([], []))[0]], self._vain.get(lane, ())
         for before, after in pairwise(times[bisect_right(times, since - bounds.ttl_s) - 1 :]):
             is_broken = after > before + _REACH * bounds.renew_s
             if is_broken or self._stands(after, bounds, lane):
@@ -596,7 +608,9 @@ class View:
             elif after >= since + left_s:
                 break
             else:
-                left_s -= max(0.0, after - since)
+                left_s -= max(
+                    0.0, after - since - sum(_within(since, after, *each) for each in vain)
+                )
             since = max(since, after)
         return since + left_s
 
@@ -1076,3 +1090,8 @@ def _ended(
         ended[job] = min(outcome.order, ended.get(job, math.inf))
     ended.update({commit.job: commit.order for commit in reversed(settled)})
     return ended
+
+
+def _within(began: float, ended: float, since: float, until: float) -> float:
+    """Return how long of one time lies within another."""
+    return max(0.0, min(ended, until) - max(began, since))

@@ -32,6 +32,7 @@ from pool.redis.commands.change import ADVANCE
 from pool.redis.commands.channel import INCOMING
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.letters import REPLAY
+from pool.redis.commands.member import RENEW
 from pool.redis.commands.recovery import FENCE, REAP, SWEEP
 from pool.redis.commands.schedules import SCHEDULE, TICK
 from pool.redis.commands.talk import NOTIFY, InboxPage, MessageId, number_in
@@ -263,6 +264,9 @@ class Watch:
                 self._messages.add((lane, reply))
                 extra = {"seq": int(found[1])}
                 self._store("message", key=args[1].decode(), job=args[6].decode(), extra=extra)
+        elif script is RENEW and isinstance(reply, list) and args[10] != b"0":
+            first_s, last_s = int(args[10]) / 1000, int(args[11]) / 1000
+            self._store("vain", extra={"lane": lane, "first_s": first_s, "last_s": last_s})
         elif script is FENCE and isinstance(reply, list):
             for name, claim in zip(reply[1::2], reply[2::2], strict=True):
                 holder, fence, *_ = claim.decode().split("|")
