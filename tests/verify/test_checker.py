@@ -3017,13 +3017,15 @@ def renewed_in_vain(*, waits: float, vain_s: float) -> Tell:
         two_join(s)
         renews(s, "a", 4.0)
         s.dispatch("j1")
-        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1@0")
+        s.say("own", key="k", job="j1", epoch=9, nonce="Wb.1@0")  # it was b's for a moment
+        s.say("own", key="k", job="j1", epoch=10, nonce="Wa.1")
         s.start("j1", epoch=10)
         s.at += 1.5
         s.crash("a")
         slow = {"id": 9, "does": "cut", "kind": "slow", "target": "c", "weight": 1, "s": 99.0}
         s.say("fault", "invoke", extra=slow)
         renews(s, "b", waits, vain_s=vain_s)
+        s.say("own", key="k", job="j1", epoch=11, nonce="Wb.1")
         s.start("j1", by="b", epoch=11)
         s.end("j1", by="b", epoch=11)
 
