@@ -422,8 +422,8 @@ MUTANTS: Final = (
         name="a late renewal counts",
         breaks="what an older renewal says of a worker is written over what a newer one said",
         path="pool/redis/lua/renew.lua",
-        old="    if n == numbers[at] and whole(by) > seq and whole(by) - seq < LATE_MAX then",
-        new="    if false then",
+        old="(said == '0' or whole(by) > seq and whole(by) - seq < LATE_MAX) then",
+        new="said == '0' then",
         by=(
             "tests/redis/test_lease_scripts.py::test_a_late_renewal_neither_opens_nor_closes_anybody",
         ),
@@ -432,8 +432,8 @@ MUTANTS: Final = (
         name="once hung, for ever closed",
         breaks="a worker whose loop hung takes no keys any more",
         path="pool/redis/lua/renew.lua",
-        old="    if n == numbers[at] and whole(by) > seq and whole(by) - seq < LATE_MAX then",
-        new="    if n == numbers[at] and string.find(had, '|-|', 1, true) then",
+        old="(said == '0' or whole(by) > seq and whole(by) - seq < LATE_MAX) then",
+        new="string.find(had, '|-|', 1, true) then",
         needs=("hang",),
     ),
     Mutant(
