@@ -430,7 +430,7 @@ MUTANTS: Final = (
         breaks="what an older renewal says of a worker is written over what a newer one said",
         path="pool/redis/lua/renew.lua",
         old="(said == '0' or whole(by) > seq and whole(by) - seq < LATE_MAX) then",
-        new="false then",
+        new="said == '0' then",
         by=(
             "tests/redis/test_lease_scripts.py::test_a_late_renewal_neither_opens_nor_closes_anybody",
         ),

@@ -209,7 +209,7 @@ class SimIO:
         on_moved: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.pages = pages
-        self.place = ("sim", 1)
+        self.place, self.siblings = ("sim", 1), ""
         self._on_moved = on_moved  # of what carries calls; it is told the lane, if it has one
         self.dice: random.Random = process.world.dice(f"dice/{process.name}")
         self.ids = Ids(self.dice.randbytes(SEED_BYTES))
