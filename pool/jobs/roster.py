@@ -48,9 +48,15 @@ class WorkerInfo:
 
 @attrs.frozen(kw_only=True)
 class WorkerEntry(WorkerInfo):
-    """The same, as it stands in the `workers` map."""
+    """The same, as it stands in the `workers` map.
+
+    `siblings` is of a child of `pool run --processes`: the parent's PID / how many children it has.
+    `is_settled`: it is there for so long that the others must be, too.
+    """
 
     numbers: tuple[int, ...]
+    siblings: str = ""
+    is_settled: bool = False
 
     @cached_property
     def candidate(self) -> Candidate:
@@ -75,7 +81,7 @@ class WorkerEntry(WorkerInfo):
             known: dict[str, Any] = json.loads(text if isinstance(text, bytes) else b"")
             needed = (a.name for a in attrs.fields(cls) if a.default is attrs.NOTHING)
             fields = {name: known[name] for name in needed}
-            later = ("host", "pid", "is_cordoned")
+            later = ("host", "pid", "is_cordoned", "siblings", "is_settled")
             fields |= {name: known[name] for name in later if name in known}
             fields["handlers"] = tuple(fields["handlers"])
             fields["numbers"] = tuple(fields["numbers"])
@@ -88,16 +94,16 @@ class WorkerEntry(WorkerInfo):
     @property
     def is_whole(self) -> bool:
         """Whether its fields are what a node writes: every node reads what any of them wrote."""
-        texts = (self.id, self.node, self.label, self.version, self.host, *self.handlers)
+        texts = (self.id, self.node, self.label, self.version, self.host, self.siblings)
         numbers = (self.capacity, self.pid, *self.numbers)
         checks = [
-            all(type(text) is str for text in texts),
+            all(type(text) is str for text in (*texts, *self.handlers)),
             self.id,
             # A lone surrogate cannot be sent, nor hashed: `encode()` raises, as a ValueError.
-            "".join(texts).encode(),
+            "".join((*texts, *self.handlers)).encode(),
             all(type(number) is int and 0 <= number < 10**DIGITS_MAX for number in numbers),
             type(self.weight) in (int, float),
-            type(self.is_draining) is type(self.is_cordoned) is bool,
+            type(self.is_draining) is type(self.is_cordoned) is type(self.is_settled) is bool,
         ]
         return all(checks)
 

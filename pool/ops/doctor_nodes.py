@@ -15,6 +15,7 @@ from typing import Final
 from pool.core.ailing import Ails
 from pool.core.journal import JournalEntry
 from pool.events import ActorCrashed, LeaseLost
+from pool.jobs.roster import WorkerEntry
 from pool.ops.checkup import RECENT_MS, PoolFacts
 from pool.ops.findings import AGAIN_S, Rule, Spot, id_of, lane_place, members_of, recent_of
 from pool.ops.why import span
@@ -50,6 +51,25 @@ def _ails(what: str, says: Callable[[str, int], str]) -> Callable[[PoolFacts], I
                 yield Spot(says=says(node, most), count=count, where=where, command="pool nodes")
 
     return find
+
+
+def _missing(facts: PoolFacts) -> Iterator[Spot]:
+    """Yield the parents of `pool run --processes` of whose children some take no part."""
+    families = defaultdict[tuple[str, str], list[WorkerEntry]](list)
+    for worker in facts.workers.values():
+        if re.fullmatch(r"\d+/\d{1,4}", worker.siblings, re.ASCII):
+            families[worker.host, worker.siblings].append(worker)
+    for (host, siblings), mine in families.items():
+        parent, _, kept = siblings.partition("/")
+        there = len({worker.node for worker in mine})
+        is_told = any(worker.is_settled for worker in mine)
+        if is_told and there < int(kept) and not any(worker.is_draining for worker in mine):
+            yield Spot(
+                says=f"of {kept} processes of the parent {parent} on {host} {there} take part",
+                count=int(kept) - there,
+                where=tuple(f"pid {pid} on {host}" for pid in sorted({w.pid for w in mine})),
+                command="pool nodes",
+            )
 
 
 def _again(
@@ -200,6 +220,16 @@ NODE_RULES: Final = (
             "busy",
             lambda node, n: f"the event loop of node {node} was at work at {n} of 100 looks",
         ),
+    ),
+    Rule(
+        "processes-missing",
+        "warning",
+        "what the processes of one parent say of themselves",
+        "fewer are there than it keeps, three TTLs after one of them has opened",
+        "Look at the children of that parent, `ps -o pid,stat --ppid PID`: one in state T was "
+        "stopped, so `kill -CONT` it, or `kill -9` it: the parent starts another one. If none is "
+        "missing there, its log says why one cannot join.",
+        _missing,
     ),
     Rule(
         "collector-pauses",

@@ -25,6 +25,7 @@ from pool.core.options import Options
 from pool.core.pauses import Asked, Cordon, Pause, parse
 from pool.core.plans import PlanTurn
 from pool.core.record import pack_more
+from pool.jobs.roster import WorkerEntry
 from pool.names import Names
 from pool.ops import inspect
 from pool.ops.checkup import (
@@ -152,6 +153,13 @@ def node(**ails: int) -> dict[str, Any]:
     return {"members": (owner("n1.1", info=None, ails=Ails(**ails), takes=10**9),)}
 
 
+def siblings(*nodes: str, kept: int = 3, **changes: Any) -> dict[str, WorkerEntry]:
+    """Return a worker each of the children of one parent; the first one is settled."""
+    facts = {"siblings": f"9/{kept}", **changes}
+    made = [worker(f"w{node}", node=node, **facts) for node in nodes]
+    return {each.id: each for each in (attrs.evolve(made[0], is_settled=True), *made[1:])}
+
+
 def noted(edge: str, count: int, ago_s: float = 1.0, **more: Any) -> dict[str, Any]:
     at = datetime.fromtimestamp(NOW_MS / 1000 - ago_s, UTC)
     facts: dict[str, Any] = {"position": "", "at": at, "lane": 0, "owner": "n1"}
@@ -212,6 +220,12 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
     ("renewals-fail", facts(**node(failed=4)), "4 renewals of node n1", "pool nodes"),
     ("loop-lag", facts(**node(lag_ms=400)), "node n1 is late, by 400 ms", "pool nodes"),
     ("loop-busy", facts(**node(busy=80)), "node n1 was at work at 80 of 100 looks", "pool nodes"),
+    (
+        "processes-missing",
+        facts(workers=siblings("n1", "n2")),
+        "of 3 processes of the parent 9 on alpha 2 take part",
+        "pool nodes",
+    ),
     ("collector-pauses", facts(**node(pause_ms=900)), "n1 up for 900 ms", "pool nodes"),
     ("copies-behind", facts(**node(copies=2)), "2 copies of maps at node n1", "pool nodes"),
     ("clock-stepped", facts(**noted("clock", 1)), "lane 0 was set", "pool events"),
@@ -521,6 +535,20 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
         "pool acl p",
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        siblings("n1", "n2", "n3"),
+        siblings("n1", "n2", is_draining=True),
+        {"wA": worker(siblings="9/3")},  # it has just begun
+        {"wA": worker(siblings="x/9", is_settled=True)},  # somebody else wrote it
+        siblings("n1", kept=1),
+    ],
+)
+def test_processes_that_are_there_or_leave_are_not_missing(workers: Any) -> None:
+    assert "processes-missing" not in {each.rule for each in examine(facts(workers=workers))}
 
 
 def of_rule(found: list[Finding], rule: str) -> list[Finding]:

@@ -19,7 +19,9 @@ from pool.jobs.fleet.keepalive import EXIT_CODE
 from pool.jobs.handlers import Handlers
 from pool.jobs.node import Node
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
+from pool.ops.cli.doctor import diagnose
 from pool.ops.cli.readiness import Readiness
+from pool.redis.url import Url
 from pool.settings import Settings
 from tests.ops.commands import WAIT_S, Cli, running
 
@@ -411,6 +413,33 @@ async def test_all_drain_when_the_parent_is_told_and_also_when_all_are(
         assert done <= set(pids)
         await ends_well(worker)
     assert all(len(runs(work, f"k{i}")) == 1 for i in range(8))
+
+
+@pytest.mark.anyio
+async def test_a_child_that_stands_still_is_told_of_until_it_is_replaced(
+    having: Having, pool_name: str, pool_url: str
+) -> None:
+    """O10: the others run what it had, and nobody would miss it."""
+
+    async def is_missing() -> bool:
+        told = await diagnose(pool_name, Url.parse(pool_url))
+        return any(each.rule == "processes-missing" for each in told.findings)
+
+    async with having() as (client, worker):
+        pids = await are_ready(worker)
+        await knows(client, pids)
+        assert not await is_missing()
+        os.kill(pids[0], signal.SIGSTOP)
+        with anyio.fail_after(LONG_S):
+            while not await is_missing():  # noqa: ASYNC110 - of another process
+                await anyio.sleep(0.2)
+            os.kill(pids[0], signal.SIGKILL)
+            await worker.until("restarting")
+            await worker.until("child.ready")
+            while await is_missing():  # noqa: ASYNC110
+                await anyio.sleep(0.2)
+        worker.process.terminate()
+        await ends_well(worker)
 
 
 @pytest.mark.anyio

@@ -274,4 +274,20 @@ DOCTOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
             "tests/jobs/test_types.py::test_what_nobody_can_read_is_a_finding_until_somebody_can",
         ),
     },
+    {
+        "name": "a process that stands still is not missed",
+        "breaks": "one of two processes is frozen, and nothing tells of it",
+        "path": "pool/ops/doctor_nodes.py",
+        "old": "        if is_told and there < int(kept)",
+        "new": "        if is_told and there < 0",
+        "by": (_DOCTOR + "test_each_row_finds_its_trouble_and_names_what_mends_it",),
+    },
+    {
+        "name": "processes that have just begun are missed",
+        "breaks": "while a parent starts its children, the doctor says that some are missing",
+        "path": "pool/ops/doctor_nodes.py",
+        "old": "        if is_told and there",
+        "new": "        if there",
+        "by": (_DOCTOR + "test_processes_that_are_there_or_leave_are_not_missing",),
+    },
 )

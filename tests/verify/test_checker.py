@@ -3985,6 +3985,22 @@ def parked_for(deaths: int) -> Tell:
     return tell
 
 
+def parked_for_what_stood_still(how: str) -> Tell:
+    """Return the story of a job that keeps four processes from renewing, and is given up."""
+
+    def tell(s: Story) -> None:
+        s.dispatch("j1")
+        for number in range(4):
+            s.start("j1", by=f"n{number}", epoch=10 + number, hurts=how)
+            s.fault("pause", f"n{number}", kind="hold-gil", lasts=4.0)
+            s.end("j1", by=f"n{number}", epoch=10 + number, err="cancelled", effect=False)
+        s.commit("j1", by="n9", epoch=14, extra={"word": "parked", "cause": "poison"})
+
+    return tell
+
+
+good("I36")(parked_for_what_stood_still("hold"))
+bad("I36")(parked_for_what_stood_still("block"))
 good("I36")(parked_for(4))
 bad("I36")(parked_for(2))
 for _deaths in (0, 2, 4):  # whatever else ended those that it was in

@@ -16,7 +16,7 @@ Dying after any step: an entry without a lease is found by whoever looks for orp
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import attrs
@@ -29,6 +29,8 @@ from pool.jobs.roster import WorkerEntry
 from pool.jobs.worker.worker import Worker
 from pool.maps.deltas import Delete, Op, Set, SetIfNotExists
 from pool.maps.replica import Replica
+
+SETTLED_TTLS: Final = 3.0  # by then all processes that a parent started with ours are there
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -46,9 +48,11 @@ class Announcer:
     _writing: anyio.Lock = attrs.field(init=False, factory=anyio.Lock)
     _is_writing: bool = attrs.field(init=False, default=False)  # what is due
     _looked_s: float = attrs.field(init=False, default=0.0)
+    _begun_s: float = attrs.field(init=False, default=0.0)
 
     def begin(self) -> None:
         """Start, or start again."""
+        self._begun_s = self.context.io.clock()
         self._is_writing = False
         self.write_soon()
 
@@ -198,4 +202,10 @@ class Announcer:
             numbers=self.numbers_of(worker),
             host=self.context.io.place[0],
             pid=self.context.io.place[1],
+            siblings=self.context.io.siblings,
+            is_settled=bool(self.context.io.siblings) and self._is_settled(),
         ).pack()
+
+    def _is_settled(self) -> bool:
+        settled_s = SETTLED_TTLS * self.context.timing.ttl_s
+        return self.context.io.clock() - self._begun_s >= settled_s

@@ -86,6 +86,7 @@ def run_worker(
     if leash is None:
         tell = partial(tell, pool=options.pool)
     else:
+        node._io.siblings = f"{os.getppid()}/{options.processes or 1}"
         leash.loaded()
         tell = partial(leash.tell, child=leash.number)
     server = None if metrics is None else _serving(options, leash, Endpoints(node, metrics))

@@ -158,6 +158,7 @@ class IO(Protocol):
     ids: Ids
     pages: Pages
     place: tuple[str, int]  # the host, and the process there
+    siblings: str  # PID of the parent / how many children it keeps; empty: it is no child of ours
 
     def clock(self) -> float:
         """Return seconds that never go back and, where the system can, count a suspension."""
@@ -258,6 +259,7 @@ class SystemIO:
         self.ids: Ids = Ids(self.dice.randbytes(SEED_BYTES))
         self.pages = PAGES
         self.place: tuple[str, int] = (socket.gethostname(), os.getpid())
+        self.siblings = ""
         self._running: weakref.WeakSet[_Thread | Task] = weakref.WeakSet()
         self._forked = False
         self._loop_thread = 0  # the one that starts bodies
