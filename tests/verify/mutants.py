@@ -122,7 +122,7 @@ MUTANTS: Final = (
     Mutant(
         name="no fence at settle",
         is_named=True,
-        breaks="whoever settles is neither asked for owner nor for epoch",
+        breaks="a settlement is accepted from a worker that does not own the key",
         path="pool/redis/lua/advance.lua",
         old="if r[OWNER] ~= source or r[EPOCH] ~= epoch then",
         new="if false then",
@@ -1158,7 +1158,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="owned for ever",
-        breaks="a key that was given up stays among those of its owner",
+        breaks="a worker that has given a key up is still listed as its owner",
         path="pool/redis/lua/lib/finish.lua",
         old="    later('SREM', source_owned, key)\n",
         new="",
@@ -3293,6 +3293,14 @@ MUTANTS: Final = (
         old='                run.job._stop_cause = cause or "stopped"',
         new="                pass",
         by=("tests/jobs/test_listing.py::test_a_handler_sees_why_it_is_stopped_and_may_clean_up",),
+    ),
+    Mutant(
+        name="a pool that is gone is empty",
+        breaks="after a loss of data a node counts no jobs, in the place of an error",
+        path="pool/jobs/client/listing.py",
+        old="        if not told or (generation and told != generation):",
+        new="        if generation and told != generation:",
+        by=("tests/jobs/test_after_a_loss.py::test_a_pool_that_is_gone_is_not_an_empty_one",),
     ),
     Mutant(
         name="a page without an end",

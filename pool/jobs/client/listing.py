@@ -161,7 +161,8 @@ class Listing:
         found = await self.client.context.pipeline.execute(
             "HGET", state.lane.names.lane, "incarnation"
         )
-        if generation and (found or b"").decode(errors="replace") != generation:
+        told = (found or b"").decode(errors="replace")
+        if not told or (generation and told != generation):
             self.client.context.on_data_lost(state.number)
             raise StoreLost(pool=self.client.pool)
 
