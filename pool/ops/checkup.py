@@ -131,6 +131,20 @@ class LaneFacts:
         """By how much something may be late before that means something."""
         return max(1000, self.ttl_ms)
 
+    @property
+    def has_new_leases(self) -> bool:
+        """Whether a lease that shows as ended may be new: nobody has renewed since it was granted.
+
+        So it is when a node comes to a pool where nobody was, until its first renewal.
+        """
+        silent_ms = self.now_ms - self.counters.get("seen", 0)
+        left_ms = (round(1000 * m.lease_s) for m in self.members if m.lease_s is not None)
+        return any(left < -self.slack_ms and left + silent_ms > self.ttl_ms + 1 for left in left_ms)
+
+
+_LOOK_S: Final = 0.25
+_RENEWED_S_MAX: Final = 25.0  # two of the longest periods, and the time of a call
+
 
 @attrs.frozen(kw_only=True)
 class ServerFacts:
@@ -205,14 +219,27 @@ class PoolFacts:
         return sum(lane.jobs for lane in self.lanes)
 
 
+async def _renewed(pipeline: Pipeline, found: Found, lane: LaneFacts) -> None:
+    """Wait until a renewal counts in a lane, as long as that may take after an absence: a claim of
+    the time, and its confirmation two periods later (`lib/clock.lua`).
+    """
+    seen, key = lane.counters.get("seen", 0), Names(found.pool, lane.number).lane
+    with anyio.move_on_after(min(lane.ttl_ms / 2000, _RENEWED_S_MAX) + 1.0):
+        while whole(await pipeline.execute("HGET", key, "seen") or b"0") == seen:  # noqa: ASYNC110
+            await anyio.sleep(_LOOK_S)
+
+
 async def gather(
     pipeline: Pipeline,
     found: Found,
     *,
     records_max: int | None = RECORDS_MAX,
     has_streams: bool = False,
+    is_patient: bool = False,
 ) -> PoolFacts:
     """Look at a pool; of its records at so many, None: at all; and at its streams, if asked for.
+
+    `is_patient`: a lane whose leases may be new is looked at again when they must be renewed.
 
     Raises:
         PoolError: The server does not answer, or refuses.
@@ -227,7 +254,11 @@ async def gather(
 
     async def look(number: int) -> None:
         try:
-            lanes[number] = await _Reading(pipeline, found, number, workers, usual).lane(each_max)
+            lane = await _Reading(pipeline, found, number, workers, usual).lane(each_max)
+            if is_patient and lane.has_new_leases:
+                await _renewed(pipeline, found, lane)
+                lane = await _Reading(pipeline, found, number, workers, usual).lane(each_max)
+            lanes[number] = lane
         except PoolError as error:
             if found.lanes == 1:
                 raise

@@ -290,4 +290,12 @@ DOCTOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "        if there",
         "by": (_DOCTOR + "test_processes_that_are_there_or_leave_are_not_missing",),
     },
+    {
+        "name": "who has just come is dead",
+        "breaks": "right after an absence of all nodes the lease of a new one shows as ended",
+        "path": "pool/ops/checkup.py",
+        "old": "            if is_patient and lane.has_new_leases:",
+        "new": "            if False:",
+        "by": (_SITUATION + "[asyncio-schedule that missed times]",),
+    },
 )

@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import anyio
 import attrs
@@ -93,7 +94,8 @@ async def diagnose(
     """
     async with inspect.opened(pool, url) as (pipeline, found):
         records_max = None if is_all else RECORDS_MAX
-        facts = await gather(pipeline, found, records_max=records_max, has_streams=has_streams)
+        look = partial(gather, pipeline, found, has_streams=has_streams, is_patient=True)
+        facts = await look(records_max=records_max)
         findings = examine(facts)
         if not is_fix or not is_sure:
             return _diagnosis(facts, findings, is_dry=is_fix)
@@ -102,7 +104,7 @@ async def diagnose(
             await ttl.change(pipeline, found, found.ttl_s)
         if any(each.fix == "recover" for each in findings):
             await _recover(pipeline, found, url, records_max)
-        facts = await gather(pipeline, found, records_max=records_max, has_streams=has_streams)
+        facts = await look(records_max=records_max)
         findings = examine(facts)
         left = {(each.rule, each.where) for each in findings}
         mended = [each for each in before if each.fix and (each.rule, each.where) not in left]
