@@ -324,14 +324,16 @@ def union_of(shapes: Sequence[Shape]) -> Shape:
         shape = by_kind.get(type(value))
         if shape is not None:
             return shape, shape.to_wire(value)
-        problem, path = wrong(value, name).problem, ""
+        problem = path = ""
         for shape in tried:
             try:
                 return shape, shape.to_wire(value)
             except Wrong as error:
                 if len(error.path) > len(path):  # the one that says most: of which item it is
                     problem, path = error.problem, error.path
-        raise Wrong(problem, path)
+        if path:
+            raise Wrong(problem, path)
+        raise wrong(value, name)
 
     if all(shape.is_plain for shape in shapes):
         exact = frozenset[type]().union(*(shape.exact for shape in shapes))
