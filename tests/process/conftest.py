@@ -128,6 +128,7 @@ class Fleet:
     lanes: int = 1
     lines: list[dict[str, Any]] = attrs.field(factory=list)
     members: dict[str, Member] = attrs.field(factory=dict)
+    slowest_start_s: float = 0.0
     _watch: Stopwatch = attrs.field(init=False, factory=lambda: Stopwatch().start())
     _read_bytes: int = 0
 
@@ -154,6 +155,7 @@ class Fleet:
             "lanes": self.lanes,
         }
         begun = []
+        since_s = time.monotonic()
         for name in names:
             cast = {
                 "name": name,
@@ -183,6 +185,7 @@ class Fleet:
                 threading.Thread(target=member.note_end, daemon=True).start()
         for name in names:
             self.until(partial(self._has_joined, name), within_s=START_S, what=f"{name} has joined")
+        self.slowest_start_s = max(self.slowest_start_s, time.monotonic() - since_s)
         # Else a service might be placed by a node that lacks a worker, and move a little later.
         lasting = {m.name: m for m in self.members.values() if m.is_expected_to_live}
         joined = [said for said in self.said("ready") if said["node"] in lasting]

@@ -250,10 +250,17 @@ def _workers(worker: Worker) -> list[int]:
     """Return the children of the parent of `--processes`, wherever that is."""
     parent = worker.pid
     found = children(parent)
-    command = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found]
-    if found and not any(b"--child" in each for each in command):  # PID 1 stands before it
+    if found and not any(b"--child" in _command(pid) for pid in found):  # PID 1 stands before it
         return children(found[0])
     return found
+
+
+def _command(pid: int) -> bytes:
+    """Return how a process was called; nothing if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def main() -> None:
