@@ -130,11 +130,17 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
 
     Jobs that hurt their own process are tried again after `heal`: then time counts from the end of
     the last such hurt that came before the job's end, as it evicts what waited there.  What waits
-    for a time that was named by one whom a step of the clock misled may wait for as long.  While
-    no process is there that takes jobs, or none that can read this one, no time counts.
+    for a time that was named by one whom a step of the clock misled may wait for as long, and so
+    may what stands behind it in the queue of its key.  While no process is there that takes jobs,
+    or none that can read this one, no time counts.
     """
     ended, live = view.ended, _live(view)
     misled = {job for job, dispatch in view.accepted.items() if _waits_misled(view, job, dispatch)}
+    since_s: dict[str, float] = {}  # key -> since when a queue stands behind such a job
+    for job in misled & live.keys():
+        key, at = view.accepted[job].key, view.accepted[job].t
+        since_s[key] = min(at, since_s.get(key, math.inf))
+    misled |= {job for job, d in view.accepted.items() if d.t >= since_s.get(d.key, math.inf)}
     left = {job for job, kind in live.items() if kind == "job"}
     is_ended = view.final is not None and not view.final.extra.get("drained", True)
     if is_ended and not (left and left <= misled):

@@ -1778,9 +1778,14 @@ def misled_by_a_step(
     retries: bool = False,
     step_s: float = 3600.0,
     lost_since: float | None = None,
+    p: str = "b/1",
+    behind: float | None = None,
 ) -> Tell:
     """Return the story of a wait of 11.0 that does not end: of b, which comes behind a step of 10.0
-    and names it, and of a, which has seen that and is heard again."""
+    and names it, and of a, which has seen that and is heard again.
+
+    `p`: who is said to have dispatched it; `behind`: when another job of its key is dispatched.
+    """
 
     def tell(s: Story) -> None:
         facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"delay_s": delay_s}}
@@ -1789,13 +1794,15 @@ def misled_by_a_step(
             (2.0, lambda: s.say("own", key="k", epoch=9, nonce="Wa.1@0")),
             (10.0, lambda: step(s, step_s=step_s)),
             (joined_at, lambda: s.say("join", p="b/1", nonce="Wb.1@0", extra={"worker": True})),
-            (10.9, lambda: s.say("dispatch", "invoke", p="b/1", **facts)),
-            (11.0, lambda: s.say("dispatch", p="b/1", job="j1", **facts)),
+            (10.9, lambda: s.say("dispatch", "invoke", p=p, **facts)),
+            (11.0, lambda: s.say("dispatch", p=p, job="j1", **facts)),
             (saw_at, lambda: s.say("renew", p="a/1", nonce="Wa.1@0", extra={"asked": s.at})),
         ]
         if lost_since is not None:
             told.append((10.75, lambda: s.fault("loss", since=lost_since)))
             told.append((13.0, lambda: s.say("renew", p="a/1", nonce="Wa.1@0", extra={})))
+        if behind is not None:
+            told.append((behind, lambda: s.dispatch("j2", policy="queue")))
         if retries:
             told += [(11.05, lambda: s.say("own", key="k", epoch=11, nonce="Wb.1"))]
             told += [(11.1, lambda: s.start("j1", by="b", epoch=11))]
@@ -1806,7 +1813,10 @@ def misled_by_a_step(
         s.heal()
         s.at += 40.0
         if name == "I2":
-            s.final(drained=False, jobs={"k": ("j1", "waiting", "job")})
+            waits = {"k": ("j1", "waiting", "job")}
+            if behind is not None:
+                waits["j2 k"] = ("j2", "queued", "job")
+            s.final(drained=False, jobs=waits)
         else:
             s.say("own", key="k", epoch=12, nonce="Wb.1")
             s.start("j1", by="b", epoch=12, attempt=2 if retries else 1)
@@ -1825,6 +1835,12 @@ for name in ("I2", "I34"):
     bad(name)(misled_by_a_step(name, saw_at=9.0))  # nobody disagrees
     bad(name)(misled_by_a_step(name, joined_at=9.5))  # it has seen the step
     bad(name)(misled_by_a_step(name, step_s=0.9))
+    # Whoever came behind the step may have fired a schedule.
+    good(name)(misled_by_a_step(name, p="server"))
+    bad(name)(misled_by_a_step(name, p="server", joined_at=9.5))
+    bad(name)(misled_by_a_step(name, p="server", saw_at=10.7))
+good("I2")(misled_by_a_step("I2", behind=11.5))  # in the queue of a key
+bad("I2")(misled_by_a_step("I2", behind=10.8))  # before it
 
 
 @bad("I19")

@@ -373,7 +373,7 @@ class View:
 
         Who says it joined the lane behind the step, and of those who had seen it nobody had been
         heard yet, or that was lost with data; but somebody was afterwards
-        (docs/how-to/operating.md, Clocks).
+        (docs/how-to/operating.md, Clocks).  Who fires a schedule is not told: any of the lane may.
         """
         lane = self.lane_of(event.key)  # untold of what nobody ever had: then any will do
         return any(self._misled_in(event, name) for name in ([lane] if lane else self._answered))
@@ -391,7 +391,8 @@ class View:
                 if came[p] < fault.began < at
                 and not any(loss.since < at <= loss.began < event.t for loss in losses)
             )
-            if came.get(event.p, -math.inf) > fault.ended and next(saw, -math.inf) > event.t:
+            who = [event.p] if event.p in came else came
+            if any(fault.ended < came[p] < event.t for p in who) and next(saw, -math.inf) > event.t:
                 return True
         return False
 
