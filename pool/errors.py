@@ -1006,7 +1006,12 @@ class StoreUnavailable(StoreError):
 
     @property
     def hint_now(self) -> str:
-        """Of a server that answers and refuses all writes: what makes it take them again."""
+        """Name the setting of a server that refuses all writes, or has no room for an answer."""
+        if was_cut(self):
+            return (
+                "if other calls are answered, this answer is larger than the server may hold for a "
+                "client: raise client-output-buffer-limit normal, or set it to 0 0 0"
+            )
         if "MISCONF" in self.problem:
             return (
                 "free space on the server's disk, or give it a directory that it may write to; see "
@@ -1138,6 +1143,9 @@ class StoreFault(StoreError):
 _TRIED: Final = "an earlier try had no answer, and may have been carried out; the last one: "
 
 
+_CUT: Final = " times in a row while it answered"
+
+
 def unsure(error: PoolError) -> StoreUnavailable | StoreFault | StoreLost:
     """Return what to raise where the last try failed, and one before it may have been done."""
     if isinstance(error, StoreLost):
@@ -1147,6 +1155,16 @@ def unsure(error: PoolError) -> StoreUnavailable | StoreFault | StoreLost:
     if error.maybe_done:
         return attrs.evolve(error)
     return attrs.evolve(error, problem=_TRIED + error.problem, maybe_done=True)
+
+
+def cut(error: StoreUnavailable, times: int) -> StoreUnavailable:
+    """Return what to raise where the server ended so many connections, and answered nothing."""
+    return attrs.evolve(error, problem=f"{error.problem}, {times}{_CUT}")
+
+
+def was_cut(error: PoolError) -> bool:
+    """Whether the server ended several connections in a row instead of an answer."""
+    return isinstance(error, StoreUnavailable) and _CUT in error.problem
 
 
 def unchanged(error: StoreUnavailable | StoreFault) -> StoreUnavailable | StoreFault:

@@ -423,7 +423,11 @@ def open_slots(nodes: bytes) -> dict[int, str]:
 
 
 # What the server's configuration is asked for, where anybody may: INFO does not tell it.
-SET: Final = ("min-replicas-to-write", "cluster-require-full-coverage")
+SET: Final = (
+    "min-replicas-to-write",
+    "cluster-require-full-coverage",
+    "client-output-buffer-limit",
+)
 
 
 def distinct(servers: Sequence[ServerFacts]) -> tuple[ServerFacts, ...]:

@@ -15,6 +15,7 @@ from pool.ops.findings import Rule, Spot
 from pool.ops.why import span
 from pool.redis.acl import OPERATING
 from pool.redis.connection import slot_of
+from pool.redis.reads import READ_BYTES_MAX
 
 MEMORY_SHARE: Final = 0.8  # of its limit
 CLIENTS_SHARE: Final = 0.8  # likewise
@@ -139,6 +140,19 @@ def _buffers(facts: PoolFacts) -> Iterator[Spot]:
                 count=max(1, int(cut)),
                 where=(server.of,),
                 command="redis-cli CLIENT LIST",
+            )
+
+
+def _small_buffers(facts: PoolFacts) -> Iterator[Spot]:
+    for server in facts.servers:
+        words = server.config.get("client-output-buffer-limit", "").split()
+        hard = dict(zip(words[::4], words[1::4], strict=False)).get("normal", "0")
+        if hard.isdecimal() and 0 < int(hard) < READ_BYTES_MAX:
+            yield Spot(
+                says=f"client-output-buffer-limit of normal clients is {int(hard):,} bytes: "
+                "instead of a larger answer, as a payload or a result, the connection is ended",
+                where=(server.of,),
+                command="redis-cli CONFIG SET client-output-buffer-limit 'normal 0 0 0'",
             )
 
 
@@ -437,9 +451,18 @@ SERVER_RULES: Final = (
         "note",
         "replies that wait in the server for who does not read them",
         "32 MiB for one connection, or one was cut off since it started",
-        "A reader is too slow, or asks for too much at once: the list of clients names it, by "
-        "`omem`.",
+        "A reader is too slow, or asks for more than client-output-buffer-limit allows: the list "
+        "of clients names it, by `omem`.",
         _buffers,
+    ),
+    Rule(
+        "server-small-buffers",
+        "warning",
+        "the server's client-output-buffer-limit of normal clients, where this user may ask for it",
+        f"its hard limit is under {READ_BYTES_MAX // 1024} KiB, which a node may ask for at once",
+        "Raise it, or set it to 0, in the server's configuration file too. Arguments and states "
+        "that cannot be delivered end as dead letters; messages and results wait in the server.",
+        _small_buffers,
     ),
     Rule(
         "cluster-slots",

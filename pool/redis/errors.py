@@ -29,6 +29,8 @@ from pool.errors import (
     shown,
 )
 
+CLOSED: Final = "closed the connection"  # what is said of a server that did
+
 # As Redis 7.0 and Valkey say it, of a command and of what a script calls.
 _TAG = re.compile(r"\{([^}:]+)(?::\d+)?\}")  # what all keys of a pool have
 _REFUSED_COMMAND = re.compile(r"permissions to run the '([^']{1,64})' command")
@@ -231,7 +233,7 @@ def _what_happened(error: Exception) -> str:
         case Garbled() as garbled:
             return f"sent what is no reply ({shown(str(garbled))})"
         case ConnectionError() as lost:
-            return f"closed the connection ({lost.strerror or 'end of stream'})"
+            return f"{CLOSED} ({lost.strerror or 'end of stream'})"
         case OSError() as other:
             return f"cannot be reached: {other.strerror or type(other).__name__}"
         case other:

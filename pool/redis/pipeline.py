@@ -25,7 +25,8 @@ not answer: every call is answered when its time is up, whatever happens.  One l
 pipeline is enough for that; in a busy pipeline it fires about once per time-out.
 
 What is too large for one answer is fetched part by part over a connection of its own, which all
-who do so at the time share (`apart()`): nobody's renewal or dispatch stands behind it.
+who do so at the time share (`apart()`): nobody's renewal or dispatch stands behind it.  So is what
+the server has ended CUTS_MAX connections for, as it does where an answer is over its limit.
 
 In a cluster a pipeline has others beside it, made when they are first needed: one for each hash
 tag, with a connection to the primary that has it.  Calls are passed on by their first key.
@@ -54,10 +55,12 @@ from pool.errors import (
     StoreFault,
     StoreUnavailable,
     again,
+    cut,
     unsure,
 )
 from pool.names import hash_tag
 from pool.redis.connection import Reply, Server
+from pool.redis.errors import CLOSED
 from pool.redis.io.body import READ_S
 from pool.redis.io.loops import door
 from pool.redis.io.system import IO, BodyIO, RunningBody, Waiter
@@ -75,6 +78,7 @@ LARGE_BYTES = 32 * 1024  # of one call that waits aside
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # of what waits aside
 WORD_BYTES = 40  # of a call for each of its arguments: what keys, frames and objects come to
 _LONGEST = 7.5  # times `op_timeout_s`, unless told otherwise: as with the default settings
+CUTS_MAX = 2  # connections that end in a row before a call is sent where it ends nobody else's
 _TOO_LONG = "the calls before it took too long"
 LATE = f"not sent: {_TOO_LONG}"  # the problem of a call whose time was up before its turn
 _GIVE_UP_S = 0.2  # for closing a pipeline that could not be opened
@@ -494,32 +498,39 @@ class Pipeline:
         pipeline._ring()
         return _answer_of(waiter)
 
+    async def _once_apart(self, command: Command, timeout_s: float, until_s: float | None) -> Reply:
+        """Send over a connection of its own, as the server may end it instead of an answer."""
+        async with self._of(command).apart() as line:
+            return await line._once(command, timeout_s, until_s)
+
     async def _repeat(
         self, command: Command, timeout_s: float, until_s: float | None, *, is_repeatable: bool
     ) -> Reply:
         now_s = self.io.clock()
         deadline_s, longest_s = now_s + timeout_s, now_s + self._longest_s
         until_s = longest_s if until_s is None else min(until_s, longest_s)
-        was_sent, pause_s = False, CALL_RETRY_S
+        was_sent, pause_s, cuts = False, CALL_RETRY_S, 0
         said: StoreUnavailable | None = None
         while True:
             left_s = deadline_s - self.io.clock()
             try_s = min(left_s, self._op_timeout_s) if is_repeatable else left_s
             try:
-                answer = self._once(command, try_s, until_s)
+                once = self._once if cuts < CUTS_MAX else self._once_apart
+                answer = once(command, try_s, until_s)
             except (StoreUnavailable, NotRunning) as error:  # too much waits, or it was closed
                 raise (unsure(error) if was_sent else error) from None
             try:
                 return await answer
             except StoreUnavailable as error:
+                cuts = cuts + 1 if CLOSED in error.problem else 0
                 if said is None or error.problem != LATE:  # else the try before says why
-                    said = error
+                    said = cut(error, cuts) if cuts > CUTS_MAX else error
                 rest_s = self.io.dice.uniform(0.0, pause_s)
                 is_final = error.maybe_done and not is_repeatable
                 if is_final or self.io.clock() + rest_s >= deadline_s:
                     raise (unsure(said) if was_sent else said) from None
                 was_sent = was_sent or error.maybe_done
-            except StoreError as error:  # of this try alone
+            except (StoreError, NotRunning) as error:  # of this try alone
                 raise (unsure(error) if was_sent else error) from None
             await anyio.sleep(rest_s)
             pause_s = min(2 * pause_s, CALL_RETRY_CAP_S)

@@ -10,7 +10,8 @@ outage   a call finds no server, or a renewal fails.  One for each server: the l
          out  --any fails again--> out            told once a minute, with the count
          out  --each was answered a renewal, or a join--> well     told: store.recovered
 
-fault    a call is answered what nobody expects.  One for each lane, purpose and kind of error
+fault    a call is answered what nobody expects, or is not though others are.  One for each lane,
+         purpose and kind of error
 
          well --it fails--> wrong                 told
          wrong --again--> wrong                   told once a minute, with the count
@@ -29,7 +30,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from pool.errors import PoolError, StoreUnavailable
+from pool.errors import PoolError, StoreUnavailable, was_cut
 from pool.events import Event, StoreRecovered, StoreTroubled
 
 AGAIN_S: Final = 60.0  # until a trouble is told again
@@ -71,7 +72,8 @@ class Outages:
 
     def trouble(self, during: str, lane: LaneOrPool, error: PoolError) -> None:
         """A call of ours failed, in a lane or, None, about the whole pool; it is tried again."""
-        if during == "renew" or isinstance(error, StoreUnavailable):
+        is_away = isinstance(error, StoreUnavailable) and not was_cut(error)
+        if during == "renew" or is_away:
             mine = self._outages.setdefault(self._place(lane), _Trouble())
             mine.lanes.add(lane)
         else:

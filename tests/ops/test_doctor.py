@@ -472,6 +472,21 @@ ROWS: list[tuple[str, PoolFacts, str, str]] = [
         "CLIENT LIST",
     ),
     (
+        "server-small-buffers",
+        facts(
+            servers=(
+                attrs.evolve(
+                    server(),
+                    config={
+                        "client-output-buffer-limit": "normal 32768 0 0 slave 268435456 67108864 60"
+                    },
+                ),
+            )
+        ),
+        "normal clients is 32,768 bytes",
+        "client-output-buffer-limit 'normal 0 0 0'",
+    ),
+    (
         "cluster-slots",
         told(cluster__cluster_state="fail", cluster__cluster_slots_ok="10923"),
         "5461 slots of the cluster are served by nobody (its state is fail)",

@@ -17,6 +17,7 @@ _SCHEDULES: Final = (
     "tests/ops/test_check.py::test_schedules_of_the_code_are_checked_as_pool_run_does"
 )
 _LOST: Final = "tests/jobs/test_lost.py::"
+_UNDELIVERABLE: Final = "tests/jobs/test_undeliverable.py::"
 
 OPERATOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
     {
@@ -209,5 +210,45 @@ OPERATOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "old": 'if self.generation and generation not in ("", self.generation):',
         "new": "if False:",
         "by": (_LOST + "test_what_was_seen_before_all_data_were_lost_is_lost_whatever_came_since",),
+    },
+    {
+        "name": "answer that ends everybody's connection again and again",
+        "breaks": "what a server cannot deliver is asked for on the line that all calls share",
+        "path": "pool/redis/pipeline.py",
+        "old": "once = self._once if cuts < CUTS_MAX else self._once_apart",
+        "new": "once = self._once",
+        "by": (
+            _UNDELIVERABLE + "test_a_result_that_cannot_be_delivered_is_refused_with_the_reason",
+        ),
+    },
+    {
+        "name": "result that nobody can deliver, waited for in silence",
+        "breaks": "`result()` waits for ever for an outcome over client-output-buffer-limit",
+        "path": "pool/jobs/client/waiters.py",
+        "old": "            elif was_cut(reply):",
+        "new": "            elif False:",
+        "by": (
+            _UNDELIVERABLE + "test_a_result_that_cannot_be_delivered_is_refused_with_the_reason",
+        ),
+    },
+    {
+        "name": "page of messages that is never made smaller",
+        "breaks": "messages that fit one by one are never delivered: a page of them is too large",
+        "path": "pool/redis/commands/talk.py",
+        "old": "        most = 1 if is_alone else pages.messages",
+        "new": "        most = pages.messages",
+        "by": (
+            _UNDELIVERABLE + "test_many_messages_come_one_by_one_where_a_page_of_them_is_too_large",
+        ),
+    },
+    {
+        "name": "server that may hold no answer",
+        "breaks": "a server that cuts off whoever fetches a payload is told of by no finding",
+        "path": "pool/ops/doctor_server.py",
+        "old": "if hard.isdecimal() and 0 < int(hard) < READ_BYTES_MAX:",
+        "new": "if False:",
+        "by": (
+            "tests/ops/test_doctor.py::test_each_row_finds_its_trouble_and_names_what_mends_it",
+        ),
     },
 )

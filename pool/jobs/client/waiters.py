@@ -5,6 +5,9 @@
        |<-- record, outcome, or neither <----+
        |<-- signal: started, ended <-------------- whoever starts or settles the job
 
+What a server has ended connections for, as an outcome is over its limit of answers, is looked at
+alone from then on, over a connection of its own; whoever waits for that is told.
+
 A signal may be lost, and a record remembers so many nodes only: whatever happens, what is waited
 for is asked again every ASK_AGAIN_S.  One answer tells all who wait for the same job, each once.
 
@@ -56,11 +59,15 @@ from pool.errors import (
     PoolError,
     StartFailed,
     StoreLost,
+    again,
+    was_cut,
 )
 from pool.jobs.context import Context, Seen
 from pool.names import pair, split_pair
 from pool.redis.commands.talk import Missing, More
+from pool.redis.errors import CLOSED
 from pool.redis.io.system import Reply, Waiter
+from pool.redis.scripts import ScriptCall
 from pool.runtime.actor import Actor
 
 BATCH_MAX: Final = 256  # jobs looked at in one call
@@ -160,6 +167,7 @@ Message: TypeAlias = _Looked | _AskAgain | WaitsFor
 class _Lane:
     looks: dict[tuple[str, str], None] = attrs.field(factory=dict)  # not asked yet, in order
     is_looking: bool = False
+    alone: set[tuple[str, str]] = attrs.field(factory=set)  # whose look may end the connection
     is_crowded: bool = False  # there was no place for us among those who are told
 
 
@@ -359,6 +367,10 @@ class Waiters(Actor[Message]):
             asked = [each for each in some if self._waits(*each)]
         if not asked:
             return
+        alone = [each for each in asked if each in lane.alone]
+        if alone:
+            lane.looks.update(dict.fromkeys(each for each in asked if each != alone[0]))
+            asked = alone[:1]
         lane.is_looking = True
         state, frees, lanes = self.context.lanes[number], lane.is_crowded, len(self.context.lanes)
         call = state.lane.look(asked, node=state.node.name, frees=frees, lines=lanes)
@@ -368,10 +380,28 @@ class Waiters(Actor[Message]):
         def told(reply: Reply) -> _Looked:
             return _Looked(number, asked, asked_s, generation, frees, reply)
 
+        if alone:
+            self.spawn(self._look_alone, call, state.lane.names.lane, told)
+            return
         try:
             self.context.pipeline.send(call, lambda reply: self.deliver(told(reply)))
         except PoolError as error:
             self.put(told(error))
+
+    async def _look_alone(
+        self, call: ScriptCall, lane: str, told: Callable[[Reply], _Looked]
+    ) -> None:
+        pipeline = self.context.pipeline
+        try:
+            reply = await pipeline.call(call, repeatable=True)
+        except PoolError as error:
+            reply = error
+            if was_cut(error):
+                try:
+                    await pipeline.execute("EXISTS", lane)
+                except PoolError as other:  # what is small is not answered either
+                    reply = other
+        self.put(told(reply))
 
     def _waits(self, key: str, job_id: str) -> bool:
         """Whether somebody still waits for what becomes of it: it may have been told meanwhile."""
@@ -379,23 +409,32 @@ class Waiters(Actor[Message]):
 
     def _on_looked(self, looked: _Looked) -> None:
         reply, state = looked.reply, self.context.lanes[looked.lane]
+        lane = self._lanes[looked.lane]
         if isinstance(reply, PoolError):
             if isinstance(reply, StoreLost):
                 self.context.on_data_lost(looked.lane)
+            elif was_cut(reply):
+                self.context.trouble("look", looked.lane, reply)
+                for asked in looked.asked:
+                    self.on_ended(pair(*asked), again(reply))
+            elif CLOSED in getattr(reply, "problem", ""):
+                still = {each for each in lane.alone if self._waits(*each)}
+                lane.alone = still.union(looked.asked)
             return  # they are asked again
+        lane.alone.difference_update(looked.asked)
         for (key, job_id), found in zip(looked.asked, reply, strict=True):
             job = pair(key, job_id)
             match found:
                 case Record():
                     if state.node.name not in found.waiters and not looked.frees:
-                        self._lanes[looked.lane].is_crowded = True  # at once, and so that we fit
+                        lane.is_crowded = True  # at once, and so that we fit
                         self._look(key, job_id)
                     seen = state.seen(looked.asked_s, found.accepted, generation=looked.generation)
                     self._on_record(job, found, seen)
                 case Outcome() as outcome:
                     self.on_ended(job, outcome)
                 case More():
-                    self._lanes[looked.lane].looks[key, job_id] = None  # `handle` asks for it next
+                    lane.looks[key, job_id] = None  # `handle` asks for it next
                 case Missing():
                     for waiting in self._waiting.get(job, ()):
                         lost = self.missing(key, job_id, waiting.seen, found, looked.generation)

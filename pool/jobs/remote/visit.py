@@ -28,6 +28,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import anyio
@@ -36,7 +37,16 @@ import attrs
 from pool.core.codec import decode_value
 from pool.core.record import Outcome, Record, Start, pack_more, without_more
 from pool.core.timing import Timing
-from pool.errors import Gone, PayloadEncodingError, PoolError, StoreLost, WorkerGone, again
+from pool.errors import (
+    Gone,
+    PayloadEncodingError,
+    PoolError,
+    StoreLost,
+    StoreUnavailable,
+    WorkerGone,
+    again,
+    was_cut,
+)
 from pool.jobs.context import Context
 from pool.jobs.quarantine import quarantine
 from pool.jobs.remote.claims import Beat, JobClaim, Lost, Message, ToStop, WorkerClaim
@@ -419,13 +429,28 @@ class Visit:
                 record = self.running.get(beat.job.key)
                 if record is None or "i" not in record.flags or left_bytes <= 0:
                     continue
-                call = self.context.lanes[lane].lane.inbox(
-                    beat.job.key, str(beat.seen or NO_MESSAGE)
-                )
-                page: InboxPage = await self.context.pipeline.call(call, repeatable=True)
+                page = await self._read_inbox(lane, beat)
                 for message, payload in page.messages:
                     left_bytes -= len(payload)
                     self.messages.append(Message(beat.job, number_in(message), _value(payload)))
+
+    async def _read_inbox(self, lane: int, beat: Beat) -> InboxPage:
+        """Read what was said to a job: a page, or one message where a page is too large for its
+        server to deliver, or none.
+        """
+        inbox = partial(
+            self.context.lanes[lane].lane.inbox, beat.job.key, str(beat.seen or NO_MESSAGE)
+        )
+        for call in (inbox(), inbox(is_alone=True)):
+            try:
+                page: InboxPage = await self.context.pipeline.call(call, repeatable=True)
+            except StoreUnavailable as error:
+                if not was_cut(error):
+                    raise
+                self.context.trouble("messages", lane, error)
+            else:
+                return page
+        return InboxPage(has_more=False, messages=[])
 
     async def give_back(self) -> None:
         """Give back what was granted while no poll is open: others may have room.

@@ -32,7 +32,16 @@ from pool.core.retry import refused_delay
 from pool.core.run import Effect, Event
 from pool.core.settlement import after_timeout
 from pool.core.stored import parse_steps
-from pool.errors import Gone, NotOwner, PoolError, StoreFault, StoreLost, StoreUnavailable
+from pool.errors import (
+    Gone,
+    NotOwner,
+    PoolError,
+    StoreFault,
+    StoreLost,
+    StoreUnavailable,
+    cut,
+    was_cut,
+)
 from pool.events import (
     CommitRefused,
     HandlerLeaked,
@@ -92,6 +101,7 @@ from pool.redis.commands.edges import (
 )
 from pool.redis.commands.talk import NO_MESSAGE, InboxPage, MessageId, number_in
 from pool.redis.commands.upkeep import Owned
+from pool.redis.errors import CLOSED
 from pool.redis.io.loops import unmoved
 from pool.redis.io.system import Reply
 from pool.redis.scripts import ScriptCall
@@ -1022,18 +1032,34 @@ class Worker(Actor[Message]):
 
     async def _read_inbox(self, run: Run, after: MessageId) -> InboxPage:
         state, refusals = self.context.lanes[run.lane], 0
+        pipeline = self.context.pipeline.at(state.lane.names.prefix)
         while True:
             try:
-                call = state.lane.inbox(run.key, after)
-                async with self.context.pipeline.at(state.lane.names.prefix).reads.turn() as turn:
-                    page: InboxPage = await self.context.pipeline.call(call, repeatable=True)
-                    turn.size = sum(len(message) for _, message in page.messages)
+                if run.cuts:  # a page, or a message, is too large for its server to deliver
+                    async with pipeline.apart() as line:
+                        page: InboxPage = await line.call(
+                            state.lane.inbox(run.key, after, is_alone=True)
+                        )
+                else:
+                    async with pipeline.reads.turn() as turn:
+                        page = await pipeline.call(
+                            state.lane.inbox(run.key, after), repeatable=True
+                        )
+                        turn.size = sum(len(message) for _, message in page.messages)
             except StoreLost:
                 self.context.on_data_lost(run.lane)  # which ends this run
-            except (StoreUnavailable, StoreFault) as error:
-                if isinstance(error, StoreFault) and not error.maybe_done:
+            except StoreFault as error:
+                if not error.maybe_done:
                     raise  # there is no inbox in its place
-                refusals = 0 if isinstance(error, StoreUnavailable) else refusals + 1
+                refusals += 1
+            except StoreUnavailable as error:
+                is_cut = CLOSED in error.problem
+                if run.cuts and is_cut:
+                    error = cut(error, run.cuts + 1)
+                if was_cut(error):
+                    run.cuts += 1
+                    self.context.trouble("messages", run.lane, error)
+                refusals = refusals + 1 if is_cut else 0
             else:
                 if page.messages or not page.has_more:
                     return page

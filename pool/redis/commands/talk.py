@@ -258,10 +258,11 @@ class TalkCalls(Calls):
         args = (self.generation, key, owner, messages_max, request, payload, job_id)
         return NOTIFY(keys, (*args, skip, self.pages.looked_at, str(since), expects))
 
-    def inbox(self, key: str, after: MessageId) -> ScriptCall:
-        """Read the messages behind one, a page of them."""
+    def inbox(self, key: str, after: MessageId, *, is_alone: bool = False) -> ScriptCall:
+        """Read the messages behind one, a page of them, or the next alone."""
         n, pages = self.names, self.pages
-        args = (self.generation, after, pages.messages, pages.message_bytes)
+        most = 1 if is_alone else pages.messages
+        args = (self.generation, after, most, pages.message_bytes)
         return INBOX((n.lane, n.inbox(key)), args)
 
     def signal(self, node: str, fields: Sequence[Word]) -> ScriptCall:
