@@ -27,8 +27,8 @@ left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 import redis
@@ -58,6 +58,21 @@ from pool.redis.commands.opening import generation_of_pool
 from pool.redis.commands.pausing import LanePauses, is_held_back
 
 _SCAN_COUNT = 1000
+# Of each key, by what its name begins with; see docs/reference/redis.md.
+LANE_TYPES: Final = {
+    "hash": "lane open handlers jobs payloads cleanup letters blobs trials attempts schedules "
+    "tickers rates batch",
+    "zset": "keepalive pending due parked deaths scheduled kept batches unassigned",
+    "stream": "journal rated signal stream",
+    "list": "inbox",
+    "set": "owned",
+    "string": "result",
+}
+CONTROL_TYPES: Final = {
+    "hash": "config maps map-data sink stream-meta stream-once",
+    "zset": "map-due map-lists sink-leases stream-once-ends",
+    "stream": "map-log sink-parked stream",
+}
 
 
 def audit(client: redis.Redis, pool: str) -> list[str]:
@@ -79,22 +94,23 @@ def audit(client: redis.Redis, pool: str) -> list[str]:
 
 
 def _problems(client: redis.Redis, pool: str) -> Iterator[str]:
-    made_as: Any = client.hget(Control(pool).config, "incarnation")
-    before_number = Names(pool, 0).prefix.rpartition("0")[0]
+    control, before_number = Control(pool), Names(pool, 0).prefix.rpartition("0")[0]
+    foreign = list(_foreign(client, control.prefix, _listed(client, control.prefix), CONTROL_TYPES))
+    yield from foreign
+    made_as: Any = None
+    if not any(problem.startswith(f"{control.config} ") for problem in foreign):
+        made_as = client.hget(control.config, "incarnation")
     keys: dict[int, list[str]] = {}
-    # A pool's name holds nothing that means something in a pattern.
-    for raw in client.scan_iter(match=f"{before_number}*", count=_SCAN_COUNT):
-        number = _text(raw).removeprefix(before_number).partition("}")[0]
-        keys.setdefault(int(number), []).append(_text(raw))
+    for key in _listed(client, before_number):
+        number = key.removeprefix(before_number).partition("}")[0]
+        keys.setdefault(int(number), []).append(key)
     for lane_number in sorted(keys):
-        try:
-            lane = _Lane.read(client, Names(pool, lane_number), keys[lane_number])
-        except redis.ResponseError as error:
-            if "WRONGTYPE" not in str(error):
-                raise
-            # Nothing else of the lane can be judged.
-            yield f"lane {lane_number}: {_foreign(client, keys[lane_number], str(error))}"
-            continue
+        names = Names(pool, lane_number)
+        foreign = list(_foreign(client, names.prefix, keys[lane_number], LANE_TYPES))
+        yield from (f"lane {lane_number}: {problem}" for problem in foreign)
+        if foreign:
+            continue  # nothing else of the lane can be judged
+        lane = _Lane.read(client, names, keys[lane_number])
         for problem in lane.problems():
             yield f"lane {lane_number}: {problem}"
         mine = generation_of_pool(lane.lane.get("incarnation", ""))
@@ -102,13 +118,29 @@ def _problems(client: redis.Redis, pool: str) -> Iterator[str]:
             yield f"lane {lane_number}: not of the generation in `config`"
 
 
-def _foreign(client: redis.Redis, keys: Sequence[str], error: str) -> str:
-    """Say which key of another type somebody else wrote; the error has the command with the key."""
-    words = error.split()
-    key = next((key for key in keys if key in words), "")
-    found = _text(client.type(key)) if key else ""  # type: ignore[arg-type]
-    what = f"{key} holds a {found}" if key else "a key has another type"
-    return f"{what}: somebody else wrote where pool's data belong ({error})"
+def _listed(client: redis.Redis, prefix: str) -> list[str]:
+    # A pool's name holds nothing that means something in a pattern.
+    return [_text(key) for key in client.scan_iter(match=f"{prefix}*", count=_SCAN_COUNT)]
+
+
+def _foreign(
+    client: redis.Redis, prefix: str, keys: Sequence[str], types: Mapping[str, str]
+) -> Iterator[str]:
+    """Say which keys somebody else wrote: under no name of ours, or of another type."""
+    wanted = {word: kind for kind, words in types.items() for word in words.split()}
+    with client.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.type(key.encode(errors="surrogateescape"))
+        found = [_text(kind) for kind in pipe.execute()]
+    for key, kind in zip(keys, found, strict=True):
+        word = key.removeprefix(prefix).partition(":")[0]
+        if word not in wanted:
+            yield f"{key} is no key of a pool: somebody else wrote where pool's data belong"
+        elif kind not in (wanted[word], "none"):  # it may be gone by now
+            yield (
+                f"{key} holds a {kind} instead of a {wanted[word]}: somebody else wrote where "
+                "pool's data belong"
+            )
 
 
 @attrs.frozen(kw_only=True)

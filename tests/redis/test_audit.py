@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,12 +12,14 @@ import pytest
 from pool.core.stored import letters_steps, steps_name
 from pool.names import Control
 from pool.redis.commands.calls import Target
-from pool.testing.audit import audit
+from pool.testing.audit import CONTROL_TYPES, LANE_TYPES, audit
 
 if TYPE_CHECKING:
     from tests.redis.conftest import Bench
 
+ROOT = Path(__file__).parents[2]
 W1 = Target("w1", 1)
+LANE, CONTROL = "lane/", "control/"  # in front of the first part of a key's name
 
 Words = tuple[Any, ...]
 
@@ -96,3 +100,41 @@ def test_a_pool_that_does_not_exist_is_sound(redis_url: str, bench: Bench) -> No
     assert audit(bench.client, f"{bench.pool}-other") == []
     bench.do("HSET", bench.names.jobs, "bad", "garbage")
     assert audit(bench.client, bench.pool[:-1]) == []
+
+
+KINDS = {
+    f"{prefix}{word}": kind
+    for prefix, types in ((LANE, LANE_TYPES), (CONTROL, CONTROL_TYPES))
+    for kind, words in types.items()
+    for word in words.split()
+}
+
+
+def test_each_key_of_the_reference_has_its_type_in_the_table() -> None:
+    text = (ROOT / "docs/reference/redis.md").read_text()
+    lane, control = text.split("## Of the pool as a whole")
+    rows = re.compile(r"^\| `([a-z-]+)\S* ?\S*` \| (\w+) \|", re.MULTILINE)
+    told = {f"{LANE}{word}": kind for word, kind in rows.findall(lane)}
+    told |= {f"{CONTROL}{word}": kind for word, kind in rows.findall(control)}
+    assert told == KINDS
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_key_of_another_type_is_named(bench: Bench, name: str) -> None:
+    """Whatever it should hold: `config`, handlers, journal, kept and maps were not looked at."""
+    prefix = bench.names.prefix if name.startswith(LANE) else Control(bench.pool).prefix
+    key = prefix + name.removeprefix(LANE).removeprefix(CONTROL)
+    bench.do("DEL", key)
+    bench.do(*(["RPUSH"] if KINDS[name] != "list" else ["SADD"]), key, "foreign")
+    problems = audit(bench.client, bench.pool)
+    assert [each for each in problems if f"{key} holds a" in each], problems
+    bench.do("DEL", key)
+
+
+@pytest.mark.parametrize("is_of_lane", [True, False])
+def test_a_key_that_no_pool_writes_is_named(bench: Bench, *, is_of_lane: bool) -> None:
+    prefix = bench.names.prefix if is_of_lane else Control(bench.pool).prefix
+    bench.do("SET", f"{prefix}notes", "foreign")
+    [problem] = audit(bench.client, bench.pool)
+    assert f"{prefix}notes is no key of a pool" in problem
+    bench.do("DEL", f"{prefix}notes")
