@@ -128,7 +128,7 @@ def _foreign(
 ) -> Iterator[str]:
     """Say which keys somebody else wrote: under no name of ours, or of another type."""
     wanted = {word: kind for kind, words in types.items() for word in words.split()}
-    with client.pipeline(transaction=False) as pipe:
+    with client.pipeline(transaction=True) as pipe:
         for key in keys:
             pipe.type(key.encode(errors="surrogateescape"))
         found = [_text(kind) for kind in pipe.execute()]

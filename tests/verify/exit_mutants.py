@@ -17,7 +17,10 @@ EXIT_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": "pool/ops/cli/run.py",
         "old": "facts)], out.stream)",
         "new": "facts)], sys.stdout)",
-        "by": (f"{_CELL}[full pipe-SIGTERM-asyncio]", f"{_CELL}[full pipe-SIGHUP-trio]"),
+        "by": (
+            f"{_CELL}[full pipe-SIGTERM-asyncio]",
+            "tests/verify/test_exits.py::test_a_child_that_is_killed_is_replaced[full pipe-asyncio]",
+        ),
     },
     {
         "name": "the last lines have no limit",

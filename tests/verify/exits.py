@@ -99,6 +99,8 @@ BEHIND: Final = (
     "import, as PID 1",
 )
 ENDS: Final = ("SIGTERM", "SIGHUP", "shutdown")
+SUCCESSOR_S: Final = 30.0
+KILL: Final = "SIGKILL"  # of a child, which the parent is to replace; the cell is until then
 LOOPS: Final = ("asyncio", "trio")
 UNSHARE: Final = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
@@ -187,7 +189,7 @@ def running(
     words = [*(UNSHARE if behind.endswith("PID 1") else ()), sys.executable, "-m", "pool.ops.cli"]
     words += ["run", module, "--pool", pool, "--url", url, "--grace-s", "0", "--loop", loop]
     words += ["--lease-ttl-s", str(TTL_S), "--op-timeout-s", str(OP_TIMEOUT_S)]
-    words += ["--processes", "1"] if end == "SIGHUP" else []
+    words += ["--processes", "1"] if end in ("SIGHUP", KILL) else []
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     with full_pipe() as (_, pipe), (folder / "out").open("wb") as file:
         out = pipe if behind == "full pipe" else file.fileno()
@@ -223,13 +225,15 @@ def measure(behind: str, end: str, loop: str, pool: str, url: str, folder: Path)
         if behind == "as PID 1":
             gone = until(lambda: not _zombies(worker.pid), 5.0)
             zombies = _zombies(worker.pid) if gone is None else 0
-        old = _workers(worker) if end == "SIGHUP" else [worker.pid]
+        old = _workers(worker) if end in ("SIGHUP", KILL) else [worker.pid]
         pooled = children(old[0]) if behind == "process pool" else []
         if end == "shutdown":
             anyio.run(_shut_down, pool, url)
         else:
-            os.kill(worker.pid, signal.Signals[end])
-        if end != "SIGHUP":
+            os.kill(old[0] if end == KILL else worker.pid, signal.Signals[end])
+        if end == KILL:
+            seconds = until(lambda: set(_workers(worker)) - set(old), SUCCESSOR_S)
+        elif end != "SIGHUP":
             seconds = until(worker.is_gone, BUDGET_S)
         elif (seconds := until(lambda: all(map(is_over, old)), BUDGET_S)) is not None:
             until(lambda: set(_workers(worker)) - set(old), START_S, "there is no successor")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pool.jobs.fleet.keepalive import EXIT_CODE
-from tests.verify.exits import BEHIND, ENDS, LOOPS, Cell, measure
+from tests.verify.exits import BEHIND, ENDS, KILL, LOOPS, Cell, measure
 
 HELD_UP = ("abandoned to_thread", "thread", "executor", "process pool", "atexit")
 NAMED = {
@@ -46,3 +46,14 @@ def test_it_is_gone_in_time(
     ]
     assert len(hangs) == holds_up
     assert all(NAMED[behind] in line for line in hangs)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("behind", ["nothing", "full pipe", "as PID 1"])
+def test_a_child_that_is_killed_is_replaced(
+    behind: str, loop: str, pool_name: str, pool_url: str, tmp_path: Path
+) -> None:
+    """Its parent stood still in a write where nobody read what it printed (P1)."""
+    cell = measure(behind, KILL, loop, pool_name, pool_url, tmp_path)
+    assert cell.seconds is not None
+    assert cell.code is None  # the parent goes on

@@ -72,6 +72,9 @@ class Client:
     def llen(self, name: Any) -> None:
         self._queue(int, "LLEN", name)
 
+    def type(self, name: Any) -> None:
+        self._queue(bytes, "TYPE", name)
+
     def _queue(self, form: Callable[[Any], Any], *words: Any) -> None:
         self._queued.append(form(self._run(*words)))
 
