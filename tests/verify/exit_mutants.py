@@ -19,7 +19,8 @@ EXIT_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "facts)], sys.stdout)",
         "by": (
             f"{_CELL}[full pipe-SIGTERM-asyncio]",
-            "tests/verify/test_exits.py::test_a_child_that_is_killed_is_replaced[full pipe-asyncio]",
+            "tests/verify/test_exits.py::"
+            "test_a_child_that_is_killed_is_replaced[full pipe-asyncio]",
         ),
     },
     {

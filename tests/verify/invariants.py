@@ -816,6 +816,8 @@ def dead_dealt_nothing(view: View, bounds: Bounds, found: Finding) -> None:
 
 # Losses of which all that was before a time is left, leases too; and they are told by their name.
 GOES_BACK: Final = {"lost-suffix", "old-primary"}
+# Likewise of some that no failover makes.
+WAS_BEFORE: Final = {*GOES_BACK, "lost-since-grant", "fork-behind"}
 
 
 @invariant("I17", "the living are not reaped")
@@ -1364,6 +1366,8 @@ def clean_leave(view: View, bounds: Bounds, found: Finding) -> None:
             away = view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node)
             hurt = [fault for fault in away if not fault.lane]
         by += view.slack_s(event.t, by, bounds)
+        if p not in left or left[p].t > by:
+            by = view.mixed_by(event.t, by, wait_s, bounds)
         was_killed = any(f.does == "crash" and f.target == event.node for f in hurt)
         found.judged += 1
         if not was_killed and by < view.events[-1].t and (p not in left or left[p].t > by):
@@ -1453,7 +1457,7 @@ def serves_after_loss(view: View, bounds: Bounds, found: Finding) -> None:
         # The last of it may have to wait for slots, behind what came just after the loss.
         must = any(t > fault.began + bounds.ttl_s for t in mine)
         started = {run.start.idem for run in view.runs if fault.began < run.start.t <= by}
-        if fault.kind in GOES_BACK:
+        if fault.kind in WAS_BEFORE:
             # What was accepted before is there still, and is begun first where slots are few.
             late = fault.began + bounds.ttl_s
             anew |= {run.start.idem for run in view.runs if late < run.start.t <= by}

@@ -2198,6 +2198,25 @@ def it_does_not_leave(s: Story) -> None:
     s.say("leave", p="a/1")
 
 
+def leaving_beside(*faults: str) -> Tell:
+    """Return the story of who leaves 3 s after faults that end one after the other."""
+
+    def tell(s: Story) -> None:
+        s.say("leave", "invoke", p="a/1")
+        for does in faults:
+            s.fault(does, lasts=3.0, lane="0")
+        s.at += 3.0
+        s.say("leave", p="a/1")
+        s.at += 10.0
+        s.whole("j1")
+
+    return tell
+
+
+good("I27")(leaving_beside("store", "loss", "store"))  # each may begin it anew
+bad("I27")(leaving_beside("store", "store", "store"))  # its keys there are the reapers'
+
+
 @bad("I27")
 def it_leaves_and_has_to_be_reaped(s: Story) -> None:
     s.say("join", p="a/1", nonce="Wa.1")
@@ -2325,6 +2344,7 @@ def behind_what_was_there(kind: str, *, late_s: float = 0.2) -> Tell:
 
 
 good("I29")(behind_what_was_there("lost-suffix"))
+good("I29")(behind_what_was_there("lost-since-grant"))
 bad("I29")(behind_what_was_there("wipe"))  # then nothing of before is there
 bad("I29")(behind_what_was_there("lost-suffix", late_s=-0.2))  # and nothing has begun since
 
@@ -3390,6 +3410,18 @@ def it_waits_while_others_are_hurt(s: Story) -> None:
     s.say("own", key="k", epoch=10, nonce="Wb.1")
     for _ in range(4):
         s.fault("cut", "c", lasts=2.0)
+    s.start("j1", by="b")
+
+
+@good("I34")
+def it_waits_while_others_are_hurt_and_data_are_lost(s: Story) -> None:
+    """Where faults of several kinds meet, each may begin the wait anew, whomever it hit."""
+    joined(s, "a", "b")
+    s.dispatch("j1")
+    s.say("own", key="k", epoch=10, nonce="Wb.1")
+    for _ in range(4):
+        s.fault("cut", "c", lasts=2.0)
+        s.fault("loss", since=s.at)
     s.start("j1", by="b")
 
 

@@ -562,6 +562,20 @@ class View:
             by = again
         return by
 
+    def mixed_by(self, since: float, by: float, wait_s: float, bounds: Bounds) -> float:
+        """Return by when it must have happened where faults of several kinds meet: each may begin
+        the wait anew when it is over, whomever it hit.  One kind alone has no more than `by`.
+        """
+        while by < math.inf:
+            faults = self.excuses(DISTURBS, since - bounds.ttl_s, by)
+            if len({fault.does for fault in faults}) < 2:
+                return by
+            later = max(fault.ended for fault in faults) + wait_s + bounds.slack_s
+            if later <= by:
+                return by
+            by = later
+        return by
+
     def unvouched_s(self, since: float, bounds: Bounds, lane: str) -> float:
         """Return by how much leases last longer because the TTL was changed while nobody had been
         answered for so long that nobody vouched for the time: a window of each TTL.

@@ -16,6 +16,7 @@ from pool.runtime.actor import Actor
 from tests.verify.checker import Bounds, Report, check
 from tests.verify.edges import LATE_MAX
 from tests.verify.history import Event, digest
+from tests.verify.invariants import WAS_BEFORE
 from tests.verify.sim import reading
 from tests.verify.sim.config import ATTEMPTS_MAX, Config
 from tests.verify.sim.faults import FOUND_TTLS, ONLY_WALKED, POOL, Faults, Weather
@@ -38,7 +39,6 @@ from tests.verify.sim.world import World, sweep, uncollected
 _HEALTH_S: Final = 0.5  # how often it is looked what is dead
 _LOOK_S: Final = 0.25  # how often it is looked whether the world is quiet
 _DRAIN_S: Final = 240.0  # longer than this nothing may take after `heal`, or the last poison death
-_GOES_BACK: Final = {"lost-suffix", "lost-since-grant", "fork-behind", "old-primary"}  # what was
 _TRIALS: Final = 8  # deaths after which the trials of a suspect get no longer
 _QUIET_TTLS: Final = 1.5  # leases of the dead must have ended, too
 
@@ -243,7 +243,7 @@ class Simulation:
         What was handled before does not, though a server without its last writes brought it back.
         """
         waiting = reading.messages(self.server.keyspace)
-        if waiting and _GOES_BACK & {*self.config.faults}:
+        if waiting and WAS_BEFORE & {*self.config.faults}:
             notes = (event for event in self.watch.events if event.f == "note")
             waiting -= {(event.key, event.extra["seq"]) for event in notes}
         return waiting
