@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 _CELL: Final = "tests/verify/test_exits.py::test_it_is_gone_in_time"
+_KILLED: Final = "tests/verify/test_exits.py::test_a_child_that_is_killed_is_replaced"
 _OVERRUN: Final = "tests/process/test_overrun.py::"
 _RUN: Final = "tests/ops/test_run.py::"
 _RESOURCES: Final = "tests/jobs/test_resources.py::"
@@ -19,8 +20,7 @@ EXIT_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "facts)], sys.stdout)",
         "by": (
             f"{_CELL}[full pipe-SIGTERM-asyncio]",
-            "tests/verify/test_exits.py::"
-            "test_a_child_that_is_killed_is_replaced[full pipe-asyncio]",
+            _KILLED + "[full pipe-asyncio]",
         ),
     },
     {
