@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import typing
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -427,6 +428,48 @@ def test_a_moment_in_the_hour_that_a_clock_shows_twice_arrives(when: datetime) -
     check(struct, back)
     check({struct, Held(FOLDS[0])}, {back, Held(FOLDS[0])})
     check([when, when], [fixed, fixed])
+
+
+HOLDING: dict[str, Callable[[Any], Any]] = {
+    "list": lambda when: [when],
+    "tuple": lambda when: (when, 1),
+    "deque": lambda when: deque([when]),
+    "set": lambda when: {when},
+    "frozenset in a list": lambda when: [frozenset({(when, 1)})],
+    "key": lambda when: {when: [1]},
+    "value": lambda when: {"k": {"l": when}},
+    "named tuple": lambda when: Named(when, [when]),
+    "dataclass": lambda when: Compared(when, {"k": [when]}),
+    "attrs": lambda when: Defined(when, {when}),
+    "struct in a set": lambda when: {Held(when)},
+    "struct in a model's list": lambda when: [Moment(when=when), (Held(when),)],
+}
+
+
+class Named(NamedTuple):
+    when: datetime
+    more: list[datetime]
+
+
+@dataclasses.dataclass
+class Compared:
+    when: datetime
+    more: dict[str, list[datetime]]
+
+
+@attrs.define
+class Defined:
+    when: datetime
+    more: set[datetime]
+
+
+@pytest.mark.parametrize("holder", HOLDING)
+@pytest.mark.parametrize("when", FOLDS)
+def test_such_a_moment_arrives_whatever_holds_it(when: datetime, holder: str) -> None:
+    fixed = datetime.fromisoformat(when.isoformat())
+    check(HOLDING[holder](when), HOLDING[holder](fixed))
+    with pytest.raises(Wrong):
+        check(HOLDING[holder](when), HOLDING[holder](fixed + timedelta(hours=1)))
 
 
 @pytest.mark.parametrize("when", FOLDS)

@@ -259,4 +259,14 @@ OPERATOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "new": "elif False:",
         "by": ("tests/redis/test_audit.py::test_a_key_of_another_type_is_named",),
     },
+    {
+        "name": "inbox finding that counts messages",
+        "breaks": "doctor says of one job with 150 messages: keys k and 149 more",
+        "path": "pool/ops/doctor.py",
+        "old": "                count=len(full),\n                keys=tuple(keys),",
+        "new": "                count=sum(full.values()),\n                keys=tuple(keys),",
+        "by": (
+            "tests/ops/test_doctor.py::test_the_inbox_finding_counts_jobs_and_not_their_messages",
+        ),
+    },
 )

@@ -17,6 +17,7 @@ otherwise.  What the errors say never shows a value: it may be a secret.
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, time, timedelta
@@ -91,7 +92,7 @@ def _compare(value: Any, back: Any, within: tuple[int, ...]) -> None:
             raise _lost(value, back)
     elif value is back or id(value) in within:
         return
-    elif issubclass(kind, (list, tuple)):
+    elif issubclass(kind, (list, tuple, deque)):
         _compare_items(value, back, (*within, id(value)))
     elif issubclass(kind, dict):
         if not _goes_as(type(value), kind) or len(value) != len(back):
