@@ -27,7 +27,7 @@ DOCTOR_MUTANTS: Final[tuple[dict[str, Any], ...]] = (
         "path": "pool/jobs/worker/executor.py",
         "old": "if run.cuts < CUTS_MAX:",
         "new": "if run.cuts < 10_000:",
-        "by": (_CUT + "test_such_a_job_is_parked_with_the_reason_and_cuts_few_connections",),
+        "by": (_CUT + "test_a_job_that_cannot_be_fetched_is_parked_and_cuts_few_connections",),
     },
     {
         "name": "a request without Host is answered",

@@ -311,7 +311,7 @@ class Memory:
     # 10,000 tuples of plain words the collector looks at none, of 10,000 edges at each.  A plain
     # dict finds its oldest entry by walking over all that were deleted before it.
     _kept: OrderedDict[tuple[str, str], tuple[Any, ...]] = attrs.field(factory=OrderedDict)
-    _latest: dict[str, int] = attrs.field(factory=dict)  # key -> its highest epoch of these
+    latest: dict[str, int] = attrs.field(factory=dict)  # key -> the highest epoch that ended here
     _bytes: int = 0
 
     def keep(self, edge: Edge, now_s: float, keep_s: float, *, is_accepted: bool = True) -> None:
@@ -323,8 +323,8 @@ class Memory:
         what = (letter, *_FIELDS_OF[letter](edge), size_bytes, is_accepted, now_s)
         kept[key, edge.id] = what
         self._bytes += size_bytes
-        if self._latest.get(key, 0) < epoch:
-            self._latest[key] = epoch
+        if self.latest.get(key, 0) < epoch:
+            self.latest[key] = epoch
         while kept:
             oldest = next(iter(kept))
             is_young = kept[oldest][-1] > now_s - keep_s
@@ -345,10 +345,6 @@ class Memory:
             edge.epoch = epoch
         return edge
 
-    def latest(self, key: str) -> int:
-        """Return the highest epoch of a key that ended here; 0: of none."""
-        return self._latest.get(key, 0)
-
     def clear(self, is_meant: Callable[[str], bool]) -> None:
         """Forget keys: they are another identity's now."""
         for at in [at for at in self._kept if is_meant(at[0])]:
@@ -357,5 +353,5 @@ class Memory:
     def _drop(self, at: tuple[str, str]) -> None:
         kept = self._kept.pop(at)
         self._bytes -= kept[-3]
-        if self._latest.get(at[0]) == kept[2]:
-            del self._latest[at[0]]
+        if self.latest.get(at[0]) == kept[2]:
+            del self.latest[at[0]]

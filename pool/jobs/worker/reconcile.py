@@ -139,7 +139,7 @@ def compare(
             reconciliation.resend.append(settled)
         elif run is not None and not run.gives_way_to(start):
             pass  # it waits for a handler of before
-        elif memory.latest(start.key) <= start.epoch:
+        elif memory.latest.get(start.key, 0) <= start.epoch:
             reconciliation.adopt.append(start)
         else:  # the server went back to before what we settled last
             reconciliation.release.append(HeldKey(start.key, start.epoch, start.id, start.handler))

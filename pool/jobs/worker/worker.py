@@ -567,9 +567,10 @@ class Worker(Actor[Message]):
     def _accept(self, lane: int, start: Start) -> None:
         now_s = self.context.io.clock()
         settled = self._memory.of(start.key, start.epoch, start.id)
-        if settled is not None or self._memory.latest(start.key) > start.epoch:
+        latest = self._memory.latest.get(start.key, 0)
+        if settled is not None or latest > start.epoch:
             # Read twice, or the server went back: if it is still there, its end is sent again.
-            if self._memory.latest(start.key) != start.epoch:
+            if latest != start.epoch:
                 self._reconcile(lane)
             return
         present = self.runs.get(start.key)
@@ -585,10 +586,11 @@ class Worker(Actor[Message]):
             # Dispatched before anybody had registered it: the code knows better.
             start = attrs.evolve(start, kind=handler._options.kind)
         state = self.context.lanes[lane]
-        state.see(start.epoch)
+        if start.epoch > state.highest:  # spelled out: there is one for each job
+            state.highest = start.epoch
         run = Run(start, lane, now_s)
         self.runs[start.key] = self._by_lane[lane][start.key] = run
-        if self.is_draining or handler is None or state.is_of_older_data(start.epoch):
+        if self.is_draining or handler is None or start.epoch < state.floor:
             self._cancel(run, "release")  # to be granted anew
         else:
             self._executor.queue(run)

@@ -61,11 +61,14 @@ def entry_id(text: bytes) -> str:
     return text.decode()
 
 
+_BYTES: Final = frozenset({bytes})
+
+
 def fields(reply: Any) -> dict[str, bytes]:
     """Return an entry's fields by name; values stay bytes."""
     names = map(_name, reply[::2])
     found = dict(zip(names, reply[1::2], strict=True))
-    if not set(map(type, found.values())) <= {bytes}:
+    if not _BYTES.issuperset(map(type, found.values())):
         raise TypeError("a value that is no text")
     return found
 
