@@ -398,7 +398,7 @@ class Waiters(Actor[Message]):
             reply = error
             if was_cut(error):
                 try:
-                    await pipeline.execute("EXISTS", lane)
+                    await pipeline.execute("HGET", lane, "incarnation")
                 except PoolError as other:  # what is small is not answered either
                     reply = other
         self.put(told(reply))
