@@ -234,7 +234,7 @@ def test_what_a_worker_settled_lately_is_no_work_for_the_collector() -> None:
     assert (edge.key, edge.epoch, edge.id, edge.result) == ("k7", 7, "j7", b"result")
     assert memory._bytes == 2_000 * len(b"result")
     memory.clear(lambda _: True)
-    assert (memory._bytes, memory.of("k7", 7, "j7"), memory.latest("k7")) == (0, None, 0)
+    assert (memory._bytes, memory.of("k7", 7, "j7"), memory.latest) == (0, None, {})
 
 
 def test_of_a_job_that_was_settled_again_only_the_latest_end_is_kept() -> None:
@@ -244,7 +244,7 @@ def test_of_a_job_that_was_settled_again_only_the_latest_end_is_kept() -> None:
         memory.keep(DoneEdge(key, now_s, "id", 1_000, "h", b"result"), float(now_s), 60.0)
     assert memory._bytes == 2 * len(b"result")
     memory.keep(DoneEdge("late", 3, "id", 1_000, "h", b"result"), 10.0, 8.5)
-    assert [memory.latest(key) for key in ("again", "once", "late")] == [2, 0, 3]
+    assert memory.latest == {"again": 2, "late": 3}
     assert memory.of("once", 1, "id") is None
 
 

@@ -23,6 +23,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from pool.names import key_of
 from tests.verify.history import CONTROL, TOTAL, Event
 from tests.verify.view import (
     CUTS_OFF,
@@ -42,6 +43,7 @@ from tests.verify.view import (
     View,
 )
 
+HANDED_BACK_S: Final = 0.5  # after its grant a job is, by whom cannot read it; nobody tells when
 RESIDUAL: Final = frozenset({"pause", "stubborn", "clock"})  # G-03
 MOVED: Final = "service.moved"
 
@@ -91,8 +93,13 @@ def invariant(name: str, meaning: str) -> Callable[[Check], Check]:
 
 def _live(view: View) -> dict[str, str]:
     """Return job -> kind of what has a record at the end."""
-    jobs = view.final.extra.get("jobs", {}) if view.final else {}
-    return {job: kind for job, _, kind in jobs.values()}
+    return {job: kind for job, _, kind in _jobs(view).values()}
+
+
+def _jobs(view: View) -> Mapping[str, Sequence[str]]:
+    """Return name -> id, state and kind of what has a record at the end."""
+    found: Mapping[str, Sequence[str]] = view.final.extra.get("jobs", {}) if view.final else {}
+    return found
 
 
 @invariant("I1", "nothing accepted is lost")
@@ -141,6 +148,14 @@ def no_stuck(view: View, bounds: Bounds, found: Finding) -> None:
         key, at = view.accepted[job].key, view.accepted[job].t
         since_s[key] = min(at, since_s.get(key, math.inf))
     misled |= {job for job, d in view.accepted.items() if d.t >= since_s.get(d.key, math.inf)}
+    # Of what was never said to be accepted it is not told which dispatch of its key it is of.
+    keys = {job: key_of(name) for name, (job, *_) in _jobs(view).items()}
+    asked = [e for e in view.of.get("dispatch", ()) if e.type == "invoke"]
+    misled |= {
+        job
+        for job in live.keys() - view.accepted.keys()
+        if any(e.key == keys[job] and _waits_misled(view, job, e) for e in asked)
+    }
     left = {job for job, kind in live.items() if kind == "job"}
     is_ended = view.final is not None and not view.final.extra.get("drained", True)
     if is_ended and not (left and left <= misled):
@@ -169,6 +184,11 @@ def _waits_misled(view: View, job: str, dispatch: Event) -> bool:
     named = [run.end for run in runs if run.end and run.end.err in ("retry", "error")]
     if dispatch.extra.get("delay_s"):
         named.append(dispatch)
+    if readers := dispatch.extra.get("readers"):  # who cannot read it gives it back, for a while
+        for grant in view.grants.get(dispatch.key, ()):
+            p = view.process_of(grant.nonce)
+            if grant.job == job and p.partition("/")[0] not in readers:
+                named.append(attrs.evolve(grant, p=p, t=grant.t + HANDED_BACK_S))
     return any(view.is_misled(event) for event in named)
 
 

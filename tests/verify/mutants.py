@@ -1206,7 +1206,7 @@ MUTANTS: Final = (
         breaks="after lost data a grant older than the last settlement is left (found by seed 122)",
         path="pool/jobs/worker/reconcile.py",
         old="        else:  # the server went back",
-        new="        elif not memory.latest(start.key):  # the server went back",
+        new="        elif not memory.latest.get(start.key):  # the server went back",
         by=(
             "tests/jobs/test_keepalive.py::test_a_start_of_before_what_was_settled_last_is_begun_anew_by_who_has_it",
         ),

@@ -11,7 +11,7 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -1839,6 +1839,45 @@ for name in ("I2", "I34"):
     good(name)(misled_by_a_step(name, p="server"))
     bad(name)(misled_by_a_step(name, p="server", joined_at=9.5))
     bad(name)(misled_by_a_step(name, p="server", saw_at=10.7))
+
+
+def handed_back_behind_a_step(
+    *, told_at: float | None = 12.0, readers: Sequence[str] = ("c",), joined_at: float = 10.5
+) -> Tell:
+    """Return the story of a job that b cannot read and gives back for a while, whose dispatch was
+    never answered: the data of before the step were lost, and who saw that is not told.
+    """
+
+    def tell(s: Story) -> None:
+        facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"readers": readers}}
+        step_told = {"event": "clock.stepped", "lane": 0, "step_s": 3600.0}
+        told: list[tuple[float, Callable[[], object]]] = [
+            (1.0, lambda: s.say("join", p="b/1", nonce="Wb.1@0", extra={"worker": True})),
+            (5.0, lambda: s.fault("loss", since=-math.inf)),
+            (10.0, lambda: step(s, step_s=3600.0)),
+            (joined_at, lambda: s.say("join", p="b/1", nonce="Wb.2@0", extra={"worker": True})),
+            (10.8, lambda: s.say("dispatch", "invoke", p="b/1", **facts)),
+            (11.0, lambda: s.say("own", key="k", job="j1", epoch=9, nonce="Wb.2@0")),
+            (11.1, lambda: s.say("dispatch", "info", err="POOLUNAVAILABLE", p="b/1", **facts)),
+        ]
+        if told_at is not None:
+            told.append((told_at, lambda: s.say("event", p="c/1", extra=step_told)))
+        for at, say in sorted(told, key=lambda each: each[0]):
+            s.at = at
+            say()
+        s.heal()
+        s.at += 40.0
+        s.final(drained=False, jobs={"k": ("j1", "waiting", "job")})
+
+    return tell
+
+
+good("I2")(handed_back_behind_a_step())
+bad("I2")(handed_back_behind_a_step(readers=()))  # by nobody, as all can read it
+bad("I2")(handed_back_behind_a_step(readers=("b",)))
+bad("I2")(handed_back_behind_a_step(told_at=None))  # nobody disagrees
+bad("I2")(handed_back_behind_a_step(told_at=10.9))  # by then it was told
+bad("I2")(handed_back_behind_a_step(joined_at=9.0))  # it has seen the step
 good("I2")(misled_by_a_step("I2", behind=11.5))  # in the queue of a key
 bad("I2")(misled_by_a_step("I2", behind=10.8))  # before it
 

@@ -379,22 +379,37 @@ class View:
         return any(self._misled_in(event, name) for name in ([lane] if lane else self._answered))
 
     def _misled_in(self, event: Event, lane: str) -> bool:
-        came: dict[str, float] = {}
+        knows: dict[str, float] = {}  # when each was answered first, of data not lost since
         answered = self._answered.get(lane, ())
+        lost = self.excuses({"loss"}, -math.inf, event.t, lane=lane)
         for at, p in answered:
-            came.setdefault(p, at)
+            if not any(loss.since <= at <= loss.ended for loss in lost):
+                knows.setdefault(p, at)
         for fault in self.excuses({STEP}, -math.inf, event.t):
             losses = self.excuses({"loss"}, fault.began, event.t, lane=lane)
             saw = (
                 at
                 for at, p in answered
-                if came[p] < fault.began < at
+                if knows.get(p, math.inf) < fault.began < at
                 and not any(loss.since < at <= loss.began < event.t for loss in losses)
             )
-            who = [event.p] if event.p in came else came
-            if any(fault.ended < came[p] < event.t for p in who) and next(saw, -math.inf) > event.t:
+            settled = (at for at in self._settled(fault, lane) if at > fault.began)
+            heard = min(next(saw, math.inf), next(settled, math.inf))
+            who = [event.p] if event.p in knows else knows
+            if any(fault.ended < knows[p] < event.t for p in who) and event.t < heard < math.inf:
                 return True
         return False
+
+    def _settled(self, step: Fault, lane: str) -> list[float]:
+        """Return when somebody said in a lane that a step, or more, was taken back."""
+        least_s = abs(step.event.extra.get("step_s", 0.0)) / 2
+        return sorted(
+            event.t
+            for event in self.of.get("event", ())
+            if event.extra.get("event") == "clock.stepped"
+            and str(event.extra.get("lane")) == lane
+            and abs(event.extra.get("step_s", 0.0)) >= least_s
+        )
 
     @cached_property
     def _answered(self) -> Mapping[str, Sequence[tuple[float, str]]]:

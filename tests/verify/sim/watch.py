@@ -438,7 +438,7 @@ def watch_rare(seen: set[str]) -> Callable[[], None]:
         for start in theirs.starts:
             run = self.runs.get(start.key)
             is_known = run is not None and run.start.epoch >= start.epoch
-            if not is_known and self._memory.latest(start.key) > start.epoch:
+            if not is_known and self._memory.latest.get(start.key, 0) > start.epoch:
                 seen.add("older grant came back after lost data")
         mending = mended(self, number, box, theirs, known)
         audit = self._lanes[number].audit
