@@ -1854,6 +1854,7 @@ def handed_back_behind_a_step(
         told: list[tuple[float, Callable[[], object]]] = [
             (1.0, lambda: s.say("join", p="b/1", nonce="Wb.1@0", extra={"worker": True})),
             (5.0, lambda: s.fault("loss", since=-math.inf)),
+            (4.0, lambda: s.whole("j0", "other")),
             (10.0, lambda: step(s, step_s=3600.0)),
             (joined_at, lambda: s.say("join", p="b/1", nonce="Wb.2@0", extra={"worker": True})),
             (10.8, lambda: s.say("dispatch", "invoke", p="b/1", **facts)),
