@@ -4549,7 +4549,9 @@ def started(
 
 def _tested(mutant: Mutant, copy: Path, clean_s: Mapping[str, float]) -> dict[str, Any]:
     """Run its tests with the bug; without it only those that were not clean before, or are new."""
-    began_s, options = time.perf_counter(), ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist")
+    began_s, options = time.perf_counter(), ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    if all(test.endswith("]") for test in mutant.by):
+        options += ["-m", "not languages"]  # it is named, so it may be a long one
     without, took_s = 0, sum(clean_s.get(test, 0.0) for test in mutant.by)
     if not all(test in clean_s for test in mutant.by):
         without = started(ROOT, "pytest", *options, *mutant.by, env=_ON_BOTH).returncode

@@ -255,7 +255,14 @@ def test_a_lane_left_by_a_late_join_keeps_nobody_out(loops: str) -> None:
     assert is_open
 
 
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize(
+    # Every second one: `make steps` plays them all, in each loop and with several lanes.
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long) if n % 2 else name
+        for n, name in enumerate(SCENES)
+    ],
+)
 def test_a_crash_after_a_step_loses_nothing(name: str) -> None:
     """G-01, G-04, G-05: the actor dies before or after a command; half of the fleet is trio.
 

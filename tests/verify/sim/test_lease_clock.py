@@ -102,7 +102,9 @@ class Store:
         return sorted(claim.identity for claim in fenced(self.run(call)).claims)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 3))]
+)
 def test_the_script_does_what_the_rule_says_and_never_fences_early(seed: int) -> None:
     """G-03: 100,000 steps; whatever anybody says of silences, and whenever who asks."""
     dice, store = random.Random(f"lease/{seed}"), Store()
@@ -163,7 +165,9 @@ class Witness:
             self.asked_ms = now_ms
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(each, marks=pytest.mark.long) for each in range(4, 8))]
+)
 def test_no_step_of_the_clock_fences_anybody_early(seed: int) -> None:
     """G-03: steps of a minute, within silences too, while nodes come, go and are not answered."""
     dice, store = random.Random(f"steps/{seed}"), Store()
