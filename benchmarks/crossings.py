@@ -1,4 +1,4 @@
-"""How far a job goes through the house: the files it crosses, and how often it changes file.
+"""How far a job goes through the house: files, changes of file, calls, and distinct functions.
 
     python -m benchmarks.crossings [--list]
 
@@ -39,13 +39,15 @@ class Way:
     """What one job crossed."""
 
     files: Counter[str]  # with the calls in each
+    functions: Counter[str]  # likewise: FILE:LINE NAME
     changes: int
 
 
-def crossed(calls: list[str]) -> Way:
-    """Return the way that these calls are, each the file it is in."""
-    changes = sum(one != other for one, other in pairwise(calls))
-    return Way(Counter(calls), changes)
+def crossed(calls: list[tuple[str, str]]) -> Way:
+    """Return the way that these calls are: of each its file and its function."""
+    files = [file for file, _ in calls]
+    changes = sum(one != other for one, other in pairwise(files))
+    return Way(Counter(files), Counter(function for _, function in calls), changes)
 
 
 async def shortest_way(url: str, name: str) -> Way:
@@ -56,11 +58,13 @@ async def shortest_way(url: str, name: str) -> Way:
     async def echo(_: Job, text: str) -> str:
         return text
 
-    calls: list[str] = []
+    calls: list[tuple[str, str]] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(_HOUSE):
-            calls.append(frame.f_code.co_filename.removeprefix(_HOUSE))
+            code = frame.f_code
+            file = code.co_filename.removeprefix(_HOUSE)
+            calls.append((file, f"{file}:{code.co_firstlineno} {code.co_name}"))
 
     found = []
     with anyio.fail_after(_PATIENCE_S):
@@ -96,12 +100,17 @@ def main() -> None:
     """Print the shortest way."""
     parser = argparse.ArgumentParser(description="Files that a warm job crosses.")
     parser.add_argument("--list", action="store_true", help="print the files, with their calls")
+    parser.add_argument("--functions", action="store_true", help="print the functions likewise")
     args = parser.parse_args()
     with EmbeddedServer.start(find_server("wheel")) as server:
         way = anyio.run(shortest_way, server.url, "crossings")
-    sys.stdout.write(f"{len(way.files)} files, {way.changes} changes of file\n")
-    for name, count in way.files.most_common() if args.list else ():
-        sys.stdout.write(f"{count:5} {name}\n")
+    sys.stdout.write(
+        f"{len(way.files)} files, {way.changes} changes of file, {way.files.total()} calls, "
+        f"{len(way.functions)} functions\n"
+    )
+    for asked, counted in ((args.list, way.files), (args.functions, way.functions)):
+        for name, count in counted.most_common() if asked else ():
+            sys.stdout.write(f"{count:5} {name}\n")
 
 
 if __name__ == "__main__":
