@@ -193,6 +193,7 @@ def _options(parser: argparse.ArgumentParser, *path: str) -> Iterator[tuple[list
 
 # What is empty is as if it were not said, for a script's sake, and loses nothing: where the pool
 # is, the page that a listing begins with, and what is judged as JSON.
+_DURATIONS = {"--delay", "--wait", "--timeout", "--older-than", "--newer-than"}
 _MAY_BE_EMPTY = {"--pool", "--url", "--config", "--cursor", "--args", "--kwargs"}
 
 
@@ -201,7 +202,7 @@ _MAY_BE_EMPTY = {"--pool", "--url", "--config", "--cursor", "--args", "--kwargs"
     [
         each
         for each in _options(make())
-        if each[0][0] not in ("run", "check") and each[1] not in _MAY_BE_EMPTY
+        if each[0][0] not in ("run", "check") and each[1] not in _MAY_BE_EMPTY | _DURATIONS
     ],
     ids=lambda each: each if isinstance(each, str) else "-".join(each),
 )
@@ -211,6 +212,32 @@ def test_what_bounds_a_command_is_not_widened_by_an_unset_variable(
     """As in `pool parked discard --all --prefix "$UNSET"`."""
     assert main([*path, flag, ""]) == USAGE
     assert f"argument {flag}: it is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1", "1e99", "inf", "soon", ""])
+@pytest.mark.parametrize(
+    ("path", "flag"),
+    [each for each in _options(make()) if each[1] in _DURATIONS and each[0][0] != "batches"],
+    ids=lambda each: each if isinstance(each, str) else "-".join(each),
+)
+def test_a_duration_is_refused_before_anything_is_sent(
+    path: list[str], flag: str, seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`pool dispatch HANDLER KEY --wait -1` ran the job, and then said that nothing was sent."""
+    assert main([*path, f"{flag}={seconds}"]) == USAGE
+    said = f"argument {flag}: '{seconds}' is no number of seconds from 0 to 31,536,000"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [["--yes"], ["--dry-run"], ["--yes", "--handler", "h"]])
+@pytest.mark.parametrize("verb", ["replay", "discard"])
+def test_all_dead_letters_are_not_meant_where_a_key_is_named(
+    verb: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`pool parked discard KEY --all --yes` discarded every dead letter of the pool."""
+    words = ["parked", verb, "k", "--all", *more, "--pool", "p", "--url", "redis://localhost:1"]
+    assert main(words) == USAGE
+    assert "give KEY and ID, or --all" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3928,6 +3928,30 @@ good("I35")(died_too(had="b"))
 bad("I35")(died_too(had="e"))
 
 
+def back_in_a_crash_loop(deaths: int, *, late_s: float) -> Tell:
+    """Return the story of a job whose process is the last of so many that died 5 s apart, told by
+    processes alone: a coin may hold it for three of these gaps.
+    """
+
+    def tell(s: Story) -> None:
+        for number in range(deaths - 1):
+            s.crash(f"n{number}")
+            s.at += 5.0
+        s.dispatch("j1")
+        s.start("j1", by="a")
+        s.crash("a")
+        s.at += late_s
+        s.start("j1", by="b", epoch=11)
+        s.end("j1", by="b", epoch=11)
+
+    return tell
+
+
+good("I35")(back_in_a_crash_loop(3, late_s=20.0))
+bad("I35")(back_in_a_crash_loop(2, late_s=20.0))  # of one gap nobody can tell a loop
+bad("I35")(back_in_a_crash_loop(3, late_s=40.0))
+
+
 @bad("I35")
 def it_never_runs_again(s: Story) -> None:
     s.dispatch("j1", kind="service")

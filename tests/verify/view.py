@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import attrs
 
+from pool.core.evidence import LOOP_GAPS, ROUND_GAPS, ROUND_S
 from pool.jobs.trials import (
     LIVED_S,
     OLD_S,
@@ -855,12 +856,22 @@ class View:
         return bounds.slack_s + waited
 
     def coin_s(self, run: Run) -> float:
-        """Return for how long a coin held a job back after the death of this run's process."""
+        """Return for how long a coin held a job back after the death of this run's process; where
+        the store's account is not told, for how long it may have.
+        """
+        if not self.of.get("requeue"):
+            return self._round_s(self.died.get(run.start.p, run.end.t if run.end else math.inf))
         return self._coin_s(run.start.job, lambda e: e.epoch == run.start.epoch)
 
     def unbegun_coin_s(self, job: str, since: float, until: float) -> float:
         """Likewise of a job that whoever died then had acknowledged, whether or not it began it."""
         return self._coin_s(job, lambda e: since <= e.t <= until)
+
+    def _round_s(self, at: float) -> float:
+        """Return how long a round is at most after a death, if deaths come so fast (DESIGN 2)."""
+        times = sorted(died for died in self.died.values() if died <= at)[-LOOP_GAPS[1] - 1 :]
+        gaps = [later - before for before, later in pairwise(times)]
+        return min(ROUND_S, ROUND_GAPS * max(gaps)) if len(gaps) >= LOOP_GAPS[0] else 0.0
 
     def _coin_s(self, job: str, is_meant: Callable[[Event], bool]) -> float:
         moved = (e for e in self.of.get("requeue", ()) if e.job == job and is_meant(e))

@@ -40,3 +40,4 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
     told = (folder / "log").read_bytes()
     assert b"Traceback" not in told
     assert b"web.failed" not in told
+    assert b"socket.send() raised" not in told

@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -131,6 +132,24 @@ async def test_slow_and_endless_ones_are_cut_and_all_others_are_answered(
             await until_cut(line)
         for line in lines:
             await line.aclose()
+
+
+async def test_who_leaves_a_stream_of_events_leaves_no_line_in_the_log(
+    gateway: tuple[str, int],
+) -> None:
+    """asyncio warned of each event that was written behind the end; see the fixture."""
+    host, port = gateway
+    headers = {"authorization": f"Bearer {SECRETS['admin']}"}
+    async with httpx.AsyncClient(base_url=f"http://{host}:{port}", headers=headers) as client:
+        for number in range(60):
+            for does in ("pause", "resume"):
+                (await client.post(f"/v1/{does}", json={"key": f"k{number}"})).raise_for_status()
+    ask = "GET /v1/events?follow=false HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "
+    for read_bytes in range(1, 400, 3):
+        with closing(socket.create_connection((host, port))) as line:
+            line.sendall(f"{ask}Authorization: Bearer {SECRETS['read']}\r\n\r\n".encode())
+            assert line.recv(read_bytes).startswith(b"H")
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,9 @@ class _Edited:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `pool parked`: 0, or 1 if some were refused."""
-    if args.verb in ("replay", "discard") and args.all == (args.id is not None):
+    named = (getattr(args, "key", None), getattr(args, "id", None))
+    is_one, is_none = None not in named, named == (None, None)
+    if args.verb in ("replay", "discard") and not (is_none if args.all else is_one):
         raise ConfigError(setting=args.verb, problem="give KEY and ID, or --all")
     if args.verb in ("replay", "discard") and not args.all and (words := _of_all(args)):
         problem = f"{' and '.join(words)} can only stand beside --all: KEY and ID name one letter"

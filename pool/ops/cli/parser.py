@@ -19,6 +19,7 @@ _BEHIND = "; what begins with - and is no option stands behind --"
 _SECRET = re.compile(r"(?<=://)\S+")
 _STATES = ("pending", "running", "waiting", "unassigned", "queued")
 _WEB_PORT = 8080
+_SECONDS_MAX = 365 * 86_400
 CONFIRM_BY: Final = "give --token, as `pool plans show` tells it, or --anything"
 _STANDINGS = ("live", "closed", "cordoned", "draining", "hung", "silent", "fenced", "gone")
 _JSON = "in JSON: a list, an object for arguments by name, or one value"
@@ -221,12 +222,16 @@ def _add_acting(commands: _Commands) -> None:
     dispatch.add_argument("handler", metavar="HANDLER", help="the handler's name")
     dispatch.add_argument("key", metavar="KEY", help="the job's key")
     dispatch.add_argument("args", metavar="ARGS", nargs="?", help=f"its arguments, {_JSON}")
-    dispatch.add_argument("--delay", type=float, default=0.0, metavar="SECONDS", help="not before")
+    dispatch.add_argument(
+        "--delay", type=_seconds, default=0.0, metavar="SECONDS", help="not before"
+    )
     dispatch.add_argument("--id", type=_filled, help="the job's id, by which a repeat is known")
     dispatch.add_argument(
         "--allow-unknown", action="store_true", help="also for a handler that nobody has had yet"
     )
-    dispatch.add_argument("--wait", type=float, metavar="SECONDS", help="for its result, so long")
+    dispatch.add_argument(
+        "--wait", type=_seconds, metavar="SECONDS", help="for its result, so long"
+    )
     _add_pool(dispatch)
 
     notify = _command(commands, "notify", "send a message to a key's live job", module="acting")
@@ -238,7 +243,7 @@ def _add_acting(commands: _Commands) -> None:
     _add_one_or_all(stop)
     stop.add_argument("--cause", type=_filled, default="stopped", help="which its handler sees")
     stop.add_argument(
-        "--timeout", type=float, default=60.0, metavar="SECONDS", help="to wait (default: 60)"
+        "--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="to wait (default: 60)"
     )
     _add_pool(stop)
 
@@ -274,7 +279,7 @@ def _add_filters(command: argparse.ArgumentParser) -> None:
     command.add_argument("--state", type=_filled, choices=_STATES, help="in this state only")
     command.add_argument("--owner", type=_filled, metavar="WORKER", help="that this worker has")
     command.add_argument("--prefix", type=_filled, help="whose key begins so")
-    command.add_argument("--older-than", type=float, metavar="SECONDS", help="accepted by then")
+    command.add_argument("--older-than", type=_seconds, metavar="SECONDS", help="accepted by then")
 
 
 def _add_every(command: argparse.ArgumentParser) -> None:
@@ -326,9 +331,11 @@ def _add_parked(commands: _Commands) -> None:
             ("--cause", "parked for this, such as failed, poison"),
         ):
             command.add_argument(name, type=_filled, help=text)
-        command.add_argument("--older-than", type=float, metavar="SECONDS", help="parked by then")
         command.add_argument(
-            "--newer-than", type=float, metavar="SECONDS", help="parked since then"
+            "--older-than", type=_seconds, metavar="SECONDS", help="parked by then"
+        )
+        command.add_argument(
+            "--newer-than", type=_seconds, metavar="SECONDS", help="parked since then"
         )
 
     def add_job(command: argparse.ArgumentParser, *, or_all: bool = False) -> None:
@@ -391,7 +398,7 @@ def _add_plans(commands: _Commands) -> None:
         if name in ("diff", "apply", "confirm"):
             command.add_argument(
                 "--timeout",
-                type=float,
+                type=_seconds,
                 default=120.0,
                 metavar="SECONDS",
                 help="to wait (default: 120)",
@@ -440,7 +447,7 @@ def _add_operating(commands: _Commands) -> None:
         if name != "uncordon":
             command.add_argument("--reason", type=_filled, help="for those who wonder")
         command.add_argument(
-            "--timeout", type=float, default=10.0, metavar="SECONDS", help="(default: 10)"
+            "--timeout", type=_seconds, default=10.0, metavar="SECONDS", help="(default: 10)"
         )
         _add_pool(command)
 
@@ -450,6 +457,18 @@ def _filled(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("it is empty; leave the option out if that is meant")
     return text
+
+
+def _seconds(text: str) -> float:
+    """Return a duration: refused here, before anything is sent, under the name that was typed."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found <= _SECONDS_MAX:  # nor is it nan
+        said = f"{plain(text)[:40]!r} is no number of seconds from 0 to {_SECONDS_MAX:,}"
+        raise argparse.ArgumentTypeError(said)
+    return found
 
 
 def _token(text: str) -> str:

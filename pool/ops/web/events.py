@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from pool.core.journal import JournalEntry
@@ -62,6 +63,9 @@ async def _told(journal: Journal) -> AsyncIterator[bytes]:
             return
         if entry is not None:
             yield _packed(entry)
+            # So that the end of its connection is heard: what is written behind that is a warning
+            # of asyncio's each time.
+            await anyio.lowlevel.checkpoint()
         elif silence.cancelled_caught:
             yield b": nothing new\n\n"
         else:
