@@ -112,7 +112,7 @@ _NUMBERS: Final = re.compile(r"\d+")
 # Names that users or this code give: kept as they are.  Numbers in all other texts are left out.
 _NAMES: Final = frozenset(
     (
-        *("action", "by", "during", "follows", "handler", "index", "map", "name", "plan", "pool"),
+        *("action", "by", "during", "handler", "index", "map", "name", "plan", "pool"),
         *("reader", "schedule", "sink", "stream", "what"),
     )
 )
