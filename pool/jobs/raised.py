@@ -7,8 +7,10 @@ that attempt which has failed, and no more.
 
 from __future__ import annotations
 
+import os
 import traceback
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -18,6 +20,7 @@ from pool.jobs.job import Cancel, Park, Retry
 from pool.redis.io.loops import is_cancellation
 from pool.runtime.exceptions import leaves, members, told
 
+_OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _ORDERS: tuple[tuple[type, Literal["retry", "cancel", "park"]], ...] = (
     (Retry, "retry"),
     (Cancel, "cancel"),
@@ -70,9 +73,15 @@ def _read(error: BaseException) -> Raised:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return it as text; a group's members, notes and causes are what its user made them."""
+    """Return it as text, from the user's first frame on; a group's members, notes and causes are
+    what its user made them.
+    """
     try:
-        return cut("".join(traceback.format_exception(error)), TRACEBACK_CHARS_MAX)
+        first = frames = error.__traceback__
+        while first is not None and first.tb_frame.f_code.co_filename.startswith(_OURS):
+            first = first.tb_next
+        lines = traceback.format_exception(type(error), error, first or frames)
+        return cut("".join(lines), TRACEBACK_CHARS_MAX)
     except Exception:  # noqa: BLE001 - of the caller's own code
         return ""
 

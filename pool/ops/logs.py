@@ -12,7 +12,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from pool.ops.terminal import is_coloured
-from pool.redis.log import COMMON, LEVELS, safe
+from pool.redis.log import COMMON, LEVELS, safe, show_traceback
 
 _EXTRA: Final = structlog.stdlib.ExtraAdder()
 
@@ -88,7 +88,8 @@ def _rendering(stream: TextIO | None, *, is_json: bool) -> Sequence[Processor]:
     """Return the last steps of a line: from its facts to text."""
     if is_json:
         return (structlog.processors.JSONRenderer(),)
-    return (safe, structlog.dev.ConsoleRenderer(colors=stream is not None and is_coloured(stream)))
+    colored = structlog.dev.ConsoleRenderer(colors=stream is not None and is_coloured(stream))
+    return (show_traceback, safe, colored)
 
 
 def _is_written(name: str, ours: logging.StreamHandler[TextIO]) -> bool:

@@ -35,6 +35,13 @@ def safe(_: object, __: str, event: EventDict) -> EventDict:
     return event
 
 
+def show_traceback(_: object, __: str, event: EventDict) -> EventDict:
+    """Have a traceback that is a fact of an event stand below its line, as others do."""
+    if text := event.pop("traceback", ""):
+        event.setdefault("exception", str(text).rstrip())
+    return event
+
+
 COMMON: Final[Sequence[Processor]] = (
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
@@ -45,6 +52,7 @@ _BY_DEFAULT: Final[Sequence[Processor]] = (
     *COMMON,
     structlog.processors.StackInfoRenderer(),
     structlog.processors.format_exc_info,
+    show_traceback,
     safe,
     structlog.dev.ConsoleRenderer(colors=False),
 )

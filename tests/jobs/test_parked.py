@@ -68,6 +68,7 @@ async def test_a_letter_tells_all_that_happened(fleet: Fleet) -> None:
         (2, "ValueError", "no such address: 2"),
     ]
     assert all("in mail" in each.traceback for each in shown.history)
+    assert not any("run.py" in each.traceback for each in shown.history)  # it is the user's alone
     status = await ref.status()
     assert (status.history, status.handler) == (shown.history, "mail")
 

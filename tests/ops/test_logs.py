@@ -206,3 +206,18 @@ async def test_an_audit_names_a_key_that_somebody_else_wrote(fleet: Fleet) -> No
     assert "somebody else wrote" in problem
     assert f"{fleet.names.due} holds a string" in problem
     fleet.client.delete(fleet.names.due)  # the fleet is audited when it ends
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_the_traceback_of_an_event_can_be_read(*, is_json: bool) -> None:
+    """In a terminal it stood in its line, with each line break as two characters and a half."""
+    text = 'Traceback (most recent call last):\n  File "jobs.py", line 1\nValueError: x\n'
+    found = line_of(
+        "warning", "attempt.failed", is_json=is_json, error="ValueError: x", traceback=text
+    )
+    if is_json:
+        assert json.loads(found)["traceback"] == text
+    else:
+        assert found.endswith(f"\n{text.rstrip()}")
+        assert "traceback=" not in found
+        assert "traceback=" not in line_of("warning", "attempt.failed", is_json=False, traceback="")

@@ -777,6 +777,52 @@ for handlers in (of_meanwhile, of_at_once):
 """
 
 
+EXITING = """
+import asyncio, contextlib, sys
+import anyio
+from pool import Handlers
+
+@contextlib.asynccontextmanager
+async def at_once(node):
+    sys.exit(7)
+    yield
+
+async def child(job):
+    async def leave():
+        sys.exit(7)
+    task = asyncio.create_task(leave())
+    await anyio.sleep(60)
+
+async def soon(job):
+    asyncio.get_running_loop().call_soon(sys.exit, 7)
+    await anyio.sleep(60)
+
+of_lifespan, of_child, of_soon = Handlers(lifespan=at_once), Handlers(), Handlers()
+of_lifespan.job("any")(lambda _: None)
+of_child.job("any")(child)
+of_soon.job("any")(soon)
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("who", ["lifespan", "child", "soon"])
+async def test_an_exit_that_some_code_asks_for_is_a_node_that_has_failed(
+    pool_url: str, pool_name: str, tmp_path: Path, who: str
+) -> None:
+    """Its code meant something else: 2, that no restart mends it; 0, that it has drained."""
+    (tmp_path / "exiting.py").write_text(EXITING)
+    words = ["run", f"exiting:of_{who}", "--pool", pool_name, "--url", pool_url]
+    async with running(*words, "--loop", "asyncio", cwd=tmp_path) as worker:
+        if who != "lifespan":
+            async with Node(pool_name, pool_url) as node:
+                await node.options(allow_unknown=True).dispatch("any", "k")
+                code, log = await worker.end()
+        else:
+            code, log = await worker.end()
+    assert code == FINDING
+    assert log.endswith("\npool: the node has failed: SystemExit: 7\n")
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("when", ["meanwhile", "at_once"])
 async def test_what_ends_a_node_is_told_by_the_users_own_code_and_a_last_line(

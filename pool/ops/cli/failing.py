@@ -17,7 +17,7 @@ _POOL: Final = Path(__file__).parents[2]
 _LOOPS: Final = {"anyio", "trio", "outcome"}
 
 
-def lines_of(error: Exception, *, is_json: bool) -> list[str]:
+def lines_of(error: BaseException, *, is_json: bool) -> list[str]:
     """Return the lines: the tracebacks of what it is made of, and what the last line says."""
     texts = ["".join(_traceback(leaf)) for leaf in leaves(error)]
     if is_json:

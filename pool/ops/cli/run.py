@@ -43,12 +43,14 @@ def run(args: argparse.Namespace) -> int:
             args.late_end = LateEnd(is_json)
         try:
             return run_worker(said, leash, tell, args.late_end, is_json=is_json)
-        except Exception as error:
-            if cause_of(error) is not None:
-                raise  # it is one line
+        except BaseException as error:
             from pool.ops.cli.failing import lines_of
-            from pool.runtime.exceptions import told
+            from pool.runtime.exceptions import leaves, told
 
+            # An exit that some code asks for is that of no drain, and its code means nothing here.
+            is_exit = any(isinstance(leaf, SystemExit) for leaf in leaves(error))
+            if not (is_exit or isinstance(error, Exception)) or cause_of(error) is not None:
+                raise  # it is one line
             if leash is not None:
                 leash.tell("failed", child=leash.number, problem=told(error))
             with suppress(BrokenPipeError, Unwritable):  # the code says it, too
