@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import anyio
 import pytest
 
-from pool.errors import ConfigError
+from pool.errors import ConfigError, JobParked
 from pool.jobs.fleet.keepalive import EXIT_CODE
 from pool.jobs.handlers import Handlers
 from pool.jobs.node import Node
@@ -821,6 +821,52 @@ async def test_an_exit_that_some_code_asks_for_is_a_node_that_has_failed(
             code, log = await worker.end()
     assert code == FINDING
     assert log.endswith("\npool: the node has failed: SystemExit: 7\n")
+
+
+ENDING = """
+import asyncio, sys
+import anyio
+from pool import Handlers
+
+handlers = Handlers()
+
+@handlers.job("end")
+async def end(job, how):
+    async def leave():
+        if how == "exit":
+            sys.exit(2)
+        raise KeyboardInterrupt
+    task = asyncio.create_task(leave())
+    await anyio.sleep(60)
+
+@handlers.service("rest")
+async def rest(job):
+    await anyio.sleep_forever()
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("how", ["exit", "interrupt"])
+async def test_a_job_whose_task_asks_for_an_exit_each_time_is_given_up(
+    pool_url: str, pool_name: str, tmp_path: Path, how: str
+) -> None:
+    """It was given back for ever, and ended one process after the other; its neighbours go on."""
+    (tmp_path / "ending.py").write_text(ENDING)
+    words = ["run", "ending", "--pool", pool_name, "--url", pool_url, "--processes", "2"]
+    words += ["--crashes-max", "1", "--loop", "asyncio"]
+    async with running(*words, cwd=tmp_path) as worker, Node(pool_name, pool_url) as node:
+        unknown = node.options(allow_unknown=True)
+        beside = [await unknown.dispatch("rest", f"k{number}") for number in range(5)]
+        for each in beside:
+            await each.started(WAIT_S)
+        with pytest.raises(JobParked) as parked:
+            await (await unknown.dispatch("end", "k", how)).result(WAIT_S)
+        assert parked.value.cause == "poison"
+        assert "told to end while it was at work, 2 times" in parked.value.last_error
+        for each in beside:
+            assert (await each.status()).state != "parked"
+        worker.process.send_signal(signal.SIGTERM)
+        await worker.end()
 
 
 @pytest.mark.anyio

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import Context
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -34,6 +35,7 @@ from pool.ops.logs import configure, line
 from pool.ops.metrics import Metrics
 from pool.ops.rates import Rating, keep_rates_of
 from pool.ops.terminal import by_lines
+from pool.redis.io.loops import exits_told
 from pool.runtime.memory import freeze_memory
 from pool.runtime.observers import log_observer
 from pool.runtime.session import CLOSE_BUDGET_S
@@ -92,7 +94,8 @@ def run_worker(
     server = None if metrics is None else _serving(options, leash, Endpoints(node, metrics))
     work = partial(_work, node, sorted(handlers), leash, readiness, tell, server, metrics)
     try:
-        anyio.run(work, backend=options.loop)
+        telling = exits_told(options.loop, partial(_note_exit, node))
+        anyio.run(work, backend=options.loop, backend_options=telling)
     finally:
         if late_end is not None:
             late_end.over()
@@ -100,6 +103,14 @@ def run_worker(
             server.close()
         log.end()
     return 0
+
+
+def _note_exit(node: Node, context: Context) -> None:
+    """Note in whose code an exit was asked for that ends the loop: a job's child runs in that
+    job's context.
+    """
+    if job := context.get(RUNNING):
+        node.suspect(split_pair(job)[1])
 
 
 def _on_end(event: Event, *, late_end: LateEnd, readiness: Readiness) -> None:

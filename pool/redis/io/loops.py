@@ -16,6 +16,8 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
+from traceback import walk_tb
 from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar
 
 import anyio
@@ -514,3 +516,33 @@ BY_STRANGER: Final = "a stranger cancelled its task"  # of a part of ours: why i
 def is_asked_for() -> bool:
     """Whether a cancel scope around us is cancelled: any other cancellation is a stranger's."""
     return anyio.current_effective_deadline() == -math.inf
+
+
+# --- exits ------------------------------------------------------------------------------------
+
+
+class _TellingLoop(asyncio.SelectorEventLoop):
+    """Tells of an exit that a task or callback asks for; asyncio lets it out of the whole loop."""
+
+    def __init__(self, on_exit: Callable[[Context], object]) -> None:
+        super().__init__()
+        self._on_exit = on_exit
+
+    def run_forever(self) -> None:
+        try:
+            super().run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            # asyncio tells nobody whose it was: only its own frame has the handle that it ran.
+            for frame, _ in walk_tb(error.__traceback__):
+                context = getattr(frame.f_locals.get("handle"), "_context", None)
+                if isinstance(context, Context):
+                    self._on_exit(context)
+            raise
+
+
+def exits_told(backend: str, on_exit: Callable[[Context], object]) -> dict[str, Any]:
+    """Return options for `anyio.run` by which the context is told in which an exit was asked for.
+
+    On trio there are none: there it comes to who began the task.
+    """
+    return {"loop_factory": partial(_TellingLoop, on_exit)} if backend == "asyncio" else {}
