@@ -19,6 +19,7 @@ from pool.jobs.fleet.keepalive import EXIT_CODE
 from pool.jobs.handlers import Handlers
 from pool.jobs.node import Node
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
+from pool.ops.cli.child import TWICE_S
 from pool.ops.cli.doctor import diagnose
 from pool.ops.cli.readiness import Readiness
 from pool.redis.url import Url
@@ -664,6 +665,27 @@ async def test_a_second_signal_ends_it_also_where_its_loop_stands_still(
         assert (await worker.end())[0] == -signal.SIGTERM
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("more", [[], ["--processes", "1"]], ids=["alone", "parent"])
+async def test_an_order_to_leave_that_comes_as_two_signals_is_one(
+    pool_url: str, pool_name: str, tmp_path: Path, anyio_backend: str, more: list[str]
+) -> None:
+    """`timeout` signals its child, and then its group, that is the child again."""
+    (tmp_path / "mine.py").write_text(RESTING)
+    words = ["run", "mine", "--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
+    async with running(*words, *more, "--json", cwd=tmp_path) as worker:
+        await worker.until("ready")
+        for _ in range(2):
+            worker.process.terminate()
+        await worker.until("left")
+        assert (await worker.end())[0] == OK
+
+
+RESTING = """
+from pool import Handlers
+handlers = Handlers()
+handlers.job("any")(lambda _: None)
+"""
 FORKING = """
 import multiprocessing, os, signal
 from pool import Handlers
@@ -900,6 +922,8 @@ async def test_a_second_signal_ends_all_at_once(having: Having, work: Path) -> N
         await (await client.dispatch("wait", "k", str(work))).started(WAIT_S)
         worker.process.terminate()
         await worker.until("child.draining")
+        with pytest.raises(TimeoutError), anyio.fail_after(4 * TWICE_S):
+            await worker.process.wait()  # sooner it would be the same order
         worker.process.terminate()
         assert (await worker.end())[0] == 128 + signal.SIGTERM
 

@@ -23,6 +23,9 @@ from pool.errors import ConfigError
 
 DRAINED: Final = "an operator has it drain"  # this one alone
 SHUT_DOWN: Final = "the pool is shut down"  # why a child drains by itself, and all others will
+TWICE_S: Final = (
+    0.05  # an order to leave may come as two signals: `timeout` sends one to its group, too
+)
 
 
 @attrs.define(eq=False)

@@ -32,7 +32,7 @@ from typing import Any, Final
 import attrs
 
 from pool.errors import ConfigError
-from pool.ops.cli.child import SHUT_DOWN
+from pool.ops.cli.child import SHUT_DOWN, TWICE_S
 from pool.ops.cli.config import RunOptions
 from pool.ops.cli.readiness import Readiness
 from pool.ops.processes import (
@@ -91,6 +91,7 @@ class _Parent:
     _selector: selectors.BaseSelector = attrs.field(factory=selectors.DefaultSelector)
     _state: str = "starting"  # as whoever started us knows it
     _why: str = ""  # we leave
+    _told_at_s: float = -math.inf  # when we were told to
     _problem: str = ""  # of the child that failed last
     _last: int = 0  # the signal that made us end at once
     _code: int | None = None
@@ -154,7 +155,11 @@ class _Parent:
 
     def _signal(self, number: int) -> None:
         if number in _LEAVE or (number == signal.SIGHUP and self.options.reload):
+            now_s = time.monotonic()
+            if self.processes.is_stopping and now_s < self._told_at_s + TWICE_S:
+                return
             self._last = number if self.processes.is_stopping else 0
+            self._told_at_s = now_s
             self._why = self._why or signal.Signals(number).name
             self._carry_out(self.processes.stop())
         elif number == signal.SIGHUP:

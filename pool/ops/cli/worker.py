@@ -23,7 +23,7 @@ from pool.events import Event, HandlerOverran, LoopOverran, NodeLeft
 from pool.jobs.job import RUNNING
 from pool.jobs.node import Node
 from pool.names import split_pair
-from pool.ops.cli.child import DRAINED, SHUT_DOWN, Leash
+from pool.ops.cli.child import DRAINED, SHUT_DOWN, TWICE_S, Leash
 from pool.ops.cli.config import Configuration, RunOptions
 from pool.ops.cli.exiting import ENDS_S, LateEnd
 from pool.ops.cli.loading import load_all, load_observer
@@ -308,8 +308,15 @@ def _watch_signals(node: Node, numbers: Sequence[signal.Signals], second: signal
     signal from outside hardly ever finds a job at work four times running.
     """
 
+    is_told: list[int] = []
+
     def watching(before: Any) -> Callable[[int, FrameType | None], None]:
         def on_signal(number: int, frame: FrameType | None) -> None:
+            if is_told:
+                return
+            is_told.append(number)
+            if second == signal.SIG_DFL:
+                threading.Event().wait(TWICE_S)  # what comes meanwhile is the same order
             for each in numbers:
                 signal.signal(each, second)
             if job := RUNNING.get():
