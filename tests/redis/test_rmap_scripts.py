@@ -449,6 +449,9 @@ async def test_what_is_below_where_its_map_began_is_lost_unless_one_has_ended_ab
     assert not found.has(began)
 
 
+YEAR_2100_US = 4_102_444_800_000_000
+
+
 # --- refusals ---------------------------------------------------------------------------------
 
 
@@ -594,6 +597,28 @@ async def test_what_is_appended_stands_last_even_if_the_count_was_lost(store: St
     store.client.hdel(store.map.data, "at")
     await store.change("append", b"l", b"3")
     assert await store.items() == {b"l": (b"1", b"2", b"3")}
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_what_is_appended_stands_last_though_the_clock_is_behind_what_is_there(
+    store: Store, *, is_read: bool
+) -> None:
+    """Where the map was and its log were deleted, and the server's clock was set back: followers
+    were told of an item at the end that stood in front.
+    """
+    first = (await store.change("append", b"l", b"1", b"2")).at.revision
+    for member in store.client.zrange(store.map.lists, 0, -1):
+        store.client.zrem(store.map.lists, member)
+        moved = member.replace(b"%016d" % first, b"%016d" % YEAR_2100_US)
+        assert moved != member
+        store.client.zadd(store.map.lists, {moved: 0})
+    store.client.hdel(store.map.data, "at")
+    store.client.delete(store.map.log)
+    if is_read:  # which gives it a place
+        assert (await store.state()).at.revision > YEAR_2100_US
+    assert (await store.change("append", b"l", b"3")).at.revision > YEAR_2100_US
+    await store.change("append", b"m", b"4")
+    assert await store.items() == {b"l": (b"1", b"2", b"3"), b"m": (b"4",)}
 
 
 async def test_removing_the_last_item_deletes_the_key(store: Store) -> None:

@@ -231,6 +231,27 @@ def a_service_lives_on(s: Story) -> None:
     s.final(jobs={"k": ["j1", "running", "service"]})
 
 
+def fired_at_the_end(*, early_s: float) -> Tell:
+    """Return the story of a job that a schedule fires so long before the end."""
+
+    def tell(s: Story) -> None:
+        s.heal()
+        s.whole("j0", "other")
+        s.at += 10.0
+        facts: dict[str, Any] = {"key": "k", "idem": "t", "extra": {"digest": "x"}, "p": "server"}
+        s.say("dispatch", "invoke", **facts)
+        s.say("dispatch", job="j1", **facts)
+        s.at += early_s
+        done = ("done", 10, {"epoch": 10}, 1.0)
+        s.final({"j0": done}, jobs={"k": ["j1", "pending", "job"]})
+
+    return tell
+
+
+good("I2")(fired_at_the_end(early_s=0.01))
+bad("I2")(fired_at_the_end(early_s=60.0))
+
+
 @bad("I2")
 def a_job_still_has_a_record_at_the_end(s: Story) -> None:
     s.dispatch("j1")

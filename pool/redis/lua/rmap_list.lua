@@ -1,7 +1,7 @@
 --[[
 rmap_list: append to a list of a replicated map, or remove from it, as one revision.
 
-Uses    list_plain, at, (typed), maps_time, rmap
+Uses    list_plain, at, (typed), maps_time, (appended), rmap
 KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    as in rmap_write
 KEYS[3] data    hash    as in rmap_write

@@ -1,7 +1,7 @@
 --[[
 rmap_page: the next part of a replicated map, and what changed since the part before.
 
-Uses    typed, at, maps_time
+Uses    typed, at, maps_time, (appended)
 KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    the time by which maps end; floor: highest revision of those that have
 KEYS[3] data    hash    where the map is (see at), and its strings: =key -> value
@@ -24,7 +24,8 @@ Cost     O(what it returns): about bytes_max, and at most bytes_max / 32 items; 
 Why Lua  changes, items and revision are of one moment, else a delta would be applied twice or never.
 
 A map whose place is gone, or junk, or behind its log, as a write that was broken off leaves it, goes on behind
-all that was logged: else its log would be replayed onto its own items, again and again.
+all that was logged: else its log would be replayed onto its own items, again and again.  And behind all that was
+appended: else what comes would stand in front of it, where the clock was set back.
 ]]
 if redis.call('HGET', config, 'incarnation') ~= generation then
   return redis.error_reply('POOLDATALOST ' .. config)
@@ -62,7 +63,8 @@ if not at and logged <= floor and strings_count == 0 and lists_count == 0 then
 end
 if not from or logged > revision then
   local time = redis.call('TIME')
-  revision = math.max(logged + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+  local appended = lists_count > 0 and newest_item(lists) or 0
+  revision = math.max(logged + 1, appended + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
   stamp = string.sub(redis.sha1hex(nonce), 1, 16)
   redis.call('HDEL', data, 'at') -- on a full server too
   redis.call('HSET', data, 'at', string.format('%s %.0f %s %.0f', generation, revision, stamp, ends or 0))

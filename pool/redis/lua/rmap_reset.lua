@@ -1,7 +1,7 @@
 --[[
 rmap_reset: remove everything from a replicated map, as one revision.
 
-Uses    typed, at, maps_time, rmap
+Uses    typed, at, maps_time, (appended), rmap
 KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    as in rmap_write
 KEYS[3] data    hash    as in rmap_write

@@ -1,7 +1,7 @@
 --[[
 rmap_write: change strings of a replicated map and log the change, as one revision.
 
-Uses    rmap_plain, at, (typed), maps_time, rmap
+Uses    rmap_plain, at, (typed), maps_time, (appended), rmap
 KEYS[1] config  hash    the pool's generation
 KEYS[2] maps    hash    now, seen: the time by which maps end; floor: highest revision of those that have
 KEYS[3] data    hash    where the map is (see at), and its strings: =key -> value

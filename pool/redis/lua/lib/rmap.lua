@@ -1,7 +1,7 @@
 --[[
 rmap: what each write of a replicated map begins and ends with.
 
-Needs  at, typed, maps_time; keys config, maps, data, lists, log, due; arguments generation, name, nonce.
+Needs  at, typed, maps_time, appended; keys config, maps, data, lists, log, due; arguments generation, name, nonce.
 Gives  begin(keys): read where the map is, and those strings; then is_expired, revision, stamp, ends, strings,
        size_of(key), span(head, after), head_of(key), index_head(key), count(), live(life),
        commit(edits, kind, ends, fields), note(), settle().
@@ -88,7 +88,10 @@ local function begin_anew()
   local logged = newest and tonumber(string.match(newest[1], '^%d+')) or 0
   local time = redis.call('TIME')
   local micros = tonumber(time[1]) * 1000000 + tonumber(time[2])
-  return math.max(revision, logged, floor(), micros - 1)
+  -- And above what was appended, or what comes now would stand in front of it: where somebody deleted both the
+  -- log and where the map was, and the clock was set back.
+  local appended = redis.call('EXISTS', lists) == 1 and newest_item(lists) or 0
+  return math.max(revision, logged, floor(), appended, micros - 1)
 end
 
 -- When the map's time will be up, see `life` in rmap_write; nil if that cannot be read.
