@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINES_MAX = 80
 RUN_S = 60.0
-_LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.\dZ]* \[.*\n", re.MULTILINE)
+_LOG_LINE = re.compile(  # with the traceback that stands below it, if there is one
+    r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.\dZ]* \[.*\n"
+    r"(?:Traceback \(most recent call last\):\n(?: +.*\n)+\w.*\n)?",
+    re.MULTILINE,
+)
 
 
 def promised(path: Path) -> str:
