@@ -5,8 +5,9 @@
        |<-- record, outcome, or neither <----+
        |<-- signal: started, ended <-------------- whoever starts or settles the job
 
-What a server has ended connections for, as an outcome is over its limit of answers, is looked at
-alone from then on, over a connection of its own; whoever waits for that is told.
+A server closes the connection if an outcome is larger than its limit for answers.  After that each
+job of this look is looked at alone, over a separate connection.  If only that one look fails, the
+callers who wait for its job get StoreUnavailable.
 
 A signal may be lost, and a record remembers so many nodes only: whatever happens, what is waited
 for is asked again every ASK_AGAIN_S.  One answer tells all who wait for the same job, each once.

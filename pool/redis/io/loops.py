@@ -541,8 +541,9 @@ class _TellingLoop(asyncio.SelectorEventLoop):
 
 
 def exits_told(backend: str, on_exit: Callable[[Context], object]) -> dict[str, Any]:
-    """Return options for `anyio.run` by which the context is told in which an exit was asked for.
+    """Return options for `anyio.run`: `on_exit` gets the context of a task that raises SystemExit
+    or KeyboardInterrupt.
 
-    On trio there are none: there it comes to who began the task.
+    On trio there are none: it passes the exit to the nursery of the task.
     """
     return {"loop_factory": partial(_TellingLoop, on_exit)} if backend == "asyncio" else {}
