@@ -330,8 +330,6 @@ def _judge_wait(
         # What it waits for a slot it waits for a fault that comes meanwhile, too.
         by = due_within(wait_s + view.full_s(due, min(took, at_end), bounds))
         by += view.slack_s(due, by, bounds)
-    if took > by:
-        by = view.mixed_by(since, by, wait_s, bounds)
     if took > by and view.ended.get(job, math.inf) > by and by < at_end:
         waited = f"began after {took - due:.2f} s" if start else "never began"
         found.say(f"{job} of {key!r} {waited}, not within {by - due:.2f} s", event, start)

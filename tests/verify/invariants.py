@@ -1379,16 +1379,16 @@ def clean_leave(view: View, bounds: Bounds, found: Finding) -> None:
     for p, event in asked.items():
         wait_s = bounds.grace_s + bounds.ttl_s
         by = event.t + wait_s
-        # One lane that is away holds nobody up: its keys are left to the reapers.
+        # A lane that is away is waited for as long as calls may take, and left to the reapers.
         away = view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node)
         hurt = [fault for fault in away if not fault.lane]
         while hurt and (later := max(fault.ended for fault in hurt) + wait_s) > by:
             by = later
             away = view.excuses(disturbs, event.t - bounds.ttl_s, by, event.node)
             hurt = [fault for fault in away if not fault.lane]
+        if any(fault.lane for fault in away):
+            by = max(by, event.t + bounds.leaving_s)
         by += view.slack_s(event.t, by, bounds)
-        if p not in left or left[p].t > by:
-            by = view.mixed_by(event.t, by, wait_s, bounds)
         was_killed = any(f.does == "crash" and f.target == event.node for f in hurt)
         found.judged += 1
         if not was_killed and by < view.events[-1].t and (p not in left or left[p].t > by):

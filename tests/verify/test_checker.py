@@ -2259,14 +2259,13 @@ def it_does_not_leave(s: Story) -> None:
     s.say("leave", p="a/1")
 
 
-def leaving_beside(*faults: str) -> Tell:
-    """Return the story of who leaves 3 s after faults that end one after the other."""
+def leaving_within(after_s: float) -> Tell:
+    """Return the story of who leaves so long after it was asked to, while lanes are away."""
 
     def tell(s: Story) -> None:
         s.say("leave", "invoke", p="a/1")
-        for does in faults:
-            s.fault(does, lasts=3.0, lane="0")
-        s.at += 3.0
+        for lane in "012":
+            s.fault("store", lasts=after_s / 3, lane=lane)
         s.say("leave", p="a/1")
         s.at += 10.0
         s.whole("j1")
@@ -2274,8 +2273,8 @@ def leaving_beside(*faults: str) -> Tell:
     return tell
 
 
-good("I27")(leaving_beside("store", "loss", "store"))  # each may begin it anew
-bad("I27")(leaving_beside("store", "store", "store"))  # its keys there are the reapers'
+good("I27")(leaving_within(BOUNDS.leaving_s - 1.0))  # each step waits for a lane that is away
+bad("I27")(leaving_within(BOUNDS.leaving_s + 1.0))
 
 
 @bad("I27")
@@ -3474,16 +3473,31 @@ def it_waits_while_others_are_hurt(s: Story) -> None:
     s.start("j1", by="b")
 
 
-@good("I34")
-def it_waits_while_others_are_hurt_and_data_are_lost(s: Story) -> None:
-    """Where faults of several kinds meet, each may begin the wait anew, whomever it hit."""
-    joined(s, "a", "b")
-    s.dispatch("j1")
-    s.say("own", key="k", epoch=10, nonce="Wb.1")
-    for _ in range(4):
-        s.fault("cut", "c", lasts=2.0)
-        s.fault("loss", since=s.at)
-    s.start("j1", by="b")
+def cut_off(*, is_lost: bool) -> Tell:
+    """Return the story of a retry that is taken from a node that is cut off before it tells."""
+
+    def tell(s: Story) -> None:
+        joined(s, "a", "b")
+        s.dispatch("j1")
+        s.say("own", key="k", epoch=10, nonce="Wa.1")
+        s.start("j1")
+        extra = {"id": 9, "does": "cut", "kind": "partition", "target": "a"}
+        s.say("fault", "invoke", extra=extra)
+        s.at += 0.2
+        if is_lost:  # its lease may have come back with older data, granted ahead of time
+            s.fault("loss", since=s.at - 0.1)
+        s.end("j1", err="retry", after_s=0.0, effect=False)
+        s.at += 3.9
+        s.say("own", key="k", epoch=11, nonce="Wb.1")
+        s.start("j1", by="b", epoch=11, attempt=2)
+        s.say("fault", "ok", extra=extra)
+        s.end("j1", by="b", epoch=11, attempt=2)
+
+    return tell
+
+
+bad("I34")(cut_off(is_lost=False))
+good("I34")(cut_off(is_lost=True))
 
 
 @good("I34")

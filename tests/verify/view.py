@@ -58,6 +58,7 @@ class Bounds:
     backoff_max_s: float = 60.0
     limit_s: float = 30.0  # the longest run-time limit of any handler
     grace_s: float = 10.0
+    op_timeout_s: float = 2.0
     slots: int = 0  # of each process; 0: more than are needed
     crashes_max: int = 3  # more deaths than that give a job up
     suspects_s: float = 5.0  # beyond B, for all that one of them may have ended its process
@@ -99,6 +100,11 @@ class Bounds:
     def reap_s(self) -> float:
         """What a reaper that dies adds to a takeover."""
         return max(0.5, self.ttl_s / 4)
+
+    @property
+    def leaving_s(self) -> float:
+        """How long a node may take to leave while lanes are away: each step waits for these."""
+        return self.grace_s + self.stop_budget_s + 7 * self.op_timeout_s
 
     @property
     def takeover_s(self) -> float:
@@ -548,9 +554,8 @@ class View:
                 # What made it wait may itself be there as a fault.
                 if abs(fault.began - since) > bounds.slack_s or not but or fault.target != but
             ]
-            well = self.well(since - bounds.ttl_s, by, but)
+            well, hands = self.well(since - bounds.ttl_s, by, but), involved(by)
             if well.intersection(readers or well):
-                hands = involved(by)
                 ends = [
                     fault.began
                     if fault.target and (fault.is_end or (fault.kind in HANGS and not keeps(fault)))
@@ -570,26 +575,14 @@ class View:
             # What waits anew waits for what was not set right by then, too.
             again = max((e + self.stood_s(e, bounds, lane) for e in ends), default=-math.inf)
             again += wait_s + bounds.reap_s
-            dead = [owner for owner in owners if self.died.get(owner, math.inf) <= by]
-            leases = (self.leased_until(owner, by, bounds, lane) for owner in dead)
+            dead = [died for owner in owners if (died := self.died.get(owner, math.inf)) <= by]
+            # Who is cut off for longer than its lease is as good as dead to the others.
+            dead += [f.began for f in found if f.is_end and f.does == "cut" and f.target in hands]
+            leases = (self.leased_until(died, by, bounds, lane) for died in dead)
             again = max(again, max(leases, default=-math.inf) + wait_s - bounds.ttl_s)
             if again <= by:
                 return by
             by = again
-        return by
-
-    def mixed_by(self, since: float, by: float, wait_s: float, bounds: Bounds) -> float:
-        """Return by when it must have happened where faults of several kinds meet: each may begin
-        the wait anew when it is over, whomever it hit.  One kind alone has no more than `by`.
-        """
-        while by < math.inf:
-            faults = self.excuses(DISTURBS, since - bounds.ttl_s, by)
-            if len({fault.does for fault in faults}) < 2:
-                return by
-            later = max(fault.ended for fault in faults) + wait_s + bounds.slack_s
-            if later <= by:
-                return by
-            by = later
         return by
 
     def unvouched_s(self, since: float, bounds: Bounds, lane: str) -> float:
@@ -618,8 +611,8 @@ class View:
             vain[lane].append((began, event.t - event.extra["last_s"]))
         return vain
 
-    def leased_until(self, owner: str, by: float, bounds: Bounds, lane: str) -> float:
-        """Return when the lease of a process that died had surely ended in a lane.
+    def leased_until(self, died: float, by: float, bounds: Bounds, lane: str) -> float:
+        """Return when the lease of a process that died then had surely ended in a lane.
 
         That is a TTL of lease time after its death, or after data were lost until `by`, which may
         bring the lease back.  Lease time surely runs only between renewals that follow each other
@@ -627,7 +620,7 @@ class View:
         while no step of the clock stands.  If it did not run at some time since a TTL before, the
         lease may have been granted from two periods ahead: while nobody vouched for the time.
         """
-        died, window_s = self.died[owner], 2 * bounds.renew_s
+        window_s = 2 * bounds.renew_s
         losses = [fault.ended for fault in self.excuses({"loss"}, died, by, lane=lane)]
         since, is_ahead = max((died, *losses)), bool(losses)
         left_s = bounds.ttl_s + window_s * is_ahead

@@ -360,6 +360,7 @@ class Simulation:
             backoff_max_s=BACKOFF_MAX_S,
             limit_s=max(LIMIT_S, 0.4 * config.ttl_s),
             grace_s=GRACE_S,
+            op_timeout_s=config.op_timeout_s,
             crashes_max=config.crashes_max,
             slots=config.capacity * config.workers,
             keeps_outcomes=self.world.now_s < min(kept_s),
