@@ -46,7 +46,9 @@ def refused_is_not_done(view: View, _: Bounds, found: Finding) -> None:
         if event.type == "fail":
             found.judged += 1
             start = began.get(event.idem)
-            if start is not None and not _was_asked_anew(view, event, start):
+            if start is not None and not (
+                _was_asked_anew(view, event, start) or _was_lost_with_it(view, event, start)
+            ):
                 found.say(f"{event.idem} failed with {event.err}, and ran", event, start)
     handled = {(e.job, e.extra["seq"]): e for e in view.of.get("note", ())}
     for event in view.of.get("notify", ()):
@@ -55,6 +57,14 @@ def refused_is_not_done(view: View, _: Bounds, found: Finding) -> None:
             note = handled.get((event.job, event.extra["seq"]))
             if note is not None and not view.loses(event.t, note.t, event.key):
                 found.say(f"message {event.extra['seq']} failed with {event.err}", event, note)
+
+
+def _was_lost_with_it(view: View, refused: Event, start: Event) -> bool:
+    """Say whether the batch that refused it had been lost after it had begun."""
+    if refused.err != "POOLNOBATCH":
+        return False
+    losses = view.excuses({"loss"}, start.t, refused.t, lane=view.lane_of(refused.key))
+    return any(f.since <= start.t <= f.ended <= refused.t for f in losses)
 
 
 def _was_asked_anew(view: View, refused: Event, start: Event) -> bool:

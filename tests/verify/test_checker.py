@@ -2459,13 +2459,21 @@ def its_very_job_existed(s: Story) -> None:
     s.end("j1")
 
 
-@bad("I30")
-def what_ran_before_a_loss_was_refused_after_it(s: Story) -> None:
-    facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"digest": "x"}}
-    s.say("dispatch", "invoke", **facts)
-    s.start("j1")
-    s.fault("loss")
-    s.say("dispatch", "fail", err="POOLEXISTS", **facts)
+def refused_after_a_loss(err: str) -> Tell:
+    """Return the story of a job that has begun before a loss, and is refused after it."""
+
+    def tell(s: Story) -> None:
+        facts: dict[str, Any] = {"key": "k", "idem": "c-j1", "extra": {"digest": "x"}}
+        s.say("dispatch", "invoke", **facts)
+        s.start("j1")
+        s.fault("loss")
+        s.say("dispatch", "fail", err=err, **facts)
+
+    return tell
+
+
+bad("I30")(refused_after_a_loss("POOLEXISTS"))
+good("I30")(refused_after_a_loss("POOLNOBATCH"))  # the batch is gone
 
 
 def member_added_twice(
@@ -5376,6 +5384,26 @@ def a_firing_is_never_accepted(s: Story) -> None:
 def a_time_is_fired_twice(s: Story) -> None:
     _fires(s, "nightly@1")
     _fires(s, "nightly@1", accepted=False)
+
+
+def fired_by_two(step_s: float) -> Tell:
+    """Return the story of a time that is fired, and again by a schedule that was made anew."""
+
+    def tell(s: Story) -> None:
+        _fires(s, "nightly@1")
+        s.at += 5.0
+        s.fault("clock", step_s=step_s)
+        s.at += 1.0
+        made = {"jobs": [], "wall_ms": 1000, "is_edit": True}
+        s.say("schedule", "info", key="nightly", extra=made)
+        s.at += 1.0
+        _fires(s, "nightly@1")
+
+    return tell
+
+
+good("I63")(fired_by_two(-60.0))
+bad("I63")(fired_by_two(60.0))
 
 
 def _changes(s: Story, came: list[int], settled: int) -> None:

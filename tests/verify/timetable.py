@@ -22,13 +22,16 @@ def each_time_is_one_job(view: View, bounds: Bounds, found: Finding) -> None:
     """
     there = (*view.accepted.values(), *view.of.get("overlap", ()))
     told = {(event.key, id_of(event.job)) for event in there}
-    fired = Counter[str]()
+    fired: dict[str, float] = {}
     for event in view.of.get("fire", ()):
         found.judged += 1
         for job in event.extra["jobs"]:
-            fired[job] += 1
-            if fired[job] > 1 and not _is_lost(view, -math.inf, event.t):
+            before = fired.get(job)
+            if before is not None and not (
+                _is_lost(view, -math.inf, event.t) or _is_made_anew(view, before, event)
+            ):
                 found.say(f"{job} was fired again", event)
+            fired[job] = event.t
             is_told = (event.extra["to"], job) in told
             if not is_told and not _is_lost(view, event.t - bounds.ttl_s, math.inf):
                 found.say(f"{job} was fired, and never accepted", event)
@@ -158,6 +161,25 @@ def _is_stepped(view: View, bounds: Bounds, began: float, ended: float) -> bool:
     A firing goes by the clock as its node was told it, and is written a call later.
     """
     return bool(view.excuses({"clock", STEP}, began - bounds.ttl_s, ended))
+
+
+def _is_made_anew(view: View, since: float, event: Event) -> bool:
+    """Say whether a schedule was removed and made again while the clock stood behind its times: a
+    schedule knows nothing of those of before it.
+    """
+    made = (
+        each.t
+        for each in view.of.get("schedule", ())
+        if each.key == event.key and each.extra["is_edit"] and not {"next", "look"} & {*each.extra}
+    )
+    return any(
+        since < at <= event.t
+        and any(
+            fault.event.extra.get("step_s", 0.0) < 0
+            for fault in view.excuses({"clock", STEP}, since, at)
+        )
+        for at in made
+    )
 
 
 def _is_lost(view: View, since: float, until: float) -> bool:

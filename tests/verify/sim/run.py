@@ -343,7 +343,7 @@ class Simulation:
             return
         asked = asked_s - boot.process.clock_offset_s
         if f == "join":
-            boot.record("join", nonce=name, extra={"worker": True})
+            boot.record("join", nonce=name, extra={"worker": True, "asked": asked})
         ends = asked + timing.ttl_s
         extra = {"asked": asked, "until": ends - timing.margin_s, "ends": ends}
         boot.record("renew", nonce=name, extra=extra)
