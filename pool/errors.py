@@ -122,6 +122,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}..."
 
 
+def duration_text(seconds: float) -> str:
+    """Return a duration for a message, rounded to milliseconds: the rest of a limit has noise."""
+    return f"{round(seconds, 3):.12g} s"
+
+
 def name_of(kind: type) -> str:
     """Return the name of a type in a few characters, whatever its metaclass says."""
     text: str = _NAME(kind)

@@ -194,6 +194,8 @@ async def test_a_batch_is_made_waited_for_and_read(fleet: Fleet) -> None:
         with client.batch("b", then=Follower("double", "after", 21)) as batch:
             assert (batch.add("double", (each for each in calls)), batch.added) == ([], 3)
             assert batch.ref.status().state == "open"
+            with pytest.raises(TimeoutError, match=r"within 0(\.0\d{1,2})? s: "):
+                batch.ref.wait(0.05)
         told = list[BatchStatus]()
         ref = client.batches.get("b")
         status = ref.wait(WAIT_S, on_progress=told.append)
@@ -393,8 +395,10 @@ async def test_a_result_that_does_not_come_in_time_goes_on(fleet: Fleet) -> None
 
     def use(client: Client) -> None:
         ref = client.options(delay_s=60).dispatch("double", "k", 1)
-        with pytest.raises(TimeoutError, match="its delay is not over"):
+        with pytest.raises(TimeoutError, match=r"within 0(\.0\d{1,2})? s: .*its delay is not over"):
             ref.result(timeout_s=0.05)
+        with pytest.raises(NotStarted, match=r"waited_s=0\.0\d{0,2}, "):
+            ref.started(timeout_s=0.05)
         with pytest.raises(TimeoutError):
             ref.result(timeout_s=0)
         assert ref.status().state == "waiting"

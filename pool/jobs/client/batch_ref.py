@@ -37,6 +37,7 @@ from pool.errors import (
     OutcomeExpired,
     StoreLost,
     StoreUnavailable,
+    duration_text,
 )
 from pool.jobs.client.gaps import Gaps, gaps_of
 from pool.jobs.client.job_client import JobClient
@@ -291,7 +292,9 @@ class BatchRef:
         how = "its store has not answered"
         if last is not None:
             how = f"it is {last.state}, and {last.ended} of {last.expected} have ended"
-        raise TimeoutError(f"batch {self.id!r} has not settled within {timeout_s:g} s: {how}")
+        assert timeout_s is not None
+        late = f"batch {self.id!r} has not settled within {duration_text(timeout_s)}"
+        raise TimeoutError(f"{late}: {how}")
 
     async def result(self, timeout_s: float | None = None) -> BatchStatus:
         """Return how it is once it is done: as many members have succeeded as must.

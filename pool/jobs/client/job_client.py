@@ -39,6 +39,7 @@ from pool.errors import (
     UsageError,
     WrongArguments,
     again,
+    duration_text,
 )
 from pool.jobs.around import AroundDispatch
 from pool.jobs.client.dispatcher import Dispatcher
@@ -226,7 +227,7 @@ class JobClient:
             return "its worker has not answered since it was given it"
         return "its store has not answered" if record is None else "nobody has come to end it yet"
 
-    def what_waits(self, waiting: Waiting, timeout_s: float | None) -> str:
+    def what_waits(self, waiting: Waiting, timeout_s: float) -> str:
         """Return what somebody has waited for in vain, in words."""
         job, record = f"job {waiting.job_id} of {waiting.key!r}", waiting.record
         if record is None:
@@ -235,7 +236,7 @@ class JobClient:
             how = f"{record.owner} runs attempt {record.attempt} of it"
         else:
             how = f"it is {record.state}: {self.why_waits(record, waiting.key)}"
-        return f"{job} has not ended within {timeout_s:g} s: {how}"
+        return f"{job} has not ended within {duration_text(timeout_s)}: {how}"
 
     def worker(self, owner: str) -> WorkerInfo | None:
         """Return the worker of this name in a lane, if the fleet knows it."""

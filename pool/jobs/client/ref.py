@@ -28,6 +28,7 @@ from pool.errors import (
     StoreLost,
     StoreUnavailable,
     again,
+    duration_text,
     unsure,
 )
 from pool.jobs.client.job_client import JobClient
@@ -200,7 +201,7 @@ class JobRef(Generic[R]):
             assert timeout_s is not None
             why = self._client.why_waits(waiting.record, waiting.key)
             raise NotStarted(
-                key=self.key, job_id=self.job_id, waited_s=timeout_s, why=why
+                key=self.key, job_id=self.job_id, waited_s=round(timeout_s, 3), why=why
             ) from None
         if not waiting.is_started and waiting.answer is not None:
             self._read(waiting.answer)
@@ -232,6 +233,7 @@ class JobRef(Generic[R]):
         try:
             await self._wait(waiting, timeout_s)
         except TimeoutError:
+            assert timeout_s is not None
             raise TimeoutError(self._client.what_waits(waiting, timeout_s)) from None
         assert waiting.answer is not None, "woken without an answer"
         body = self._read(waiting.answer)
@@ -396,7 +398,8 @@ async def stopped(ref: JobRef[Any], cause: str, timeout_s: float | None) -> None
     with anyio.move_on_after(timeout_s or math.inf) as limit:
         job_id = await client.request_stop(ref.key, ref.job_id, cause)
     if limit.cancelled_caught:
-        raise StoreUnavailable(problem=f"no answer within {timeout_s:.3g} s", maybe_done=True)
+        problem = f"no answer within {duration_text(timeout_s or 0)}"
+        raise StoreUnavailable(problem=problem, maybe_done=True)
     asked = ref if ref.job_id else JobRef[Any](ref.key, job_id, "", client)
     # Of a limit that is used up a moment is left: 0 would be as long as a call takes.
     left_s = timeout_s and max(_MOMENT_S, until_s - clock())
@@ -414,7 +417,7 @@ async def wait_stopped(ref: JobRef[Any], timeout_s: float | None, left_s: float 
         raise NotStopped(
             key=ref.key,
             job_id=ref.job_id,
-            waited_s=timeout_s,
+            waited_s=round(timeout_s, 3),
             owner=record.owner if record is not None else "",
             why=ref._client.why_goes_on(record),
         ) from None
