@@ -62,7 +62,7 @@ async def test_operators_pause_close_and_drain_from_the_command_line(
         assert (await told("resume"))["ok"]
         assert await ref.result(timeout_s=30.0) == "a key"
         assert (await told("pause", "--key", "a key"))["pause"]["key"] == "a key"
-        await said("pause", "--handler", "work")
+        assert "not changed" not in await said("pause", "--handler", "work", "--reason", "\udcc3")
         text = await said("resume", "--key", "a key")
         assert text.splitlines() == [
             "key a key is resumed in 1 of 1 lanes",
@@ -78,8 +78,9 @@ async def test_operators_pause_close_and_drain_from_the_command_line(
         assert f"cordoned  {node.id}, by " in await said("status")
         assert " cordoned " in await said("workers")
         again = await said("cordon", node.id, "--reason", "another look")
-        assert ": a look; that stays" in again
-        assert "that stays" not in await said("cordon", node.id, "--reason", "a look")
+        assert "the reason was not changed: " in again
+        assert again.endswith(" had given a look\n")
+        assert "not changed" not in await said("cordon", node.id, "--reason", "a look")
         for who in ("nodes", "workers"):
             [row] = (await told(who, "--standing", "cordoned"))[who]
             assert node.id in (row["id"], row.get("node"))

@@ -164,7 +164,8 @@ def named(handler: object, key: object) -> Pause:
     return Pause(handler=handler, key=key)
 
 
-def _reason(reason: object) -> str:
+def stored_reason(reason: object) -> str:
+    """Return a reason as the pool stores it: shortened, and with nothing that cannot be sent."""
     # What cannot be sent, such as half of a pair, is not worth refusing a pause for.
     return checks.text("reason", reason)[:REASON_MAX].encode(errors="replace").decode()
 
@@ -191,7 +192,7 @@ class Operator:
         """Grant nothing of it any more; again it completes what was begun."""
         await self._check_room(pause)
         now_ms = await self._now_ms()
-        wanted = attrs.evolve(pause, since_ms=now_ms, by=self.by, reason=_reason(reason))
+        wanted = attrs.evolve(pause, since_ms=now_ms, by=self.by, reason=stored_reason(reason))
 
         def paused(before: Pause | None) -> Pause | None:
             return wanted if before is None or before.is_over else None
@@ -322,7 +323,11 @@ class Operator:
         if standing is None or (is_drain and not standing.is_drain):
             now_ms = await self._now_ms()
             standing = Cordon(
-                id=member, since_ms=now_ms, by=self.by, reason=_reason(reason), is_drain=is_drain
+                id=member,
+                since_ms=now_ms,
+                by=self.by,
+                reason=stored_reason(reason),
+                is_drain=is_drain,
             )
             await self._write(Set(standing.entry, standing.pack()), *self._stale(entries))
         ids = tuple(each.id for each in meant)

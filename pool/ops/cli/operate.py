@@ -16,9 +16,9 @@ import anyio
 import attrs
 
 from pool import checks
-from pool.core.pauses import REASON_MAX, Cordon, Pause
+from pool.core.pauses import Cordon, Pause
 from pool.errors import ConfigError
-from pool.jobs.client.pausing import CordonReport, Operator, PauseReport, named
+from pool.jobs.client.pausing import CordonReport, Operator, PauseReport, named, stored_reason
 from pool.names import Control, check_pool
 from pool.ops import inspect
 from pool.ops.cli.asking import reachable, tell
@@ -116,10 +116,10 @@ def _whoami() -> str:
 
 
 def _as_before(reason: str | None, told: PauseReport | CordonReport) -> Iterator[str]:
-    """Yield what goes on standing there where another reason was given."""
+    """Yield that the reason of an earlier pause or cordon stays, where another one was given."""
     stands = told.pause if isinstance(told, PauseReport) else told.cordon
-    if reason and told.is_complete and stands.reason != reason[:REASON_MAX]:
-        yield f"it was so before, by {stands.by}: {stands.reason or 'no reason'}; that stays"
+    if reason and told.is_complete and stands.reason != stored_reason(reason):
+        yield f"the reason was not changed: {stands.by} had given {stands.reason or 'none'}"
 
 
 def _lines(command: str, told: PauseReport | CordonReport) -> Iterator[str]:
