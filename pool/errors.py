@@ -144,6 +144,7 @@ class PoolError(Exception):
     code: ClassVar[str] = "POOL"
     retryable: ClassVar[bool] = False
     hint: ClassVar[str] = ""
+    shell_hint: ClassVar[str] = ""  # for the command line, where `hint` names Python calls
 
     @property
     def hint_now(self) -> str:
@@ -151,16 +152,23 @@ class PoolError(Exception):
         return self.hint
 
     def __str__(self) -> str:
+        return self._text(self.hint_now)
+
+    def _text(self, hint: str) -> str:
         said = (self.__doc__ or type(self).__name__).splitlines()[0]
         names = [fact.name for fact in attrs.fields(type(self))]
         if _SAID in names:  # what is wrong, in words: it goes on with the sentence
             names.remove(_SAID)
             said = f"{said.removesuffix('.')}: {_words(getattr(self, _SAID))}"
         facts = ", ".join(f"{name}={_fact(getattr(self, name))}" for name in names)
-        hint = self.hint_now
         tail = f"  Hint: {hint}" if hint else ""
         told = f"[{self.code}] {said}{f' ({facts})' if facts else ''}{tail}"
         return f"{told}  More: pool explain {self.code}"
+
+
+def shell_text(error: PoolError) -> str:
+    """Return the text of an error for the command line: its hint names commands and options."""
+    return error._text(error.shell_hint or error.hint_now)
 
 
 def again(error: E) -> E:
@@ -216,6 +224,9 @@ class ConfigError(UsageError):
 
     code: ClassVar[str] = "POOLCONFIG"
     hint: ClassVar[str] = "correct it where it is given: call, Settings, address, command line"
+    shell_hint: ClassVar[str] = (
+        "correct the option, the environment variable or the --config file that gives it"
+    )
 
     setting: str
     problem: str
@@ -302,6 +313,9 @@ class UnknownHandler(UsageError):
     code: ClassVar[str] = "POOLUNKNOWN"
     hint: ClassVar[str] = (
         "check the name, start a worker first, or dispatch with node.options(allow_unknown=True)"
+    )
+    shell_hint: ClassVar[str] = (
+        "check the name, start a worker first with `pool run`, or add --allow-unknown"
     )
 
     handler: str
@@ -474,6 +488,7 @@ class NotRunning(UsageError):
 
     code: ClassVar[str] = "POOLNOTRUNNING"
     hint: ClassVar[str] = "use it inside its `async with` block; a pool.sync.Client before close()"
+    shell_hint: ClassVar[str] = "run the command again"
 
     state: str
 
@@ -546,6 +561,9 @@ class JobExists(RefusedError):
 
     code: ClassVar[str] = "POOLEXISTS"
     hint: ClassVar[str] = "wait for it, stop it, or dispatch with another if_exists"
+    shell_hint: ClassVar[str] = (
+        "wait for it (`pool why KEY` says how it is), or stop it with `pool stop KEY`"
+    )
 
     key: str
     job_id: str
@@ -569,6 +587,7 @@ class JobStopping(RefusedError):
     code: ClassVar[str] = "POOLSTOPPING"
     retryable: ClassVar[bool] = True
     hint: ClassVar[str] = "dispatch again when it has ended, or with if_exists='queue'"
+    shell_hint: ClassVar[str] = "try again when it has ended; `pool why KEY` says how it is"
 
     key: str
     job_id: str
@@ -597,6 +616,7 @@ class QueueFull(RefusedError):
     code: ClassVar[str] = "POOLQUEUEFULL"
     retryable: ClassVar[bool] = True
     hint: ClassVar[str] = "retry later, raise queue_max, or use if_exists='coalesce'"
+    shell_hint: ClassVar[str] = "retry later, or raise queue_max"
 
     key: str
     queue_max: int
@@ -649,6 +669,7 @@ class NoSuchLetter(RefusedError):
 
     code: ClassVar[str] = "POOLNOLETTER"
     hint: ClassVar[str] = "`node.parked.list()` tells which there are"
+    shell_hint: ClassVar[str] = "`pool parked list` shows which there are"
 
     key: str
     job_id: str
@@ -660,6 +681,7 @@ class NoSuchSchedule(RefusedError):
 
     code: ClassVar[str] = "POOLNOSCHEDULE"
     hint: ClassVar[str] = "`node.schedules.list()` tells which there are"
+    shell_hint: ClassVar[str] = "`pool schedules list` shows which there are"
 
     schedule: str
 
@@ -764,6 +786,7 @@ class NoSuchMember(RefusedError):
 
     code: ClassVar[str] = "POOLNOMEMBER"
     hint: ClassVar[str] = "`pool status` and Node.workers tell which there are"
+    shell_hint: ClassVar[str] = "`pool nodes` and `pool workers` show which there are"
 
     member: str
 
@@ -1214,6 +1237,7 @@ class StartFailed(HandlerError):
 
     code: ClassVar[str] = "POOLSTARTFAILED"
     hint: ClassVar[str] = "mend the cause; `result()` waits for how it ends"
+    shell_hint: ClassVar[str] = "mend the cause; `pool why KEY` says when the next attempt is due"
 
     key: str
     job_id: str
@@ -1321,6 +1345,9 @@ class BatchFailed(HandlerError):
 
     code: ClassVar[str] = "POOLBATCHFAILED"
     hint: ClassVar[str] = "members() says which failed, and pool parked why"
+    shell_hint: ClassVar[str] = (
+        "`pool batches show ID` counts the failed ones, and `pool parked list` says why"
+    )
 
     batch: str
     state: str

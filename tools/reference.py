@@ -187,6 +187,7 @@ def _entry(kind: type[PoolError]) -> str:
     told = [f"It tells {named}."] if named else []
     told += ["The same call may be repeated."] if kind.retryable else []
     told += [f"**What to do:** {kind.hint}."]
+    told += [f"**On the command line:** {kind.shell_hint}."] if kind.shell_hint else []
     return "\n\n".join(part for part in (*parts, " ".join(told)) if part)
 
 

@@ -13,6 +13,7 @@ import pytest
 from pool import errors
 from pool.errors import PoolError
 from pool.ops.cli.explain import kinds
+from pool.ops.cli.parser import make
 
 PACKAGE = Path(__file__).parents[2] / "pool"
 _WORD = re.compile(r"\bPOOL[A-Z]+")
@@ -57,6 +58,22 @@ def test_an_error_says_what_happened_and_what_to_do_in_one_line(kind: type[PoolE
     assert len(said.splitlines()) == 1
     for fact in attrs.fields(kind):
         assert fact.name == "problem" or f"{fact.name}={FACTS[str(fact.type)]!r}" in said
+
+
+_PYTHON = re.compile(r"\w\(|\w=|\bnode\.|\bNode\b|\bSettings\b|async with|if_exists|sync\.Client")
+_COMMAND = re.compile(r"`pool (\w+)(?: ([a-z]+))?")
+# Errors about a user's own code.
+OF_CODE = {"ArgumentsDiffer", "MiddlewareFailed", "NoHandlers", "WrongLoop"}
+
+
+@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+def test_a_hint_on_the_command_line_names_commands_that_exist(kind: type[PoolError]) -> None:
+    said = errors.shell_text(sample(kind))
+    assert kind.__name__ in OF_CODE or not _PYTHON.search(said.partition("  Hint: ")[2])
+    for command, verb in _COMMAND.findall(kind.shell_hint):
+        with pytest.raises(SystemExit) as ended:
+            make().parse_args([command, *([verb] if verb else []), "--help"])
+        assert ended.value.code == 0
 
 
 def test_a_problem_goes_on_with_the_sentence_in_one_printable_line() -> None:

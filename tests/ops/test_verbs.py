@@ -465,10 +465,12 @@ async def test_no_more_are_stopped_than_were_counted(stage: Stage) -> None:
 
 
 async def test_a_handler_that_nobody_has_had_is_refused_and_can_be_allowed(stage: Stage) -> None:
-    """The hint names what the command line has, too."""
-    problem = await stage.told("dispatch", "nobody", "k", code=USAGE)
-    assert "POOLUNKNOWN" in problem
-    assert "allow_unknown" in problem
+    """The hint names the option of the command line, and no Python call."""
+    for words in (["dispatch", "nobody", "k"], ["dispatch", "nobody", "k", "--json"]):
+        problem = await stage.told(*words, code=USAGE)
+        assert "POOLUNKNOWN" in problem
+        assert "--allow-unknown" in problem
+        assert "node.options" not in problem
     assert (await stage.json("dispatch", "nobody", "k", "--allow-unknown"))["state"] == "accepted"
 
 

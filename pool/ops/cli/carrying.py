@@ -20,6 +20,7 @@ from pool.errors import (
     UsageError,
     WrongProtocol,
     again,
+    shell_text,
 )
 from pool.ops.cli.child import Leash
 from pool.ops.cli.codes import FINDING, INTERRUPTED, OK, PROTOCOL, UNREACHABLE, USAGE
@@ -64,7 +65,8 @@ def _run(args: argparse.Namespace) -> int:
             leash.tell("failed", child=leash.number, problem=str(cause))
         if args.json and "handlers" not in args:  # of those it is the form of the log
             write([json.dumps(failed_object(cause))])
-        return _say(str(cause), code_of(cause))
+        # A command that loads the user's modules shows errors of their Python calls, too.
+        return _say(str(cause) if "handlers" in args else shell_text(cause), code_of(cause))
     return code
 
 
@@ -134,7 +136,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 def failed_object(error: PoolError) -> dict[str, object]:
     """Return what --json prints of a call that failed."""
-    return {"v": 1, "ok": False, "error": {"code": error.code, "told": str(error)}}
+    return {"v": 1, "ok": False, "error": {"code": error.code, "told": shell_text(error)}}
 
 
 def code_of(error: PoolError) -> int:

@@ -124,6 +124,7 @@ def facts(kind: type[PoolError]) -> dict[str, object]:
         "says": first,
         "more": more,
         "hint": kind.hint,
+        "shell_hint": kind.shell_hint,
         "retryable": kind.retryable,
         "facts": {each.name: str(each.type) for each in attrs.fields(kind)},
     }
@@ -138,4 +139,5 @@ def text(kind: type[PoolError]) -> str:
     parts.append(f"Its facts are {names}." if names else "")
     parts.append("The same call may be repeated." if it["retryable"] else "")
     parts.append(f"What to do: {it['hint']}." if it["hint"] else "")
+    parts.append(f"On the command line: {it['shell_hint']}." if it["shell_hint"] else "")
     return "\n\n".join(str(part) for part in parts if part)
