@@ -82,6 +82,23 @@ def seconds(
     return number(name, given, low, high, unit="s")
 
 
+def cursor_error(cursor: object, problem: str = "it is none that a page told") -> UsageError:
+    """Say that a listing cannot go on there."""
+    return InvalidOption(option="cursor", value=shown(cursor), problem=problem)
+
+
+def cursor_lane(cursor: str, number: int, lanes: int) -> int:
+    """Take the number of the lane that a cursor names."""
+    if number >= lanes:
+        raise cursor_error(cursor, f"it names lane {number}, and the last one is {lanes - 1}")
+    return number
+
+
+def is_scan_place(text: str) -> bool:
+    """Say whether a server takes a text as the cursor of its SCAN, HSCAN or SSCAN."""
+    return text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) < 2**64
+
+
 def flag(name: str, given: object) -> bool:
     """Take a yes or no: other things are true by accident."""
     if type(given) is not bool:

@@ -128,7 +128,7 @@ async def jobs(
         PoolError: No lane answers, or the server refuses.
     """
     page = checks.count("page", page, 1, PAGE_MAX)
-    lane, source, at = read_cursor(cursor)
+    lane, source, at = read_cursor(cursor, found.lanes)
     rows, looked, of = dict[tuple[str, str], JobRow](), 0, 0
     lanes = [Names(found.pool, number) for number in range(found.lanes)]
     gaps = await gaps_of(gaps or Gaps(), pipeline, lanes)

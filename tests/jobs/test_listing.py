@@ -11,8 +11,10 @@ import pytest
 from pool import Handlers, Job, Node, Status
 from pool.errors import InvalidOption, JobCancelled, NoSuchJob, NotStopped
 from pool.jobs.client import stopping
-from pool.jobs.client.shelves import PAGE_MAX
+from pool.jobs.client.shelves import PAGE_MAX, JobFilter
 from pool.names import Names, queued
+from pool.ops import browse, inspect
+from pool.redis.url import Url
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet
@@ -162,6 +164,31 @@ async def test_a_page_looks_at_no_more_though_it_finds_nothing(fleet: Fleet) -> 
         await node.options(delay_s=300).dispatch(poller, f"k{n}")
     page = await node.jobs(state="waiting", prefix="none", page=2)
     assert (page.jobs, page.looked, bool(page.cursor)) == ((), 2, True)
+
+
+async def test_a_cursor_of_no_page_is_refused(fleet: Fleet) -> None:
+    """One that names a lane, a place or a kind that does not exist; by all listings."""
+    node = await fleet.node(handlers)
+    over = 2**64
+
+    async def look(cursor: str) -> object:
+        async with inspect.opened(fleet.pool, Url.parse(fleet.url)) as (pipeline, found):
+            return await browse.jobs(pipeline, found, JobFilter(), cursor=cursor)
+
+    for cursor in ("7.0.0", f"0.0.{over}", "0.0.5-3"):
+        for listing in (lambda cursor: node.jobs(cursor=cursor), look):
+            with pytest.raises(InvalidOption):
+                await listing(cursor)
+    with pytest.raises(InvalidOption):
+        await node.schedules.list(cursor=f"0.{over}")
+    assert (await node.jobs(state="waiting", cursor=f"0.0.{over - 1}")).jobs == ()
+    for ask in (
+        node.jobs(cursor="7.0.0"),
+        node.schedules.list(cursor="7.0"),
+        node.parked.list(cursor="7.."),
+    ):
+        with pytest.raises(InvalidOption, match="it names lane 7, and the last one is 0"):
+            await ask
 
 
 @pytest.mark.parametrize(

@@ -520,6 +520,8 @@ def test_a_command_that_is_told_takes_values_that_begin_like_options(name: str) 
         (["config", "--set", "lease_ttl_s=x"], "is no number"),
         (["config", "--set", "lease_ttl_s=0.1"], "lease_ttl_s"),
         (["maps", "--cursor", "x"], "none that a page told"),
+        (["streams", "--cursor", str(2**64)], "none that a page told"),
+        (["jobs", "--cursor", "99.0.0"], "it names lane 99, and the last one is"),
     ],
 )
 async def test_what_cannot_be_meant_is_said_in_a_line(

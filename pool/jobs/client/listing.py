@@ -71,8 +71,8 @@ class Listing:
         """Read the page behind a cursor; see `Node.jobs`."""
         size = checks.count("page", size, 1, PAGE_MAX)
         checks.flag("payloads", payloads)
-        lane, source, at = read_cursor(cursor)
         self.client.check_open()
+        lane, source, at = read_cursor(cursor, len(self.client.context.lanes))
         context, looked, of = self.client.context, 0, 0
         generations = [state.lane.generation for state in context.lanes]
         found: dict[tuple[str, str], tuple[Status, LaneState, str, Record]] = {}

@@ -23,7 +23,6 @@ from pool.core.codec import check_size, head_of
 from pool.core.digits import is_number
 from pool.core.record import CAUSE_CHARS_MAX, MORE, Attempt, Kind, Letter, more_of, one_line
 from pool.errors import (
-    InvalidOption,
     JobExists,
     NoSuchLetter,
     PayloadEncodingError,
@@ -32,7 +31,6 @@ from pool.errors import (
     RefusedError,
     StoreFault,
     UnknownHandler,
-    shown,
 )
 from pool.jobs.client.gaps import Gaps, gaps_of
 from pool.jobs.client.job_client import JobClient
@@ -486,12 +484,9 @@ def _place(cursor: str, lanes: int) -> tuple[int, tuple[str, str] | None]:
         return 0, None
     number, _, rest = cursor.partition(".")
     score, dot, member = rest.partition(".")
-    if not (
-        dot and is_number(number) and int(number) < lanes and (is_number(score) or not rest[1:])
-    ):
-        problem = "not a cursor that a page has told"
-        raise InvalidOption(option="cursor", value=shown(cursor), problem=problem)
-    return int(number), (score, member) if score else None
+    if not (dot and is_number(number) and (is_number(score) or not rest[1:])):
+        raise checks.cursor_error(cursor)
+    return checks.cursor_lane(cursor, int(number), lanes), (score, member) if score else None
 
 
 def _job(told: ToldLetter) -> ParkedJob:

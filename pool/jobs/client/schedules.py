@@ -12,19 +12,18 @@ import attrs
 
 from pool import checks
 from pool.core.codec import head_of
+from pool.core.digits import is_number
 from pool.core.record import digest_of, more_of, pack_more, without_more
 from pool.core.schedules import PLACEHOLDER, TRIGGERED, ScheduledJob, StoredSchedule, parse, unread
 from pool.core.times import When, check_when, moment, times
 from pool.errors import (
     ConfigError,
-    InvalidOption,
     NoSuchSchedule,
     PayloadEncodingError,
     UnknownHandler,
     UsageError,
     again,
     sentence,
-    shown,
 )
 from pool.jobs.client.dispatcher import Accepted
 from pool.jobs.client.gaps import Gaps, gaps_of
@@ -452,8 +451,6 @@ def _place(cursor: object, lanes: int) -> tuple[int, str]:
     if not text:
         return 0, "0"
     number, _, at = text.partition(".")
-    is_place = number.isdecimal() and at.isdecimal() and text.isascii() and len(text) < 32
-    if not is_place or int(number) >= lanes:
-        problem = "it is none that a page told"
-        raise InvalidOption(option="cursor", value=shown(text), problem=problem)
-    return int(number), at
+    if not (is_number(number) and checks.is_scan_place(at)):
+        raise checks.cursor_error(text)
+    return checks.cursor_lane(text, int(number), lanes), at

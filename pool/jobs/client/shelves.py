@@ -25,13 +25,13 @@ from pool import checks
 from pool.core.digits import number_or
 from pool.core.lifecycle import State
 from pool.core.record import Record
-from pool.errors import InvalidOption, shown
 from pool.names import Names, check_handler
 from pool.redis.commands.reply import read
 from pool.redis.pipeline import Pipeline
 
 PAGE_MAX: Final = 2_000  # records looked at for one page: some 2 ms of the server's time
 PAGE: Final = 500
+_RANK_MAX: Final = 10**18  # a server refuses ranks beyond 2**63
 
 _Kind: TypeAlias = Literal["jobs", "owned", "stream", "unassigned", "pending", "due"]
 Shelf: TypeAlias = tuple[_Kind, str]
@@ -111,6 +111,8 @@ class Shelves:
     ) -> tuple[list[tuple[bytes, bytes | None]], str]:
         """Return names in `jobs` with their records, and where to go on: empty, that was all."""
         kind, name, pipeline = source[0], place_of(names, source), self.pipeline
+        if kind != "stream" and "-" in at:  # a cursor of a listing by owner
+            raise checks.cursor_error(at, "it is of a page with other filters")
         if kind == "jobs":
             following, flat = await pipeline.execute("HSCAN", name, at, "COUNT", count)
             return list(zip(flat[::2], flat[1::2], strict=True)), following.strip("0") and following
@@ -123,7 +125,7 @@ class Shelves:
             found = [held[1] for _, held in entries if held[:1] == [b"k"]]
             following = entries[-1][0] if len(entries) >= count else ""
         else:
-            rank = int(at)
+            rank = min(int(at), _RANK_MAX)
             found = await pipeline.execute("ZRANGE", name, rank, rank + count - 1)
             following = str(rank + count) if len(found) >= count else ""
             if kind == "due":
@@ -151,15 +153,14 @@ def place_of(n: Names, source: Shelf) -> str:
     return n.unassigned(of)
 
 
-def read_cursor(cursor: object) -> tuple[int, int, str]:
-    """Return lane, source and place there of a cursor that a page told."""
+def read_cursor(cursor: object, lanes: int) -> tuple[int, int, str]:
+    """Return lane, source and place there of a cursor that a page of so many lanes told."""
     if type(cursor) is str and not cursor:
         return 0, 0, "0"
     match = _CURSOR.fullmatch(cursor) if type(cursor) is str else None
-    if match is None:
-        problem = "it is none that a page told"
-        raise InvalidOption(option="cursor", value=shown(cursor), problem=problem)
-    return int(match[1]), int(match[2]), match[3]
+    if match is None or not all(map(checks.is_scan_place, match[3].split("-"))):
+        raise checks.cursor_error(cursor)
+    return checks.cursor_lane(match[0], int(match[1]), lanes), int(match[2]), match[3]
 
 
 def legible(pairs: Sequence[tuple[bytes, bytes | None]]) -> Iterator[tuple[str, Record]]:

@@ -6,14 +6,12 @@ import argparse
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from pool.errors import InvalidOption, shown
+from pool import checks
 from pool.names import check_map, check_stream
 from pool.ops import stores
 from pool.ops.cli.asking import look, tell
 from pool.ops.stores import MapRows, StreamRows
 from pool.ops.terminal import table
-
-_CURSOR_MAX = 20  # digits
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,9 +19,8 @@ def run(args: argparse.Namespace) -> int:
     is_of_maps = args.command == "maps"
     for name in args.names:
         check_map(name) if is_of_maps else check_stream(name)
-    if args.cursor and not (args.cursor.isdecimal() and len(args.cursor) <= _CURSOR_MAX):
-        problem = "it is none that a page told"
-        raise InvalidOption(option="cursor", value=shown(args.cursor), problem=problem)
+    if args.cursor and not checks.is_scan_place(args.cursor):
+        raise checks.cursor_error(args.cursor)
     names, cursor = args.names, args.cursor
     if is_of_maps:
         maps = look(args, lambda line, found: stores.maps(line, found, names, cursor=cursor))
