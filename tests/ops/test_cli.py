@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -578,6 +579,11 @@ async def test_dead_letters_are_listed_mended_replayed_and_discarded(
                 await ref.result(timeout_s=WAIT_S)
         listed = await told("list", "--handler", "add", "--count", "2")
         assert [job["key"] for job in listed["jobs"]] == ["k0", "k1"]
+        words = ["parked", "list", *where, "--count", "2"]
+        assert await anyio.to_thread.run_sync(main, words) == OK
+        *_, ended, on = capsys.readouterr().out.splitlines()
+        assert ended == "the page ended after looking through 2 letters"
+        assert on.partition("--cursor ")[2] == shlex.quote(listed["cursor"])
         rest = await told("list", "--cursor", listed["cursor"])
         assert ([job["key"] for job in rest["jobs"]], rest["cursor"]) == (["k2"], "")
         shown = (await told("show", "k1", refs[1].job_id))["job"]

@@ -26,7 +26,9 @@ from pool.ops import admin, browse, inspect
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
 from pool.ops.cli.parser import make
 from pool.ops.cli.shapes import SHAPES, faults
+from pool.ops.cli.stores import _of_maps
 from pool.ops.findings import why_command
+from pool.ops.stores import MapRows
 from pool.ops.why import pause_command, resume_command
 from pool.redis.url import Url
 from pool.settings import Settings
@@ -213,6 +215,9 @@ async def test_jobs_are_found_by_filters_page_by_page(stage: Stage) -> None:
         pages += 1
     assert seen | {each["key"] for each in page["jobs"]} == {"a-1", "a-2", "b-1", "c-1"}
     assert "4 jobs; looked at 4 of 4 records" in await stage.told("jobs")
+    filtered = await stage.told("jobs", "--page", "1", "--prefix", "nobody has")
+    assert "the page ended after looking through " in filtered
+    assert "there may be more: go on with --cursor " in filtered
     assert "4 jobs; looked at 4 of 4 records" in await stage.told("jobs", "--all", "--page", "1")
     watched = await stage.told("jobs", "--watch", "--frames", "2", "--every", "0.2", "--json")
     assert watched.count("\n") == 2
@@ -660,6 +665,13 @@ async def test_maps_and_streams_are_shown(stage: Stage, redis_url: str) -> None:
     stage.where[-1] = redis_url  # SCAN is not for nodes
     assert {each["name"] for each in (await stage.json("maps"))["maps"]} == {"prices", "workers"}
     assert [each["name"] for each in (await stage.json("streams"))["streams"]] == ["orders"]
+    assert (await stage.told("maps")).endswith("\n2 maps\n")
+    page = MapRows(pool="p", maps=(), cursor="17", looked=20_000)
+    assert list(_of_maps(page, set()))[1:] == [
+        "0 maps",
+        "the page ended after looking through some 20,000 keys of the server",
+        "there may be more: go on with --cursor 17",
+    ]
 
 
 async def test_a_pool_is_purged_whole_and_nothing_else(

@@ -80,7 +80,8 @@ def lines(page: JobRows, found: int | None = None) -> Iterator[str]:
     of = f" of {page.of}" if page.of else ""
     yield f"{len(page.jobs) if found is None else found} jobs; looked at {page.looked}{of} records"
     if page.cursor:
-        yield f"there may be more: --cursor {page.cursor}, or --all"
+        yield f"the page ended after looking through {page.looked} records, whether or not they fit"
+        yield f"there may be more: go on with --cursor {page.cursor}, or see all of them with --all"
 
 
 def rows(page: JobRows) -> Iterator[str]:

@@ -6,6 +6,7 @@ It joins the pool as a client for as long as it works, so that what it replays f
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -142,7 +143,8 @@ async def _run(args: argparse.Namespace, edited: _Edited | None, node: Node) -> 
             lines = list(map(_line, page.jobs))
             lines.append(f"{len(page.jobs)} letters; looked at {page.looked_at}")
             if page.cursor:
-                lines.append(f"there are more: --cursor {page.cursor!r}")
+                lines.append(f"the page ended after looking through {page.looked_at} letters")
+                lines.append(f"there may be more: go on with --cursor {shlex.quote(page.cursor)}")
             told = LettersTold(pool=pool, **attrs.asdict(page, recurse=False))
             return VerbSaid(told, lines)
         case "show":

@@ -76,7 +76,7 @@ async def _run(args: argparse.Namespace, node: Node) -> VerbSaid:
             lines = [_line(each) for each in states]
             lines.append(f"{len(page.schedules)} schedules")
             if page.cursor:
-                lines.append(f"there are more: --cursor {page.cursor}")
+                lines.append(f"there may be more: go on with --cursor {page.cursor}")
             shape = SchedulesTold(
                 pool=pool, schedules=states, cursor=page.cursor, unread=page.unread
             )

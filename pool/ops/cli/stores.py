@@ -59,12 +59,12 @@ def _of_streams(found: StreamRows, missing: set[str]) -> Iterator[str]:
 
 
 def _ends(count: str, missing: set[str], found: MapRows | StreamRows) -> Iterator[str]:
-    looked = f"; looked through {found.looked} names of keys" if found.looked else ""
-    yield f"{count}{looked}"
+    yield count
     for name in sorted(missing):
         yield f"! there is no {name}"
     if found.cursor:
-        yield f"there may be more: --cursor {found.cursor}"
+        yield f"the page ended after looking through some {found.looked:,} keys of the server"
+        yield f"there may be more: go on with --cursor {found.cursor}"
 
 
 def _when(ms: int) -> str:
