@@ -14,6 +14,7 @@ A process that replaces another one finds its port taken until that one leaves: 
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import threading
@@ -71,7 +72,8 @@ class HttpServer:
                 where = f"{shown(self.host)}:{self.port}"
                 why = error.strerror or str(error)
                 problem = f"{where} cannot be listened on: {why}"
-                raise ConfigError(setting="metrics_port", problem=problem) from None
+                setting = setting_of(error, "metrics_host", "metrics_port")
+                raise ConfigError(setting=setting, problem=problem) from None
         self._wake, theirs = socket.socketpair()
         work = partial(self._serve, theirs)
         self._thread = threading.Thread(target=work, name="pool-metrics", daemon=True)
@@ -178,6 +180,11 @@ class HttpServer:
             return words[0], self.answer(words[0], words[1])
         except Exception as error:  # noqa: BLE001 - other code's collectors are asked, too
             return words[0], HttpAnswer(500, "text/plain", f"{type(error).__name__}\n".encode())
+
+
+def setting_of(error: Exception, host: str, port: str) -> str:
+    """Return the setting, of host or port, by which an address cannot be listened on."""
+    return port if getattr(error, "errno", 0) in (errno.EADDRINUSE, errno.EACCES) else host
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -347,10 +347,11 @@ def test_who_looks_makes_no_server(
 
 def test_a_port_that_is_taken_is_said_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["dev", "--port", str(taken.getsockname()[1])]) == USAGE
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "in use" in said
+        for option in ("port", "web"):
+            assert main(["dev", f"--{option}", str(taken.getsockname()[1])]) == USAGE
+            said = capsys.readouterr().err
+            assert said.count("\n") == 1
+            assert f"in use. (setting='{option}')" in said
 
 
 def test_help_is_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,7 +201,7 @@ async def test_it_is_refused_to_be_asked_from_elsewhere_without_secrets(
         for words, told in (
             (["--host", "0.0.0.0"], "set secrets first"),  # noqa: S104
             (["--host", "::"], "set secrets first"),
-            (["--port", port], "cannot be listened on"),
+            (["--port", port], "in use. (setting='port')"),
             (["--port", "70000"], "65,535"),
             (["--keyfile", "x"], "together"),
             (["--secrets", "/nowhere"], "No such file"),

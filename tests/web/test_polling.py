@@ -96,5 +96,7 @@ def test_of_two_gateways_that_begin_at_once_one_is_refused_its_port() -> None:
     """Before it joins the pool, and by an error that says so: both could be bound there."""
     with bound("127.0.0.1", 0) as first:
         host, port = first.getsockname()
-        with pytest.raises(ConfigError, match="in use"):
+        with pytest.raises(ConfigError, match=r"in use\. \(setting='port'\)"):
             bound(host, port)
+    with pytest.raises(ConfigError, match="setting='host'"):
+        bound("203.0.113.1", 0)  # no machine has it

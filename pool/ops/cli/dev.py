@@ -7,6 +7,9 @@ import json
 import signal
 from pathlib import Path
 
+import attrs
+
+from pool.errors import ConfigError
 from pool.ops.terminal import write
 from pool.redis.embedded.program import find_server
 from pool.redis.embedded.server import EmbeddedServer
@@ -18,7 +21,12 @@ def run(args: argparse.Namespace) -> int:
     """Carry out `pool dev`: print the address, then wait for SIGINT or SIGTERM."""
     program = find_server("path")
     directory = Path(args.dir) if args.dir else None
-    with EmbeddedServer.start(program, directory=directory, tcp_port=args.port) as server:
+    try:
+        started = EmbeddedServer.start(program, directory=directory, tcp_port=args.port)
+    except ConfigError as error:
+        setting = "port" if error.setting == "tcp_port" else error.setting
+        raise attrs.evolve(error, setting=setting) from None
+    with started as server:
         if args.web is not None:
             return _serve(args, server.url)
         # Blocked, so that one which comes before we wait for it waits for us; only now, because the
@@ -50,6 +58,13 @@ def _serve(args: argparse.Namespace, url: str) -> int:
             write([url, f"{ready.web} for the pool {ready.pool}; Ctrl-C ends both"])
 
     # So few that they need no more files than a shell allows.
-    serving = Serving(pool="dev", url=url, port=args.web, connections_max=500, is_json=args.json)
+    serving = Serving(
+        pool="dev",
+        url=url,
+        port=args.web,
+        port_option="web",
+        connections_max=500,
+        is_json=args.json,
+    )
     serve(serving, tell)
     return 0

@@ -21,6 +21,7 @@ from pool.errors import ConfigError, shown
 from pool.jobs.node import Node
 from pool.names import check_pool
 from pool.ops.cli.asking import reachable
+from pool.ops.httpd import setting_of
 from pool.ops.logs import configure
 from pool.ops.metrics import Metrics
 from pool.ops.terminal import write
@@ -56,6 +57,7 @@ class Serving:
     url: str
     host: str = "127.0.0.1"
     port: int = PORT
+    port_option: str = "port"
     secrets: str = ""
     tls: tuple[str, str] | None = None  # files of certificate and key, which may be one
     requests_per_s: float = 2_000.0
@@ -118,7 +120,7 @@ def serve(serving: Serving, on_ready: Callable[[WebReady], object]) -> None:
         body_bytes_max=serving.body_bytes_max,
         requests_per_s=serving.requests_per_s,
     )
-    with bound(serving.host, serving.port) as listener:
+    with bound(serving.host, serving.port, serving.port_option) as listener:
         configure(sys.stderr, is_json=serving.is_json)
         roles = tuple(each for each in access.ROLES if given.keyring.has(each))
         anyio.run(_serve, serving, options, tls, listener, roles, on_ready)
@@ -182,13 +184,13 @@ def _check(serving: Serving, given: access.Secrets) -> None:
         raise ConfigError(setting="signing", problem=f"{problem}gateways: it signs their tokens")
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int, option: str = "port") -> socket.socket:
     """Return a socket that is bound there.
 
     Raises:
         ConfigError: It cannot be.
     """
-    checks.count("port", port, 0, 65_535, refuse=checks.setting)
+    checks.count(option, port, 0, 65_535, refuse=checks.setting)
     kind = socket.SOCK_STREAM
     try:
         found: Iterable[Any] = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
@@ -205,7 +207,7 @@ def bound(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         problem = f"{shown(host)}:{port} cannot be listened on: {why}"
-        raise ConfigError(setting="host", problem=problem) from None
+        raise ConfigError(setting=setting_of(error, "host", option), problem=problem) from None
     return listener
 
 
