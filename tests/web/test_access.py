@@ -18,6 +18,7 @@ from starlette.routing import Mount
 
 from pool import Node
 from pool.errors import ConfigError
+from pool.jobs.handlers import ATTEMPTS_MAX, SECONDS_MIN
 from pool.ops.web import app
 from pool.ops.web.access import ROLES, Role, gather
 from pool.ops.web.limits import Rates, Waits
@@ -546,6 +547,19 @@ def test_every_refusal_tells_what_it_knows() -> None:
 def test_a_schema_counts_characters_and_the_limit_of_a_key_bytes() -> None:
     told = json.dumps(document(ROUTES))
     assert told.count("512 bytes in UTF-8") > 5
+
+
+def test_each_number_that_is_sent_has_the_bounds_of_the_code_in_its_schema() -> None:
+    schemas = document(ROUTES)["components"]["schemas"]
+    for name in filter(lambda each: each.endswith(("Body", "Query")), schemas):
+        for field, schema in schemas[name].get("properties", {}).items():
+            for each in schema.get("anyOf", [schema]):
+                is_number = each.get("type") in ("integer", "number")
+                assert not is_number or {"minimum", "maximum"} <= {*each}, (name, field)
+    offer = schemas["OfferBody"]["properties"]
+    bounds = {name: offer[name]["minimum"] for name in ("attempts_max", "queue_max", "backoff_s")}
+    assert bounds == {"attempts_max": 1, "queue_max": 1, "backoff_s": SECONDS_MIN}
+    assert offer["attempts_max"]["maximum"] == ATTEMPTS_MAX
 
 
 def test_all_roles_are_in_use() -> None:

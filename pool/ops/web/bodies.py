@@ -21,7 +21,7 @@ from pool.core.record import CAUSE_CHARS_MAX
 from pool.core.times import CRON_CHARS_MAX, EVERY_S_MIN, JITTER_S_MAX, Misfire
 from pool.jobs.client import batch, listing, parked, schedules
 from pool.jobs.client.options import WINDOW_S
-from pool.jobs.handlers import QUEUE_MAX
+from pool.jobs.handlers import ATTEMPTS_MAX, QUEUE_MAX, SECONDS_MIN
 from pool.jobs.job import PROGRESS_MAX
 from pool.names import IDEMPOTENCY_KEY_BYTES_MAX, KEY_BYTES_MAX, LABEL_BYTES_MAX
 
@@ -50,6 +50,7 @@ Label = Annotated[str, Meta(max_length=LABEL_BYTES_MAX, description=_BYTES.forma
 HandlerName = Annotated[str, Meta(pattern=NAME)]
 JobId = Annotated[str, Meta(pattern=ID)]
 Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
+LimitS = Annotated[float, Meta(ge=SECONDS_MIN, le=SECONDS_MAX)]
 WaitS = Annotated[float, Meta(ge=0, le=WAIT_S_MAX)]
 Cause = Annotated[str, Meta(max_length=CAUSE_CHARS_MAX)]
 Reason = Annotated[str, Meta(max_length=REASON_MAX)]
@@ -347,18 +348,20 @@ class OfferBody(Sent):
 
     name: HandlerName
     kind: Literal["job", "service"] = "job"
-    timeout_s: Seconds | UnsetType | None = UNSET
-    progress_timeout_s: Seconds | UnsetType | None = UNSET
+    timeout_s: LimitS | UnsetType | None = UNSET
+    progress_timeout_s: LimitS | UnsetType | None = UNSET
     park_on: list[Limit] | UnsetType = UNSET
-    attempts_max: int | UnsetType = UNSET
-    backoff_s: Seconds | UnsetType = UNSET
-    backoff_max_s: Seconds | UnsetType = UNSET
+    attempts_max: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] | UnsetType = UNSET
+    backoff_s: LimitS | UnsetType = UNSET
+    backoff_max_s: LimitS | UnsetType = UNSET
     healthy_s: Seconds | UnsetType = UNSET
     retention_s: Seconds | UnsetType | None = UNSET
     if_exists: IfExists | UnsetType = UNSET
-    queue_max: int | UnsetType = UNSET
-    expires_s: Seconds | UnsetType | None = UNSET
-    start_timeout_s: Seconds | UnsetType | None = UNSET
+    queue_max: Annotated[int, Meta(ge=1, le=LINE_MAX)] | UnsetType = UNSET
+    expires_s: Annotated[float, Meta(ge=LIMIT_S_MIN, le=SECONDS_MAX)] | UnsetType | None = UNSET
+    start_timeout_s: Annotated[float, Meta(ge=LIMIT_S_MIN, le=SECONDS_MAX)] | UnsetType | None = (
+        UNSET
+    )
 
 
 class RegisterBody(Sent):
