@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 from typing import Any
@@ -188,6 +189,38 @@ def test_of_bytes_and_other_arguments_the_others_are_named(ask: Any) -> None:
     assert (told["facts"]["option"], told["facts"]["value"]) == ("kwargs", "by")
     told = ask("POST", "/v1/jobs", 400, json={**body, "args": []}).json()
     assert (told["facts"]["option"], told["facts"]["value"]) == ("args", "0 arguments")
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "identity, gzip", "GZIP"])
+def test_a_compressed_body_is_refused(ask: Any, coding: str) -> None:
+    body, headers = b'{"reason": "x", "all": true}', {"content-type": "application/json"}
+    for content in (body, gzip.compress(body), b""):
+        sent = {**headers, "content-encoding": coding}
+        told = ask("POST", "/v1/pause", 415, content=content, headers=sent).json()
+        assert told["code"] == "WEBMEDIA"
+        assert told["facts"] == {"content_encoding": coding}
+    plain = {**headers, "content-encoding": "identity"}
+    assert ask("POST", "/v1/resume", 200, content=b'{"all": true}', headers=plain)
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_of_a_delete_is_refused_and_is_no_request(
+    gateway: tuple[str, int], is_chunked: bool
+) -> None:
+    host, port = gateway
+    head = f"DELETE /v1/schedules/s HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n"
+    head += f"Authorization: {CALLER['authorization']}\r\nContent-Type: application/json\r\n"
+    for body, status, code in (
+        (f"GET /live HTTP/1.1\r\nHost: {host}\r\n\r\n", 400, "WEBREQUEST"),
+        ('{"cause": "x"}', 400, "WEBREQUEST"),
+        ("{}", 404, "POOLNOSCHEDULE"),
+    ):
+        length, sent = f"Content-Length: {len(body)}", body
+        if is_chunked:
+            length, sent = "Transfer-Encoding: chunked", f"{len(body):x}\r\n{body}\r\n0\r\n\r\n"
+        answer, told = raw(gateway, f"{head}{length}\r\n\r\n{sent}".encode())
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+        assert told["code"] == code
 
 
 # --- methods --------------------------------------------------------------------------------------

@@ -422,8 +422,12 @@ class WebApp:
     # --- what is sent -------------------------------------------------------------------------
 
     async def _body(self, route: WebRoute, request: Request, headers: Mapping[str, str]) -> Any:
-        if not route.body:
+        kinds = route.body
+        if route.method == "DELETE":  # it must say nothing: what is not heeded is refused
+            kinds = (bodies.Nothing,)
+        elif not kinds:
             return None
+        _check_coding(headers.get("content-encoding", ""))
         raw = await self._raw(request, headers)
         if not raw.strip():
             value: Any = {}
@@ -431,7 +435,6 @@ class WebApp:
             _check_media(headers.get("content-type", ""))
             # A failure can always be told: what is no text in it is replaced.
             value = _parsed(raw, "replace" if bodies.FailBody in route.body else "strict")
-        kinds = route.body
         is_many = len(kinds) > 1 and isinstance(value, dict) and "jobs" in value
         try:
             return bodies.read(kinds[-1] if is_many else kinds[0], value)
@@ -552,6 +555,18 @@ def _name(name: str, text: str) -> str:
 
 def _told(fault: re.Match[bytes]) -> str:
     return shown(fault[0].decode("ascii", "backslashreplace"))
+
+
+def _check_coding(given: str) -> None:
+    """Refuse a body that is compressed.
+
+    Raises:
+        WebRefusal: Its sender says so.
+    """
+    if not {each.strip().lower() for each in given.split(",")} <= {"", "identity"}:
+        facts = {"content_encoding": shown(given)}
+        detail = f"Content-Encoding is {shown(given)!r}: no encoding is decoded here"
+        raise WebRefusal("WEBMEDIA", detail, "send the body as it is", facts=facts)
 
 
 def _check_media(given: str) -> None:

@@ -106,7 +106,8 @@ def _plainer(schema: Any) -> Any:
 
 def statuses(route: WebRoute) -> list[int]:
     """Return the statuses of the problems that a route may tell."""
-    codes = [*_EVERYBODY, *(_KNOWN if route.role else ()), *(_SENT if route.body else ())]
+    is_read = route.body or route.method == "DELETE"
+    codes = [*_EVERYBODY, *(_KNOWN if route.role else ()), *(_SENT if is_read else ())]
     codes += _WAITS if route.waits or route.media_type == "text/event-stream" else ()
     found = {REFUSALS[code][0] for code in codes} | {status_of(kind) for kind in route.may}
     if route.may:
