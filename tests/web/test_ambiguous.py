@@ -191,6 +191,13 @@ def test_of_bytes_and_other_arguments_the_others_are_named(ask: Any) -> None:
     assert (told["facts"]["option"], told["facts"]["value"]) == ("args", "0 arguments")
 
 
+@pytest.mark.parametrize("path", ["jobs?cursor=9.0.0", "parked?cursor=9..", "schedules?cursor=9.0"])
+def test_a_cursor_of_a_lane_that_the_pool_does_not_have_is_refused(ask: Any, path: str) -> None:
+    told = ask("GET", f"/v1/{path}", 400).json()
+    assert (told["code"], told["facts"]["option"]) == ("POOLOPTION", "cursor")
+    assert told["facts"]["problem"] == "it names lane 9, and the last one is 0"
+
+
 @pytest.mark.parametrize("coding", ["gzip", "br", "identity, gzip", "GZIP"])
 def test_a_compressed_body_is_refused(ask: Any, coding: str) -> None:
     body, headers = b'{"reason": "x", "all": true}', {"content-type": "application/json"}
