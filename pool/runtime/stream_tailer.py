@@ -159,7 +159,8 @@ class StreamTailer(Generic[R]):
         if batch is not self._under_way:
             return
         for reading, end in batch.ends if batch is not None else ():
-            reading.position = end
+            if self.follows(reading):  # else nobody took what was read for it
+                reading.position = end
         self.read_on()
 
     def waits_for(self, batch: Brought[R]) -> bool:

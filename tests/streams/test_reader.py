@@ -612,6 +612,18 @@ async def test_a_foreign_key_fails_its_own_stream_alone(bench: Bench, of: str) -
         assert len(bench.all_seen(StreamTroubled)) == 1
 
 
+async def test_an_event_that_comes_while_its_stream_is_set_aside_is_read_later(bench: Bench) -> None:
+    """A read that was under way brings it, and it is left there."""
+    async with bench.stream() as stream, stream.reader() as reader:
+        await bench.add(stream, 0)
+        assert await bench.take_numbers(reader, 1) == [0]
+        bench.client.set(stream._stored.meta, "foreign")
+        await bench.seen(StreamTroubled)
+        bench.client.delete(stream._stored.meta)
+        await bench.add(stream, 1, 2)
+        assert await bench.take_numbers(reader, 2) == [1, 2]
+
+
 async def test_damaged_facts_about_one_stream_do_not_hide_the_others(bench: Bench) -> None:
     async with bench.stream() as stream, stream.reader() as reader:
         await bench.add(stream, 0)
