@@ -17,10 +17,10 @@ import shutil
 import sys
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from io import TextIOWrapper
-from typing import Final, Self, TextIO
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import Any, Final, Self, TextIO
 
 from pool.printable import plain
 
@@ -69,13 +69,41 @@ def write(lines: Iterable[str], stream: TextIO | None = None) -> None:
         raise Unwritable(error.strerror or str(error)) from None
 
 
-def by_lines(stream: TextIO) -> None:
-    """Have each line written when it ends, also into a pipe or a file.
+class _Outlet(FileIO):
+    """A descriptor that takes every text: what cannot be written is reported and dropped."""
+
+    def __init__(self, number: int, on_lost: Callable[[OSError], object]) -> None:
+        super().__init__(number, "w", closefd=False)
+        self._on_lost = on_lost
+
+    def write(self, data: Any, /) -> int:
+        """Write some of the data; all of it is gone if that fails."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            self._on_lost(error)
+            return memoryview(data).nbytes
+
+
+def by_lines(stream: TextIO, on_lost: Callable[[OSError], object]) -> TextIO:
+    """Return a stream that writes each line when it ends, also into a pipe or a file.
 
     Python would keep some thousand bytes back there, and lose them with a process that is killed.
+    No write raises: the reader's end, or a full disk, must not fail the jobs that print.
     """
-    if isinstance(stream, TextIOWrapper):
+    if not isinstance(stream, TextIOWrapper):
+        return stream
+    if not isinstance(getattr(stream.buffer, "raw", stream.buffer), FileIO):  # of a test
         stream.reconfigure(line_buffering=True)
+        return stream
+    stream.flush()
+    return TextIOWrapper(
+        BufferedWriter(_Outlet(stream.fileno(), on_lost)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
+        write_through=stream.write_through,
+    )
 
 
 def takes_codes(stream: TextIO) -> bool:

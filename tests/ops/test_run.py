@@ -741,6 +741,55 @@ async def test_a_signal_ends_a_worker_that_still_opens(
         assert (code, "crashed" in log, "reached" in log) == (OK, False, False), log
 
 
+PRINTING = """
+import sys
+from pool import Handlers
+
+handlers = Handlers()
+
+@handlers.job("print", attempts_max=1)
+def prints(job):
+    print(job.key)
+    print(job.key, file=sys.stderr)
+"""
+
+
+@pytest.mark.anyio
+async def test_a_lost_reader_of_standard_output_fails_no_job(
+    pool_url: str, pool_name: str, tmp_path: Path, anyio_backend: str
+) -> None:
+    """One warning says so, as of all that repeats; the worker goes on, and leaves in order."""
+    (tmp_path / "mine.py").write_text(PRINTING)
+    async with _working(tmp_path, pool_name, pool_url, anyio_backend) as (client, worker):
+        assert worker.process.stdout is not None
+        await worker.process.stdout.aclose()
+        unknown = client.options(allow_unknown=True)
+        for key in ("a", "b", "c"):
+            await (await unknown.dispatch("print", key)).result(WAIT_S)
+        worker.process.terminate()
+        code, log = await worker.end()
+    assert code == OK
+    assert log.splitlines().count("a") == 1
+    told = [json.loads(line) for line in log.splitlines() if "output.lost" in line]
+    assert [line.get("times") for line in told] == [None, 2]
+    assert {line["stream"] for line in told} == {"stdout"}
+
+
+@pytest.mark.anyio
+async def test_a_lost_reader_of_the_log_fails_no_job(
+    pool_url: str, pool_name: str, tmp_path: Path, anyio_backend: str
+) -> None:
+    (tmp_path / "mine.py").write_text(PRINTING)
+    async with _working(tmp_path, pool_name, pool_url, anyio_backend) as (client, worker):
+        assert worker.process.stderr is not None
+        await worker.process.stderr.aclose()
+        await (await client.options(allow_unknown=True).dispatch("print", "a")).result(WAIT_S)
+        assert await worker.line() == "a"
+        worker.process.terminate()
+        await worker.until("left")
+        assert await worker.process.wait() == OK
+
+
 LATE = """
 import os, sys, time
 from pool import Handlers

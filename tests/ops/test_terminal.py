@@ -256,6 +256,18 @@ def test_a_line_is_written_when_it_ends() -> None:
     with os.fdopen(read, "rb") as there, os.fdopen(written, "w") as here:
         print("one", file=here)
         assert there.read() is None
-        by_lines(here)
-        print("two", file=here)
+        lost: list[OSError] = []
+        print("two", file=by_lines(here, lost.append))
         assert there.read() == b"one\ntwo\n"
+        assert not lost
+
+
+def test_a_line_that_cannot_be_written_is_reported_and_raises_nothing() -> None:
+    read, written = os.pipe()
+    lost: list[OSError] = []
+    with os.fdopen(written, "w") as here:
+        lines = by_lines(here, lost.append)
+        os.close(read)
+        print("one", file=lines)
+        lines.flush()
+    assert [type(error) for error in lost] == [BrokenPipeError]

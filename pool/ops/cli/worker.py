@@ -36,10 +36,12 @@ from pool.ops.metrics import Metrics
 from pool.ops.rates import Rating, keep_rates_of
 from pool.ops.terminal import by_lines
 from pool.redis.io.loops import exits_told
+from pool.redis.log import Log
 from pool.runtime.memory import freeze_memory
-from pool.runtime.observers import log_observer
+from pool.runtime.observers import log_observer, log_seldom
 from pool.runtime.session import CLOSE_BUDGET_S
 
+_log = Log("pool")
 _TELLINGS: Final = 4  # calls to Redis one after another, when a worker leaves
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -62,7 +64,9 @@ def run_worker(
     options = said.options
     if options.loop == "trio" and importlib.util.find_spec("trio") is None:
         raise ConfigError(setting="loop", problem="trio is not installed: pip install trio")
-    by_lines(sys.stdout)  # what handlers print is for whoever watches this worker
+    # What handlers print is for whoever watches this worker, and fails no job when nobody does.
+    sys.stdout = by_lines(sys.stdout, partial(_tell_lost, "stdout"))
+    sys.stderr = by_lines(sys.stderr, partial(_tell_lost, "stderr"))
     # Before what takes long: a file that is left of a process that was killed is not so any more.
     readiness = Readiness() if leash else Readiness.of(options.ready_file, os.environ)
     handlers = load_all(options.handlers)
@@ -103,6 +107,11 @@ def run_worker(
             server.close()
         log.end()
     return 0
+
+
+def _tell_lost(stream: str, error: OSError) -> None:
+    """Warn that what handlers print is lost; most often its reader has ended."""
+    log_seldom(_log, "output.lost", stream=stream, error=f"{type(error).__name__}: {error}")
 
 
 def _note_exit(node: Node, context: Context) -> None:
