@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import atexit
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 from zlib import crc32
@@ -16,7 +16,7 @@ import attrs
 
 from pool import checks
 from pool.events import Event, JobEvents, NodeLeft, Observer
-from pool.redis.io.hush import Hush
+from pool.redis.io.hush import Counts, Hush
 from pool.redis.io.scribe import Scribe
 from pool.redis.log import Log
 
@@ -102,7 +102,7 @@ def log_failed(of: str, error: BaseException) -> None:
     _hush.tell("observer.failed", (of, type(error).__qualname__), partial(_failed, of, error))
 
 
-def _failed(of: str, error: BaseException, counted: Mapping[str, int]) -> None:
+def _failed(of: str, error: BaseException, counted: Counts) -> None:
     _log.error("observer.failed", of=of, exc_info=error, **counted)
 
 
@@ -156,7 +156,7 @@ def log_seldom(log: Log, event: str, **facts: Hashable) -> None:
     _hush.tell(event, tuple(facts.values()), partial(_warn, log, event, facts))
 
 
-def _warn(log: Log, event: str, facts: dict[str, Hashable], counted: Mapping[str, int]) -> None:
+def _warn(log: Log, event: str, facts: dict[str, Hashable], counted: Counts) -> None:
     log.warning(event, **facts, **counted)
 
 
@@ -165,6 +165,6 @@ def log_job(level: str, **facts: Any) -> None:
     _scribe.write(partial(getattr(_log, level), "job.ended", **facts))
 
 
-def _line(event: Event, counted: Mapping[str, int]) -> None:
+def _line(event: Event, counted: Counts) -> None:
     # Plain (never `ainfo`): structlog's async twins need asyncio.
     getattr(_log, event.level)(event.event, **attrs.asdict(event), **counted)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 
-from pool.redis.io.hush import KIND_MAX, Hush
+from pool.redis.io.hush import KIND_MAX, Counts, Hush
 
 PATIENCE_S = 30.0
 
@@ -19,16 +20,20 @@ class Lines:
 
     def __init__(self) -> None:
         self.told: list[tuple[object, int]] = []
+        self.spans: list[tuple[str, str]] = []  # when the first and the last of a count came
         self.news = threading.Semaphore(0)
 
     def write(self, line: Callable[[], object]) -> None:
         line()
         self.news.release()
 
-    def line(self, what: object, counted: Mapping[str, int]) -> None:
-        assert len(counted) <= 1
+    def line(self, what: object, counted: Counts) -> None:
         is_other = "others" in counted
-        self.told.append(("others" if is_other else what, next(iter(counted.values()), 1)))
+        count = counted.get("others" if is_other else "times", 1)
+        assert isinstance(count, int)
+        self.told.append(("others" if is_other else what, count))
+        if counted:
+            self.spans.append((str(counted["first_at"]), str(counted["last_at"])))
 
 
 @pytest.fixture
@@ -85,6 +90,22 @@ def test_the_last_count_is_told_though_nothing_more_happens(hush: Hush, lines: L
     while hush._known:  # a minute more, in which nothing was counted
         for thread in ours():
             thread.join(PATIENCE_S)
+
+
+def test_a_count_says_when_its_first_and_its_last_came(
+    hush: Hush, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line itself has the time of its writing, which may be a minute later."""
+    for now_s in (0, 1, 2, 60):
+        monkeypatch.setattr(time, "time", lambda now_s=now_s: float(now_s))
+        told(hush, lines, "a")
+    hush.flush()
+    told(hush, lines, "a")
+    hush.end()
+    assert lines.spans == [
+        ("1970-01-01T00:00:01Z", "1970-01-01T00:01:00Z"),
+        ("1970-01-01T00:01:00Z", "1970-01-01T00:01:00Z"),
+    ]
 
 
 def test_at_the_end_what_was_counted_is_told(hush: Hush, lines: Lines) -> None:

@@ -23,6 +23,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -33,14 +34,18 @@ KIND_MAX: Final = 20  # different lines of a kind in a minute
 _OTHERS: Final = object()  # in place of what makes a trouble the same: all further ones of a kind
 REST_S: Final = 10.0  # between two ends: nodes that open and close all the time write few lines
 
-# Writes it, with the count since the last line, if there is one: {"times": 99}, {"others": 99}.
-Line: TypeAlias = Callable[[Mapping[str, int]], object]
+Counts: TypeAlias = Mapping[str, "int | str"]
+# Writes it, with the count since the last line, if there is one, {"times": 99} or {"others": 99},
+# and with the times of the first and the last that it stands for.
+Line: TypeAlias = Callable[[Counts], object]
 
 
 @attrs.define(eq=False)
 class _Known:
     times: int = 0
     line: Line | None = None
+    first_s: float = 0.0  # by the wall clock, of those that were counted
+    last_s: float = 0.0
 
 
 @attrs.define(eq=False)
@@ -67,6 +72,8 @@ class Hush:
         if known is not None:
             self._known.pop(key, None)  # it goes behind all others: it was told last
             self._known[key] = known
+            known.last_s = time.time()
+            known.first_s = known.first_s if known.times else known.last_s
             known.times, known.line = known.times + 1, line
             self._wait()
             return
@@ -108,7 +115,8 @@ class Hush:
         for key, known in list(self._known.items()):
             times, known.times = known.times, 0
             if times and known.line is not None:
-                self.write(partial(known.line, _counted(key, times)))
+                at = {"first_at": _shown(known.first_s), "last_at": _shown(known.last_s)}
+                self.write(partial(known.line, {**_counted(key, times), **at}))
             else:
                 self._known.pop(key, None)
 
@@ -134,6 +142,10 @@ class Hush:
     def _begin_anew(self) -> None:
         """In a forked child: what the parent counted is the parent's."""
         self._process, self._timer, self._known = os.getpid(), None, {}
+
+
+def _shown(moment_s: float) -> str:
+    return datetime.fromtimestamp(moment_s, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _counted(key: tuple[Hashable, ...], times: int) -> Mapping[str, int]:
