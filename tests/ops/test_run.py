@@ -332,6 +332,45 @@ def test_a_ready_file_of_a_successor_stays(work: Path) -> None:
     assert file.read_text("utf-8") == "4711\n"
 
 
+def _named(folder: Path, word: str) -> list[str]:
+    return [path.name for path in folder.iterdir() if word in path.name]
+
+
+@pytest.mark.anyio
+async def test_a_ready_file_of_two_is_there_as_long_as_one_is_ready(
+    pool_url: str, pool_name: str, work: Path, anyio_backend: str
+) -> None:
+    """It is that of the worker that began last; when that ends, it is the first one's again."""
+    file = work / "ready"
+    words = ["run", "work", "--pool", pool_name, "--url", pool_url, "--loop", anyio_backend]
+    words += ["--ready-file", "ready", "--json"]
+
+    async def end(worker: Cli) -> None:
+        worker.process.terminate()
+        await worker.until("left")
+        assert (await worker.end())[0] == OK
+
+    async with running(*words, cwd=work) as first, running(*words, cwd=work) as second:
+        await first.until("ready")
+        await second.until("ready")
+        async with running(*words, cwd=work) as third:
+            await third.until("ready")
+            assert file.read_text("utf-8") == f"{third.process.pid}\n"
+            await end(third)
+        assert file.exists()
+        await end(second)
+        assert file.read_text("utf-8") == f"{first.process.pid}\n"
+        async with running(*words, cwd=work) as killed:
+            await killed.until("ready")
+            killed.process.kill()
+            await killed.process.wait()
+        await end(first)
+        async with running(*words, cwd=work) as last:
+            await last.until("ready")
+            await end(last)
+    assert _named(work, "ready") == []
+
+
 @pytest.mark.anyio
 async def test_without_a_server_there_is_no_readiness_and_the_code_says_why(
     work: Path, anyio_backend: str

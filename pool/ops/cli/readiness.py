@@ -5,7 +5,10 @@
 
 The file holds our pid, in a line.  What is removed, or written over, holds such a line or nothing:
 somebody else's file, a link or a device may be there by a slip of the hand.  Who leaves removes its
-own line alone: in a deploy that overlaps, the file may be its successor's by then.
+own line alone: in a deploy that overlaps, the file may be its successor's by then.  The file is of
+the process that began last.  Until it ends, the files of others that are ready stand beside it,
+as `.ready.4711`; then the file is another's again.  Each process locks its own file, so that one
+that a killed process has left is known.
 
 The protocol is that of sd_notify(3): one datagram to the socket that NOTIFY_SOCKET names.  Where
 nobody listens, nothing is said, and nothing fails: to be ready is not to be asked about it.
@@ -13,6 +16,8 @@ nobody listens, nothing is said, and nothing fails: to be ready is not to be ask
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
 import re
 import socket
@@ -40,6 +45,7 @@ class Readiness:
     file: Path | None = None
     address: str = ""  # of the socket; "": nobody wants to know
     watchdog_s: float = 0.0  # in which a sign of life is wanted; 0: never
+    _lock: int | None = None  # the descriptor of our file, locked while it says that we are ready
 
     @classmethod
     def of(cls, file: str, environ: Mapping[str, str]) -> Readiness:
@@ -55,7 +61,7 @@ class Readiness:
             try:
                 _write(_part(path))
                 _part(path).unlink()
-                _clear(path)
+                _make_way(path)
             except (OSError, ValueError) as error:
                 raise _refused(path, error) from None
         is_ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
@@ -77,17 +83,20 @@ class Readiness:
         if self.file is not None:
             part = _part(self.file)
             try:
+                self._unlock()
                 _write(part)
-                _held(self.file)
+                self._lock = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
+                _make_way(self.file)
                 part.replace(self.file)  # there at once as a whole, or not
+                # Not before: another one that leaves would put it there, and we would not find it.
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
             except (OSError, ValueError) as error:
                 raise _refused(self.file, error) from None
         self._notify(f"READY=1\nSTATUS={status}")
 
     def lost(self) -> None:
         """Say that nobody takes jobs for now, as far as there is a word for it."""
-        if self.file is not None:
-            _remove(self.file)
+        self._remove()
         self._notify("STATUS=no process is ready")
 
     def reloading(self) -> None:
@@ -97,13 +106,34 @@ class Readiness:
 
     def leaving(self, why: str) -> None:
         """Say that no jobs are taken any more."""
-        if self.file is not None:
-            _remove(self.file)
+        self._remove()
         self._notify(f"STOPPING=1\nSTATUS=draining: {why}")
 
     def alive(self) -> None:
         """Say that we are not stuck."""
         self._notify("WATCHDOG=1")
+
+    def _remove(self) -> None:
+        """Remove our own file, and give its place to another process that is ready."""
+        self._unlock()
+        if self.file is None:
+            return
+        try:
+            for path in (self.file, _part(self.file)):
+                if _held(path) == str(os.getpid()):
+                    path.unlink(missing_ok=True)
+            others = self.file.parent.glob(f".{glob.escape(self.file.name)}.*")
+            ready = next((path for path in others if _is_locked(path)), None)
+            if ready is not None and _held(self.file) is None:
+                ready.rename(self.file)
+        except (OSError, ValueError):
+            return  # it is no file of ours, or its directory is gone
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a process that a handler forked has it, too
+            os.close(self._lock)
+            self._lock = None
 
     def _notify(self, text: str) -> None:
         if not self.address:
@@ -150,6 +180,32 @@ def _clear(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _make_way(path: Path) -> None:
+    """See to it that no file is there; that of another process which is ready stands beside it.
+
+    Raises as `_held` does.
+    """
+    pid = _held(path)
+    if pid and pid != str(os.getpid()) and _is_locked(path):
+        path.rename(path.with_name(f".{path.name}.{pid}"))
+    else:
+        _clear(path)
+
+
+def _is_locked(path: Path) -> bool:
+    """Say whether the process whose file this is says by it that it is ready."""
+    if _held(path) is None:
+        return False
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _write(path: Path) -> None:
     """Make a file of ours anew.  Raises as `_held` does."""
     _clear(path)
@@ -162,11 +218,3 @@ def _refused(path: Path, error: OSError | ValueError) -> ConfigError:
     why = getattr(error, "strerror", None) or str(error)
     problem = f"{shown(str(path))} cannot be made and removed: {why}"
     return ConfigError(setting="ready_file", problem=problem)
-
-
-def _remove(path: Path) -> None:
-    try:
-        if _held(path) == str(os.getpid()):
-            path.unlink(missing_ok=True)
-    except (OSError, ValueError):
-        return  # it is no file of ours, or its directory is gone
