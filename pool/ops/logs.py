@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor
 
 from pool.ops.terminal import is_coloured
-from pool.redis.log import COMMON, LEVELS, safe, show_traceback
+from pool.redis.log import COMMON, LEVELS, as_text, safe, show_traceback
 
 _EXTRA: Final = structlog.stdlib.ExtraAdder()
 
@@ -87,9 +88,26 @@ def _add_extra(logger: logging.Logger, level: str, event: EventDict) -> EventDic
 def _rendering(stream: TextIO | None, *, is_json: bool) -> Sequence[Processor]:
     """Return the last steps of a line: from its facts to text."""
     if is_json:
-        return (structlog.processors.JSONRenderer(),)
+        return (structlog.processors.JSONRenderer(_as_json),)
     colored = structlog.dev.ConsoleRenderer(colors=stream is not None and is_coloured(stream))
     return (show_traceback, safe, colored)
+
+
+def _as_json(event: EventDict, default: Callable[[Any], Any]) -> str:
+    """Return a line that every reader of JSON takes: a fact that JSON cannot hold is text in it."""
+
+    def fact(value: Any) -> Any:
+        try:
+            json.dumps(value, default=default, allow_nan=False)
+        except Exception:  # noqa: BLE001 - a value of the user's own, that may raise anything
+            return as_text(value)
+        return value
+
+    try:
+        return json.dumps(event, default=default, allow_nan=False)
+    except Exception:  # noqa: BLE001 - as above
+        facts = {str(name): fact(value) for name, value in event.items()}
+        return json.dumps(facts, default=default)
 
 
 def _is_written(name: str, ours: logging.StreamHandler[TextIO]) -> bool:

@@ -23,6 +23,7 @@ from structlog.typing import EventDict, Processor
 from pool.printable import plain, plain_lines
 
 _IN_LINES: Final = ("exception", "stack")
+_UNTOLD: Final = "<no repr of"
 
 
 def safe(_: object, __: str, event: EventDict) -> EventDict:
@@ -30,9 +31,17 @@ def safe(_: object, __: str, event: EventDict) -> EventDict:
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = plain_lines(value) if name in _IN_LINES else plain(value)
-        elif not (text := repr(value)).isprintable():
+        elif not (text := as_text(value)).isprintable() or text.startswith(_UNTOLD):
             event[name] = plain(text)
     return event
+
+
+def as_text(value: object) -> str:
+    """Return a value as Python writes it; what a user's own `repr` raises fails no line."""
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - of the program's own code
+        return f"{_UNTOLD} {type(value).__name__}: {type(error).__name__}>"
 
 
 def show_traceback(_: object, __: str, event: EventDict) -> EventDict:

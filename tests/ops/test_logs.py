@@ -158,6 +158,52 @@ def test_a_line_of_logging_names_its_logger_and_has_its_extra_facts() -> None:
     assert (others["event"], others["level"]) == ("others", "warning")
 
 
+_ODD = """
+import logging, sys
+import structlog
+from pool.ops.logs import configure
+
+class Bad:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+nan, loop = float("nan"), []
+loop.append(loop)
+facts = {"a": nan, "b": [nan], "c": {(1, 2): 3}, "d": Bad(), "e": loop, "f": 1.5}
+facts |= {"level": 7, "timestamp": 8, "logger": "mine"}
+configure(sys.stderr, is_json=sys.argv[1] == "json")
+structlog.get_logger().warning("one", **facts)
+logging.getLogger("shop").warning("two", extra={"event": "x", **facts})
+"""
+
+
+def _odd(form: str) -> list[str]:
+    command = [sys.executable, "-c", _ODD, form]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return ran.stderr.splitlines()
+
+
+def test_whatever_the_facts_of_a_json_line_are_it_is_json() -> None:
+    """No number that JSON lacks, no other text, level or time than the line's own."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    one, two = (json.loads(line, parse_constant=refuse) for line in _odd("json"))
+    for found, event in ((one, "one"), (two, "two")):
+        assert (found["event"], found["level"]) == (event, "warning")
+        assert found["timestamp"].endswith("Z")
+        assert [found[name] for name in "abce"] == ["nan", "[nan]", "{(1, 2): 3}", "[[...]]"]
+        assert "Bad" in found["d"]
+        assert found["f"] == 1.5
+    assert two["logger"] == "shop"
+
+
+def test_a_value_whose_repr_raises_fails_no_plain_line() -> None:
+    lines = _odd("text")
+    assert [("Bad: RuntimeError" in line) for line in lines] == [True, True]
+
+
 def test_the_line_of_dropped_lines_has_a_time_and_a_level_as_all_others() -> None:
     line = json.loads(line_of("warning", "log.dropped", is_json=True, lines=7))
     assert (line["event"], line["level"], line["lines"]) == ("log.dropped", "warning", 7)
