@@ -67,6 +67,13 @@ _BY_DEFAULT: Final[Sequence[Processor]] = (
 )
 
 
+def _reason(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:  # noqa: BLE001 - its text is the program's own code, too
+        return type(error).__name__
+
+
 class Log:
     """A logger that asks for each line whether the program has configured structlog by now."""
 
@@ -93,8 +100,8 @@ class Log:
         if structlog.is_configured():
             try:
                 getattr(self._program_logger(), level)(event, **facts)
-            except Exception as error:  # noqa: BLE001 - of the program's own code
-                facts["log_error"] = f"{type(error).__name__}: {error}"
+            except BaseException as error:  # noqa: BLE001 - of the program's own code
+                facts["log_error"] = _reason(error)
             else:
                 return
         if sys.stderr is None:  # closed: structlog would write to standard output instead

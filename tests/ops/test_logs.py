@@ -56,13 +56,22 @@ async def main():
         with suppress(JobParked):
             await (await node.dispatch(fail, "k")).result()
 
-def boom(*_):
-    raise RuntimeError("no such field")
+class Mute(BaseException):
+    def __str__(self):
+        sys.exit("no text")
+
+def raises(error):
+    def processor(*_):
+        raise error
+    return processor
 
 CONFIGURED = {
     "plain": {},
     "async": {"wrapper_class": structlog.stdlib.AsyncBoundLogger},
-    "broken": {"processors": [boom]},
+    "broken": {"processors": [raises(RuntimeError("no such field"))]},
+    "exiting": {"processors": [raises(SystemExit(7))]},
+    "interrupted": {"processors": [raises(KeyboardInterrupt())]},
+    "mute": {"processors": [raises(Mute())]},
 }
 if len(sys.argv) > 3:
     structlog.configure(**{
@@ -109,14 +118,24 @@ def test_a_program_that_configured_structlog_has_its_own_lines(
     assert err == ""
 
 
+@pytest.mark.parametrize(
+    ("configured", "reason"),
+    [
+        ("broken", "'RuntimeError: no such field'"),
+        ("exiting", "'SystemExit: 7'"),
+        ("interrupted", "'KeyboardInterrupt: '"),
+        ("mute", "Mute"),
+    ],
+)
 def test_a_line_that_the_configuration_cannot_write_is_on_standard_error(
-    pool_name: str, pool_url: str
+    pool_name: str, pool_url: str, configured: str, reason: str
 ) -> None:
-    out, err = _embedded(pool_name, pool_url, "broken")
+    """Whatever it raises, also what would end the process; the job and the node go on."""
+    out, err = _embedded(pool_name, pool_url, configured)
     assert out == ""
     stamped = [line for line in err.splitlines() if _STAMP.match(line)]
     assert len(stamped) == 3
-    assert all("log_error='RuntimeError: no such field'" in line for line in stamped)
+    assert all(f"log_error={reason}" in line for line in stamped)
 
 
 def test_each_line_is_written_once_and_all_are_json() -> None:
