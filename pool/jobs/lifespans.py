@@ -90,11 +90,12 @@ class Lifespans:
         """Close all, each within the budget; one that still opens is cancelled at once."""
         for held in reversed(list(self._held.values())):
             held.leaving.set()
-            if not held.opened.is_set():
+            has_opened = held.opened.is_set()
+            if not has_opened:
                 held.scope.cancel()  # the node that was to use it does not open
             with anyio.move_on_after(budget_s) as patience:
                 await held.over.wait()
-            if patience.cancelled_caught:
+            if patience.cancelled_caught and has_opened:
                 held.scope.cancel()
                 self._tell(f"its end took longer than grace_s, {budget_s:g} s, and was cut short")
         self._held.clear()

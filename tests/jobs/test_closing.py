@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+import attrs
 import pytest
 
 from pool import Depends, Handlers, Job, Node
 from pool.core.timing import Timing
 from pool.errors import JobCancelled, JobExists, JobParked
-from pool.events import ActorCrashed
+from pool.events import ActorCrashed, Event
 from pool.jobs.shields import Shields
 from pool.jobs.wiring import Wiring
 
@@ -203,6 +204,41 @@ async def test_the_end_of_a_lifespan_that_is_cut_is_told(fleet: Fleet) -> None:
         "lifespan",
         "its end took longer than grace_s, 0.1 s, and was cut short",
     )
+
+
+async def test_a_lifespan_that_still_begins_when_its_node_leaves_is_no_crash(fleet: Fleet) -> None:
+    """It is cancelled, and may end as late as it likes: it had no end that could be cut."""
+    begun, over, seen = anyio.Event(), anyio.Event(), list[Event]()
+
+    @asynccontextmanager
+    async def lifespan(node: Node) -> AsyncIterator[None]:
+        begun.set()
+        with anyio.CancelScope(shield=True):  # as one that waits for a thread
+            await over.wait()
+        yield
+
+    handlers = Handlers(lifespan=lifespan)
+
+    @handlers.job("any")
+    async def never(job: Job) -> None: ...
+
+    async def leave() -> None:
+        await begun.wait()
+        opening.cancel()
+        await anyio.sleep(10 * settings.grace_s)
+        over.set()
+
+    settings = attrs.evolve(fleet.settings, grace_s=0.1)
+    node = Node(
+        fleet.pool, fleet.url, handlers=handlers, settings=settings, observers=[seen.append]
+    )
+    opening = anyio.CancelScope()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(leave)
+        with opening:
+            await node.__aenter__()
+    assert opening.cancelled_caught
+    assert not [event for event in seen if isinstance(event, ActorCrashed)]
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, LookupError])
