@@ -1009,10 +1009,12 @@ async def test_a_second_signal_ends_all_at_once(having: Having, work: Path) -> N
         await are_ready(worker)
         await (await client.dispatch("wait", "k", str(work))).started(WAIT_S)
         worker.process.terminate()
-        await worker.until("child.draining")
+        held = [await worker.until("child.draining") for _ in range(2)]
+        assert sorted(child["jobs"] for child in held) == [0, 1]
         with pytest.raises(TimeoutError), anyio.fail_after(4 * TWICE_S):
             await worker.process.wait()  # sooner it would be the same order
         worker.process.terminate()
+        assert (await worker.until("left"))["killed"] >= 1
         assert (await worker.end())[0] == 128 + signal.SIGTERM
 
 

@@ -95,6 +95,7 @@ class _Parent:
     _problem: str = ""  # of the child that failed last
     _last: int = 0  # the signal that made us end at once
     _code: int | None = None
+    _killed: int = 0  # children that did not leave in order, and whose jobs others take over later
 
     def __attrs_post_init__(self) -> None:
         self.processes = Processes(
@@ -123,7 +124,8 @@ class _Parent:
                 self.readiness.leaving(self._why or "ended")
                 for each in self._running.values():
                     each.line.close()  # it drains, and ends
-        self.tell("left", pool=self.options.pool)
+        killed = {"killed": self._killed} if self._killed else {}
+        self.tell("left", pool=self.options.pool, **killed)
         return _BY_SIGNAL + self._last if self._last else self._code
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
@@ -219,6 +221,7 @@ class _Parent:
                 case KillChild(serial=serial):
                     if serial in self._running:
                         self._running[serial].popen.kill()
+                        self._killed += 1
                 case Say(event=event, facts=facts):
                     self.tell(event, **facts)
                 case Finish(code=code):

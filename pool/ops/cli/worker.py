@@ -188,7 +188,8 @@ async def _work(
         readiness.leaving(why)
         if server is not None and leash is not None:
             server.close()  # its successor listens there
-        tell("draining", **_id_of(node), why=why)
+        # If it is killed from here on, at most so many jobs are left to others.
+        tell("draining", **_id_of(node), why=why, jobs=_count_jobs(node))
 
     try:
         async with _alive(readiness), _rated(rating):
@@ -204,6 +205,11 @@ def _id_of(node: Node) -> dict[str, str]:
         return {"node": node.id}
     except NotRunning:  # it was told to leave before it had joined
         return {}
+
+
+def _count_jobs(node: Node) -> int:
+    """Return how many jobs it has in hand."""
+    return 0 if node._wiring is None else node._wiring.count_runs()
 
 
 def _drain_s(node: Node) -> float:
