@@ -86,6 +86,7 @@ __all__ = [
     "StreamTroubled",
     "StreamsReachable",
     "StreamsUnreachable",
+    "TasksCancelled",
     "TtlChanged",
     "WorkerFenced",
     "WorkerReaped",
@@ -795,6 +796,15 @@ class ActorCrashed(PoolEvent):
     actor: str
     error: str
     restarts: int
+
+
+@attrs.frozen(kw_only=True)
+class TasksCancelled(PoolEvent):
+    """All tasks of the event loop were cancelled, as many programs do at their end and as asyncio
+    does on `sys.exit()` in a task. If the node is not left next, its own tasks begin again."""
+
+    event: ClassVar[str] = "tasks.cancelled"
+    level: ClassVar[str] = "info"
 
 
 @attrs.frozen(kw_only=True)

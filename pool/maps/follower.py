@@ -211,7 +211,8 @@ class MapFollower:
             self.emit(MapsUnreachable(pool=self.control.pool, problem=str(error)))
 
     def _on_back(self, failures: int) -> None:
-        self.emit(MapsReachable(pool=self.control.pool, failures=failures))
+        if failures:
+            self.emit(MapsReachable(pool=self.control.pool, failures=failures))
 
     # --- beside the loop ----------------------------------------------------------------------
 

@@ -86,7 +86,8 @@ class StreamTailer(Generic[R]):
     on_batch: Callable[[Brought[R]], object]  # someone must call `taken()` for it
     care: Care | None  # None: a crash ends it
     on_trouble: Callable[[PoolError, int], object]  # a read failed, after so many before it
-    on_back: Callable[[int], object] = lambda _: None  # reading again, after so many failures
+    # Reading again, after so many failures; 0: after a crash of ours.
+    on_back: Callable[[int], object] = lambda _: None
     decode: Callable[[R, list[StreamEntry]], object] = _as_they_are
     probe: Callable[[BodyIO, Sequence[R], bool], Awaitable[Any]] | None = (
         None  # True: after failures
@@ -106,6 +107,7 @@ class StreamTailer(Generic[R]):
     _is_taken: bool = attrs.field(init=False, default=True)
     _reads: int = attrs.field(init=False, default=0)  # that were begun; the body's
     _is_asked: bool = attrs.field(init=False, default=False)  # to probe before it reads on
+    _has_begun: bool = attrs.field(init=False, default=False)  # before: what follows is a restart
     _failed: Exception | None = attrs.field(init=False, default=None)  # by a callback of ours
     _reconnects: Reconnects = attrs.field(init=False, factory=Reconnects)
 
@@ -213,6 +215,7 @@ class StreamTailer(Generic[R]):
     async def _body(self, body_io: BodyIO) -> None:
         probe_s = self.io.clock() + self.timing().renew_s
         failures = 0  # since the connection was last known to be good
+        await self._resume(body_io)
         while not body_io.closing:
             if self._failed is not None:
                 failed, self._failed = self._failed, None
@@ -239,6 +242,22 @@ class StreamTailer(Generic[R]):
                 failures = 0
             if not self._hand_over(body_io, batch, answer):
                 return
+
+    async def _resume(self, body_io: BodyIO) -> None:
+        """Connect again after a crash of ours.
+
+        The crash was told, and closed the connection: that is no outage.  Another server may answer
+        now, so there is a probe before anything is read.
+        """
+        is_first, self._has_begun = not self._has_begun, True
+        if is_first or not self._readings or self.is_read_anew:  # which tells of no such outage
+            return
+        try:
+            await body_io.connect(timeout_s=self.timing().socket_timeout_s)
+        except PoolError:
+            return  # the next read tells
+        self._is_asked = True
+        body_io.post(self._tell, self.on_back, 0)
 
     async def _read(self, body_io: BodyIO, readings: Sequence[R], left_s: float) -> Brought[R]:
         by_stream = {reading.stream: reading for reading in readings if not reading.is_off}

@@ -31,15 +31,12 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from pool.core.retry import Dice, Restarts
 from pool.errors import NotRunning, PartEnded, StoreError
-from pool.events import ActorCrashed, Event
+from pool.events import ActorCrashed, Event, TasksCancelled
 from pool.redis.io.loops import BY_STRANGER, is_asked_for, is_cancellation, strays, unmoved
 from pool.redis.io.task import Ends
 from pool.runtime.actor import Actor
 from pool.runtime.exceptions import told
 
-ALL_CANCELLED: Final = (
-    "all tasks of the event loop were cancelled, as at its end, or by sys.exit() in an asyncio task"
-)
 _TOGETHER_S: Final = 1.0  # in which all parts are cancelled by whoever cancels all tasks
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
@@ -125,7 +122,7 @@ class Supervisor:
         now_s = self.clock()
         if now_s - self._told_of_all_s > _TOGETHER_S:
             self._told_of_all_s = now_s
-            self.emit(ActorCrashed(actor="task scope", error=ALL_CANCELLED, restarts=0))
+            self.emit(TasksCancelled())
 
     def rose(self, part: str, restarts: Restarts) -> None:  # noqa: ARG002 - for whoever listens
         """A part runs again, or has been stopped."""

@@ -432,9 +432,10 @@ class Reader(BufferedReader):
             self._look_for_foreign()
 
     def _on_back(self, failures: int) -> None:
-        self._is_unreachable = False
-        pool = self._session.control.pool
-        self._session.emit(StreamsReachable(pool=pool, reader="", failures=failures))
+        if self._is_unreachable:
+            self._is_unreachable = False
+            pool = self._session.control.pool
+            self._session.emit(StreamsReachable(pool=pool, reader="", failures=failures))
 
     # --- foreign values -----------------------------------------------------------------------
 
