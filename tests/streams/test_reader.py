@@ -612,7 +612,7 @@ async def test_a_foreign_key_fails_its_own_stream_alone(bench: Bench, of: str) -
         assert len(bench.all_seen(StreamTroubled)) == 1
 
 
-async def test_an_event_that_comes_while_its_stream_is_set_aside_is_read_later(bench: Bench) -> None:
+async def test_an_event_that_comes_while_its_stream_is_aside_is_read_later(bench: Bench) -> None:
     """A read that was under way brings it, and it is left there."""
     async with bench.stream() as stream, stream.reader() as reader:
         await bench.add(stream, 0)
