@@ -21,8 +21,7 @@ import redis
 
 from pool import Handlers, Job, Node, Settings
 from pool.names import Names, lane_of
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 POOL: Final = "batches"
 ID: Final = "nightly"

@@ -22,8 +22,7 @@ from benchmarks.crossings import way_costs
 from benchmarks.desk import Desk
 from benchmarks.node_costs import node_costs, python_costs, rest_costs
 from benchmarks.redis_costs import Costs, store_costs
-from pool.redis.embedded.program import ServerProgram, find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram, find_server
 
 OF_NODES: Final = {
     "job": node_costs,

@@ -36,8 +36,7 @@ from pool import Follower, Handlers, Job, Node, Settings
 from pool.jobs.fleet.carrier import Carrier
 from pool.names import Names, lane_of
 from pool.redis.commands.lane import SCRIPTS
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 CALLERS: Final = 100
 CAPACITY: Final = 1000

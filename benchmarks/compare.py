@@ -35,8 +35,7 @@ import attrs
 
 from benchmarks.probe import Probe
 from benchmarks.throughput import Bench
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 ROOT: Final = Path(__file__).parents[1]
 ROUNDS: Final = 5

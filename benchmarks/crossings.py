@@ -26,8 +26,7 @@ import pool
 from benchmarks.budget import Figure
 from benchmarks.node_costs import QUIET, QUIET_TTL_S, go_by
 from pool import Handlers, Job, Node
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 _HOUSE: Final = f"{Path(pool.__file__).parent}/"
 _WARM, _JOBS = 50, 50

@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeAlias
 from benchmarks.fleet_rows import Sizes
 from benchmarks.probe import Probe
 from benchmarks.throughput import Member
-from pool.core.timing import TTL_DEFAULT_S
+from pool.core.lease import TTL_DEFAULT_S
 
 WAIT_S: Final = 60.0
 LOOK_S: Final = 0.05  # between two looks at how far a fleet has come

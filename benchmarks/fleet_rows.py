@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from pool import Settings
-from pool.core.timing import TTL_DEFAULT_S
+from pool.core.lease import TTL_DEFAULT_S
 
 ORDERS: Final = {"start_first": "new before old", "stop_first": "old before new"}
 DEFAULTS: Final = Settings()

@@ -31,7 +31,7 @@ from typing import Final
 import redis
 
 from benchmarks.compare import ROOT, as_text, compared, sides_of
-from pool.redis.embedded.program import find_server
+from pool.redis.embedded.server import find_server
 
 PART: Final = Path(__file__).with_name("instructions_part.py")
 JOBS: Final = {"alone": 200, "bulk": 1_000}

@@ -23,8 +23,7 @@ import attrs
 import redis
 
 from pool.names import Control, Names
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 from tests.servers import Cluster, connect
 
 Usages = list[float]  # CPU us of each server

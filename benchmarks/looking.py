@@ -21,7 +21,7 @@ import redis
 
 from benchmarks.walk import fill
 from pool import Node, Settings
-from pool.jobs.client.shelves import PAGE_MAX, JobFilter
+from pool.jobs.client.listing import PAGE_MAX, JobFilter
 from pool.jobs.roster import WorkerEntry
 from pool.maps.commands import StoredMap
 from pool.maps.deltas import Set
@@ -29,8 +29,7 @@ from pool.names import WORKERS, Control, Names
 from pool.ops import browse, inspect, keyfacts, members, summary
 from pool.ops.cli.doctor import diagnose
 from pool.ops.inspect import Found
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 

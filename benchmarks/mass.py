@@ -26,8 +26,7 @@ from pool import Call, Handlers, Job, Node, Settings
 from pool.names import Names
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.talk import LookedAt, Noted
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 POOL: Final = "mass"
 TTL_S: Final = 10.0

@@ -19,8 +19,7 @@ from benchmarks.maps import offer
 from benchmarks.probe import Probe
 from benchmarks.throughput import Member
 from pool.names import Control
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 LIMIT: Final = 100_000  # entries of one map
 # Strings, items of a list, and the bytes of each value.

@@ -17,14 +17,13 @@ from typing import Final
 import anyio
 
 from pool import Call, Handlers, Job, Node
-from pool.core.marks import NO_MARKS
+from pool.core.crash_marks import NO_MARKS
 from pool.core.record import Start
 from pool.events import JobAccepted
 from pool.jobs.run import Run
 from pool.jobs.worker.telling import Teller
 from pool.metrics import Metrics
-from pool.redis.commands.change import Changed, EdgeStatus
-from pool.redis.commands.edges import DoneEdge
+from pool.redis.commands.edges import Changed, DoneEdge, EdgeStatus
 
 JOBS: Final = 2000
 TOLD: Final = 5000

@@ -21,7 +21,7 @@ import attrs
 
 from benchmarks.budget import Figure
 from pool import Call, Handlers, Job, Node, Settings
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.jobs.worker.worker import Worker
 from pool.names import Control
 from pool.ops.cli.ttl import change

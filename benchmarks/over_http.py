@@ -34,8 +34,7 @@ import redis
 
 from pool import Call, Handlers, Job, Node, Settings
 from pool.names import Names
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 POOL: Final = "over-http"
 CONNECTIONS: Final = 16

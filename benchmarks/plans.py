@@ -24,8 +24,7 @@ import redis
 from pool import Call, Handlers, Job, Node, Settings
 from pool.errors import NoSuchPlan
 from pool.plans import PlanTurn, StopAll
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 POOL: Final = "plans"
 WORKERS: Final = 8

@@ -23,9 +23,9 @@ from pool.maps.commands import LIST, WRITE, StoredMap, probe_call
 from pool.names import Control, Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
-from pool.redis.commands.change import AdvanceGuard
 from pool.redis.commands.edges import (
     AcknowledgeEdge,
+    AdvanceGuard,
     CancelEdge,
     DoneEdge,
     Edge,

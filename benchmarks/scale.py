@@ -22,8 +22,7 @@ from benchmarks.probe import Probe
 from pool import Call, JobRef, Node, Settings
 from pool.jobs.roster import Roster, WorkerEntry
 from pool.names import key_hash
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 REST_S: Final = 10.0
 SETTLE_S: Final = 3.0

@@ -24,8 +24,7 @@ from pool.core.schedules import ScheduledJob, StoredSchedule, first_head
 from pool.core.times import At, When, moment
 from pool.names import Names
 from pool.redis.commands.schedules import ScheduleChange
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 POOL: Final = "schedules"
 CAPACITY: Final = 1000

@@ -27,8 +27,7 @@ from benchmarks.report import document, latency
 from benchmarks.throughput import Member
 from pool import ReplicatedMap
 from pool.names import Control
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 from pool.testing.proxy import FaultProxy, fault_proxy
 
 MB: Final = 1_000_000

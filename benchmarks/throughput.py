@@ -28,8 +28,7 @@ from benchmarks import lanes as lanes_bench
 from benchmarks.member import LANES
 from benchmarks.probe import Probe, Usage
 from benchmarks.report import JOBS_TABLE, Report, document
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 REPEATS: Final = 3
 JOBS: Final = 10_000  # of one drain

@@ -25,8 +25,7 @@ from pool import Node, Settings
 from pool.core import walk as model
 from pool.jobs.fleet.walker import Pass, Walker
 from pool.names import Names
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 POOL: Final = "walk"
 WORKERS: Final = 300

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pool.jobs.client.batch import Batch, Refused
-from pool.jobs.client.batch_ref import Batches, BatchRef, BatchStatus, Member, Members
+from pool.jobs.client.batches import Batch, Batches, BatchRef, BatchStatus, Member, Members, Refused
 
 __all__ = ["Batch", "BatchRef", "BatchStatus", "Batches", "Member", "Members", "Refused"]

@@ -761,7 +761,7 @@ class ChannelApart(PoolEvent):
 
 @attrs.frozen(kw_only=True)
 class StoreTroubled(PoolEvent):
-    """A background call failed; it is repeated.  How often that is told: see `outages`."""
+    """A background call failed; it is repeated.  Its repeats: see `runtime/observers.py`."""
 
     event: ClassVar[str] = "store.troubled"
     level: ClassVar[str] = "warning"

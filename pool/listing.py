@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pool.core.journal import JournalEntry
-from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.journal import Journal
-from pool.jobs.client.listing import JobPage
+from pool.jobs.client.listing import Gaps, JobPage
 from pool.jobs.client.ref import Stage
 from pool.jobs.client.stopping import StopReport
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pool.ops.endpoints import MetricsApp
-from pool.ops.health import Health, HealthPart, health
+from pool.ops.endpoints import Health, HealthPart, MetricsApp, health
 from pool.ops.metrics import MetricFamily, Metrics, Sample
 from pool.ops.rates import keep_rates
 

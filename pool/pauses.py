@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pool.core.pauses import Cordon, Pause
-from pool.jobs.client.operating import Operating
-from pool.jobs.client.pausing import CordonReport, PauseReport
+from pool.jobs.client.pausing import CordonReport, Operating, PauseReport
 
 __all__ = ["Cordon", "CordonReport", "Operating", "Pause", "PauseReport"]

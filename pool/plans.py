@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pool.core.plans import PlanTurn
-from pool.jobs.client.plan_ref import PlanDiff, PlanRef, PlanStatus
+from pool.jobs.client.plans import PlanDiff, PlanRef, PlanStatus
 from pool.jobs.planned import Planned
 from pool.jobs.producing import StopAll
 

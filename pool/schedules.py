@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pool.core.times import At, Cron, Every
-from pool.jobs.client.schedules import Schedule, ScheduleList, Schedules
-from pool.jobs.client.ticker import Ticker, TickInfo
+from pool.jobs.client.schedules import Schedule, ScheduleList, Schedules, Ticker, TickInfo
 
 __all__ = ["At", "Cron", "Every", "Schedule", "ScheduleList", "Schedules", "TickInfo", "Ticker"]

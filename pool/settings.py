@@ -1,6 +1,6 @@
 """How a node behaves: one frozen class, every number with its unit and both bounds.
 
-What derives from the lease TTL is in `pool.core.timing`: the TTL is the pool's, and may change.
+What derives from the lease TTL is in `pool.core.lease`: the TTL is the pool's, and may change.
 docs/reference/settings.md is printed from the metadata here.
 """
 
@@ -231,5 +231,5 @@ class Settings:
 
     @property
     def missing_s(self) -> float:
-        """For how long a member that counts as missing is refused: see `jobs/client/batch.py`."""
+        """For how long a member that counts as missing is refused: see `jobs/client/batches.py`."""
         return 2 * self.known_s

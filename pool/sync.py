@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from pool.jobs.sync.batches import BlockingBatch, BlockingBatches, BlockingBatchRef
-from pool.jobs.sync.client import Client, Letters, MapReader
-from pool.jobs.sync.ref import Ref
-from pool.jobs.sync.schedules import BlockingSchedules
+from pool.jobs.sync.client import (
+    BlockingBatch,
+    BlockingBatches,
+    BlockingBatchRef,
+    BlockingSchedules,
+    Client,
+    Letters,
+    MapReader,
+    Ref,
+)
 
 __all__ = [
     "BlockingBatch",

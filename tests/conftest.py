@@ -33,8 +33,7 @@ import structlog
 
 from pool.errors import NoServer
 from pool.redis.acl import rules
-from pool.redis.embedded.program import ServerProgram, find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram, find_server
 from pool.redis.scripts import Script, ScriptCall, Word
 from pool.runtime import observers
 from tests.servers import ON, connect, start, with_user

@@ -243,15 +243,15 @@ def told_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr("pool.jobs.client.waiters.ASK_AGAIN_S", 600.0)
     monkeypatch.setattr("pool.jobs.client.waiters.LAST_LOOK_S", -600.0)
-    monkeypatch.setattr("pool.jobs.client.batch_ref.ASK_AGAIN_S", 600.0)
-    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 600.0)
+    monkeypatch.setattr("pool.jobs.client.batches.ASK_AGAIN_S", 600.0)
+    monkeypatch.setattr("pool.core.lease.RENEW_MAX_S", 600.0)
 
 
 @pytest.fixture
 def asks_again(told_or_never: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits asks again every second, for what is heard in no other way."""
     monkeypatch.setattr("pool.jobs.client.waiters.ASK_AGAIN_S", 1.0)
-    monkeypatch.setattr("pool.jobs.client.batch_ref.ASK_AGAIN_S", 1.0)
+    monkeypatch.setattr("pool.jobs.client.batches.ASK_AGAIN_S", 1.0)
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ import redis
 from redis.cluster import RedisCluster
 from redis.sentinel import Sentinel
 
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 from pool.redis.url import Url
 
 PATIENCE_S: Final = 20.0  # for an election and for what a starting process takes on a busy machine

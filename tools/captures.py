@@ -30,8 +30,7 @@ from typing import Final
 import anyio
 
 from pool import Node
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs/how-to/terminal.md"

@@ -45,8 +45,7 @@ from pool.ops.cli import parser as words
 from pool.ops.cli.explain import facts, kinds
 from pool.ops.cli.shapes import SHAPES, classes, fields_of, word_of
 from pool.ops.doctor import RULES
-from pool.ops.findings import SEVERITIES, Rule
-from pool.ops.runbook import linked, pages
+from pool.ops.findings import SEVERITIES, Rule, linked, pages
 from pool.ops.web.openapi import document
 from pool.ops.web.problems import REFUSALS, STATUSES
 from pool.ops.web.routes import ROUTES, WebRoute

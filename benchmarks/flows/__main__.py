@@ -35,7 +35,7 @@ from benchmarks.flows.protocol import PARTS
 from benchmarks.peers.environments import OURS
 from benchmarks.peers.quiet import WAIT_S, refusal, wait_quiet
 from benchmarks.report import document
-from pool.redis.embedded.program import ServerProgram, find_server
+from pool.redis.embedded.server import ServerProgram, find_server
 
 BUSY: Final = 3
 RATIOS: Final = ("s", "p50_ms", "p99_ms", "server_us", "commands")

@@ -18,8 +18,7 @@ from benchmarks.peers.stage import free_port
 from benchmarks.probe import Probe, Usage
 from benchmarks.report import latency
 from benchmarks.throughput import Member
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 
 LIMIT_S: Final = 120.0
 WARM: Final = 20  # members of a first one: scripts are loaded, connections made

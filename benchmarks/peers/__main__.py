@@ -31,7 +31,7 @@ from benchmarks.peers.page import loaded, page, write
 from benchmarks.peers.quiet import refusal
 from benchmarks.peers.run import GROUPS, Comparison
 from benchmarks.report import document
-from pool.redis.embedded.program import find_server
+from pool.redis.embedded.server import find_server
 
 ALL = (OURS, *sorted(PEERS))
 BUSY = 3

@@ -18,8 +18,7 @@ from benchmarks.peers.protocol import CALLERS
 from benchmarks.peers.stage import Peer, Stage, free_port
 from benchmarks.probe import Probe, Usage
 from benchmarks.report import latency
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 
 SHARES: Final = (25, 50, 75)  # % of the measured capacity
 

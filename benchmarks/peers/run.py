@@ -22,7 +22,7 @@ from benchmarks.peers.metrics import GOALS
 from benchmarks.peers.protocol import Setting
 from benchmarks.peers.quiet import WAIT_S, wait_quiet
 from benchmarks.peers.stage import Peer
-from pool.redis.embedded.program import ServerProgram
+from pool.redis.embedded.server import ServerProgram
 
 GROUPS: Final = ("dispatch", "drain", "latency", "load", "rest", "recovery")
 RAW_COUNT: Final = 10_000

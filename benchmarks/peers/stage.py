@@ -14,8 +14,7 @@ from benchmarks.peers.environments import ROOT, python_of
 from benchmarks.peers.protocol import Setting
 from benchmarks.probe import Probe
 from benchmarks.throughput import Member
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 
 WARM_JOBS: Final = 50
 LIMIT_S: Final = 60.0  # for anything that is waited for, recoveries apart

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import attrs
 
-from pool.core.digits import is_number
+from pool.core.ids import is_number
 
 SPAN_S: Final = 60.0
 # From where on it is said; below that it is how things go on a busy machine.

@@ -1,4 +1,8 @@
-"""Identities: a random prefix for each process, then a counter.
+"""Numbers as they stand in Redis, in ids and in names: a few ASCII digits, and nothing else.
+
+`int()` takes many more forms, of any length, and `isdigit()` more characters.
+
+Identities: a random prefix for each process, then a counter.
 
     8z4k0qv1xt 2f        a job: prefix (50 bits) and counter (hexadecimal), written together
     w 8z4k0qv1xt 3       a worker; `n` for a node
@@ -14,6 +18,31 @@ from __future__ import annotations
 import hashlib
 import itertools
 from typing import Final
+
+DIGITS_MAX: Final = 16  # more is not exact in Lua; `lua/lib/record.lua` has it, too
+
+
+def is_number(text: bytes | str, digits_max: int = DIGITS_MAX) -> bool:
+    """Say whether a text is a number as the scripts take it."""
+    return text.isdigit() and text.isascii() and len(text) <= digits_max
+
+
+def number(text: bytes | str, digits_max: int = DIGITS_MAX) -> int:
+    """Return it.
+
+    Raises:
+        ValueError: It is none.
+    """
+    # Spelled out: there are three for each job.
+    if text.isdigit() and text.isascii() and len(text) <= digits_max:
+        return int(text)
+    raise ValueError(text[:digits_max])
+
+
+def number_or(default: int, text: bytes | str | None, digits_max: int = DIGITS_MAX) -> int:
+    """Likewise, and the default where it is none: another hand may write anywhere."""
+    return int(text) if text is not None and is_number(text, digits_max) else default
+
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 _PREFIX_CHARS: Final = 10

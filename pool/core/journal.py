@@ -19,8 +19,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from pool.core.digits import number_or
-from pool.core.ids import order
+from pool.core.ids import number_or, order
 
 # What scripts write, and what it means.  "started" and the like are there on request.
 EDGES: Final[Mapping[str, str]] = {

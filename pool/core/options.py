@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
 
-from pool.core.digits import number
+from pool.core.ids import number
 from pool.core.record import KIND_LETTERS, KINDS, Kind
 
 # `timeout_s`, `progress_timeout_s`, `start_timeout_s`
@@ -73,7 +73,7 @@ class Options:
     expires_s: float | None = None
     start_timeout_s: float | None = None
     policy: str = ""  # where the key has a live job, see `policy_of`
-    # Whether a job must have begun by some time, see `core/lapse.py`.
+    # Whether a job must have begun by some time, see `core/record.py`.
     is_timed: bool = attrs.field(init=False)
     # The first limit that a run without any progress comes to; None: it has none.
     limit_s: float | None = attrs.field(init=False)

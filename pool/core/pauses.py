@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from pool.core.digits import DIGITS_MAX
+from pool.core.ids import DIGITS_MAX
 from pool.errors import PoolError
 from pool.names import check_handler, check_key, key_hash, lane_of
 

@@ -26,8 +26,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import attrs
 
 from pool.core.codec import decode_value, encode_value
-from pool.core.record import Record, more_of
-from pool.core.stored import state_of
+from pool.core.record import Record, more_of, state_of
 from pool.errors import PayloadEncodingError
 from pool.names import OF_PLANS
 

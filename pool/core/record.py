@@ -1,6 +1,12 @@
 """What stands in Redis of a job: its record, its start, its outcome.
 
 The scripts read and write the same fields (`lua/lib/record.lua`); tests hold the two together.
+
+By when a job must have begun, or is not begun any more, as `more` of its record says.
+
+The scripts write it, and decide by it (`lua/lib/lapse.lua`).
+
+What a job has stored while it went on: its steps, and its state; see `lua/lib/steps.lua`.
 """
 
 from __future__ import annotations
@@ -13,9 +19,10 @@ from urllib.parse import quote, unquote
 
 import attrs
 
-from pool.core.digits import DIGITS_MAX, number
+from pool import checks
+from pool.core.crash_marks import MARKS_TEXT, NO_MARKS, Marks, marks_text
+from pool.core.ids import DIGITS_MAX, number, number_or
 from pool.core.lifecycle import OWNED, EndState, State
-from pool.core.marks import MARKS_TEXT, NO_MARKS, Marks, marks_text
 
 Kind: TypeAlias = Literal["job", "service"]
 
@@ -42,7 +49,7 @@ INLINE_BYTES_MAX: Final = 1024  # of a payload or outcome that goes along with i
 # In `more` of a record and of its start: a letter and its value each, with commas between.
 MORE: Final = {
     "digest": "d",  # of handler, payload and followers, where its id was given to it
-    "expires": "x",  # ms[/by]: for so long it may begin, see `core/lapse.py`
+    "expires": "x",  # ms[/by]: for so long it may begin, see `core/record.py`
     "start": "s",  # ms[/by]: so long it may wait for a worker, likewise
     "retention": "r",  # ms for which its outcome is kept, whatever its handler says
     "window": "w",  # ms for which its id is known at least, once it has ended
@@ -416,3 +423,104 @@ def one_line(text: str, chars_max: int) -> str:
     text = text[: 4 * chars_max]  # before all else: it may be megabytes, and the loop waits
     text = text.replace("|", "\N{BROKEN BAR}")
     return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", text).strip()[:chars_max]
+
+
+Lapse: TypeAlias = Literal["", "expires", "start"]
+
+NOT_IN_TIME: Final = "not started in time"  # the cause of a job that has expired
+LIMIT_S_MIN: Final = 0.01
+
+
+def begin_limits(
+    expires_s: object, start_timeout_s: object, delay_s: float = 0.0
+) -> tuple[float | None, float | None]:
+    """Return by when a job must have begun, and for how long each attempt may wait for that.
+
+    Raises:
+        InvalidOption: One is out of bounds, or they do not go together.
+    """
+    expires = checks.seconds("expires_s", expires_s, LIMIT_S_MIN, or_none=True)
+    start = checks.seconds("start_timeout_s", start_timeout_s, LIMIT_S_MIN, or_none=True)
+    if expires is not None and expires <= delay_s:
+        raise checks.option("expires_s", expires, f"more than delay_s, {delay_s:g}")
+    if expires is not None and start is not None and start > expires:
+        raise checks.option("start_timeout_s", start, f"expires_s, {expires:g}, or less")
+    return expires, start
+
+
+def postponed(more: str, wait_ms: int) -> str:
+    """Return `more` of a job that is accepted so much earlier than its `expires_s` begins."""
+    return re.sub(r"(^|,)x([0-9]+)", lambda found: f"{found[1]}x{int(found[2]) + wait_ms}", more)
+
+
+def ends_ms(more: str, name: Literal["expires", "start"]) -> int:
+    """Return by when it must have begun, in pool time; 0: whenever, or it has."""
+    return number_or(0, more_of(more, name).partition("/")[2])
+
+
+def begin_by_ms(more: str) -> int:
+    """Return the earlier of both; 0: whenever."""
+    ends = (ends_ms(more, "expires"), ends_ms(more, "start"))
+    return min((at for at in ends if at), default=0)
+
+
+def lapsed(record: Record, now_ms: int) -> Lapse:
+    """Return for what it is too late by then."""
+    for name in ("expires", "start"):
+        if 0 < ends_ms(record.more, name) <= now_ms:
+            return name
+    return ""
+
+
+def limits_s(more: str) -> list[float]:
+    """Return in how long one that is accepted now may be too late, of each limit that it has."""
+    limits = (more_of(more, name).partition("/")[0] for name in ("expires", "start"))
+    return [number_or(0, ms) / 1000 for ms in limits if ms]
+
+
+def steps_name(key: str) -> str:
+    """Return where in `checkpoints` the results of a job's steps stand."""
+    return f"\n{key}"
+
+
+def letters_steps(job_id: str, key: str) -> str:
+    """Return where those of a parked job stand."""
+    return f"\n\n{job_id} {key}"
+
+
+def parse_steps(text: bytes) -> dict[str, bytes] | None:
+    """Return the results of a job's steps; None: the text is not what `lib/steps.lua` makes."""
+    steps: dict[str, bytes] = {}
+    at = 0
+    try:
+        while at < len(text):
+            name_end = text.index(b"\n", at)
+            begin = text.index(b"\n", name_end + 1) + 1
+            name, size = text[at:name_end].decode(), text[name_end + 1 : begin - 1].decode()
+            at = begin + number(size)
+            if at > len(text):
+                return None
+            steps[name] = text[begin:at]
+    except ValueError:
+        return None
+    return steps
+
+
+def state_of(checkpoint: bytes) -> bytes:
+    """Return the state that a checkpoint holds; empty: it is none.
+
+    In front of a bar it says which save of which epoch it is, or nothing: it was handed over.
+    """
+    match = _SAVED.match(checkpoint)
+    return checkpoint[match.end() :] if match is not None else b""
+
+
+def saves_of(checkpoint: bytes, epoch: int) -> int:
+    """Return which save of this epoch a checkpoint holds, or 0: none of it."""
+    match = _SAVED.match(checkpoint)
+    if match is None or number_or(-1, match[1]) != epoch:
+        return 0
+    return number_or(0, match[2])
+
+
+_SAVED: Final = re.compile(rb"(?:(\d+)\.(\d+))?[|]")

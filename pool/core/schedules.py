@@ -46,11 +46,10 @@ from typing import Any, Final
 
 import attrs
 
-from pool.core.digits import number
 from pool.core.followers import renamed
-from pool.core.lapse import postponed
+from pool.core.ids import number
 from pool.core.options import attaches
-from pool.core.record import KIND_LETTERS, Kind, pack_more
+from pool.core.record import KIND_LETTERS, Kind, pack_more, postponed
 from pool.core.times import At, When, moment, next_ms, packed, times, unpacked
 from pool.errors import ConfigError, PoolError
 

@@ -7,9 +7,10 @@ from typing import Final, TypeAlias, TypeGuard
 
 import attrs
 
-from pool.core.evidence import (
+from pool.core.crash_marks import (
     NO_DEATHS,
     Deaths,
+    Marks,
     after_death,
     in_round,
     is_proved,
@@ -19,11 +20,9 @@ from pool.core.evidence import (
     tenths,
 )
 from pool.core.ids import is_poller, process_of
-from pool.core.lapse import NOT_IN_TIME, lapsed
 from pool.core.lifecycle import OWNED
-from pool.core.marks import Marks
 from pool.core.options import Limit, Options
-from pool.core.record import ERROR_CHARS_MAX, Record, one_line
+from pool.core.record import ERROR_CHARS_MAX, NOT_IN_TIME, Record, lapsed, one_line
 from pool.core.retry import Dice, full_jitter, requeue_delay
 
 TOO_LONG: Final[dict[Limit, str]] = {
@@ -193,11 +192,11 @@ def recover(
 
     From its record and the death of its owner; `death` is None when nobody died.  `rival` is how
     much speaks against another job aboard (see `Lineup`).  `now_ms` is pool time, where the job may
-    be too late (see `lapse`).
+    be too late (see `core/record.py`).
 
         the job was                          its marks
         running longer than the window       are halved for each window, then as below
-        running, or pending                  one death more, and what that proves (`evidence.py`)
+        running, or pending                  one death more, and what that proves (`crash_marks.py`)
         pending, to be acknowledged first    stay: it never began
         pending, granted to one long silent  stay: its worker was dead by then
         pending, of a worker that polls      stay: no client was told of it

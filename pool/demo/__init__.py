@@ -5,6 +5,6 @@ member     member.py   one node in a process of its own
 work       handlers.py what the nodes do: zones to compute (zones.py), world clocks
 witness    ledger.py   a file outside Redis that handlers and conductor append to
 check      tzif.py     the zones once more, from their bytes and by other means
-verdict    history.py, verdict.py   pure: ledger + stored results -> figures
-show       show.py     what people see meanwhile
+verdict    verdict.py   pure: ledger + stored results -> figures
+show       conductor.py what people see meanwhile
 """

@@ -12,15 +12,11 @@ from pathlib import Path
 
 import anyio
 
-from pool.demo.conductor import Conductor
-from pool.demo.play import Play
-from pool.demo.show import Show
-from pool.demo.stage import Stage
+from pool.demo.conductor import Conductor, Play, Show, Stage
 from pool.demo.verdict import Verdict
 from pool.errors import ConfigError
 from pool.ops.logs import configure
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 
 def run(args: argparse.Namespace) -> int:

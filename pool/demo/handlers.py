@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 import anyio
 
 from pool.demo import zones
+from pool.demo.conductor import PlayPace
 from pool.demo.ledger import CLOCK, ZONE, Ledger, Running
-from pool.demo.play import PlayPace
 from pool.demo.tzif import Change
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job

@@ -16,8 +16,8 @@ from typing import Final
 import anyio
 
 from pool.demo import handlers, zones
+from pool.demo.conductor import Cast
 from pool.demo.ledger import Ledger
-from pool.demo.play import Cast
 from pool.jobs.node import Node
 from pool.ops.cli.worker import serve
 from pool.ops.logs import configure

@@ -14,24 +14,22 @@ from typing import Any
 
 import attrs
 
-from pool.core.lease import Lease
+from pool.core.lease import Lease, Timing
 from pool.core.placement import Candidates
 from pool.core.pooltime import PoolTime
-from pool.core.timing import Timing
 from pool.errors import PoolError
 from pool.jobs.meter import Meter
 from pool.jobs.roster import Roster
 from pool.jobs.trials import SPAN_S, SPAN_TTLS, Trials
 from pool.names import key_hash, lane_of
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Pulled
+from pool.redis.commands.edges import Pulled
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import Clock
 from pool.redis.commands.talk import Missing
 from pool.redis.io.system import Loop
 from pool.runtime.hang import Door
-from pool.runtime.observers import JobListeners
-from pool.runtime.outages import Outages
+from pool.runtime.observers import JobListeners, Outages
 from pool.runtime.session import Session
 
 TARGETS_MAX = 64  # candidates of one key; when all of them are full, the key waits unassigned

@@ -13,7 +13,7 @@ from pool.core.followers import NO_PLACE, Follows, When, follower_id
 from pool.errors import InvalidOption
 from pool.jobs.handlers import Handler, Handlers
 from pool.jobs.typed.contract import OutcomeForms, check_first, outcome_of
-from pool.jobs.typed.shapes import ANY
+from pool.jobs.typed.converters import ANY
 from pool.names import check_handler, check_new_key, lane_of
 
 WHY_NOT: Final = OutcomeForms("why the one before it was not done, str", frozenset({"text"}))

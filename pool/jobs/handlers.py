@@ -38,7 +38,6 @@ import attrs
 
 from pool import checks
 from pool.core.codec import VERSION_MAX, Codec
-from pool.core.lapse import begin_limits
 from pool.core.options import (
     ATTACHES,
     LIMITS,
@@ -49,6 +48,7 @@ from pool.core.options import (
     policy_of,
 )
 from pool.core.plans import handler_of, plan_and_version
+from pool.core.record import begin_limits
 from pool.core.retry import PLAN_BACKOFF_MAX_S, PLAN_BACKOFF_S
 from pool.core.times import Cron, When, check_when
 from pool.errors import ConfigError, DuplicateHandler, InvalidOption, PoolError, name_of, shown

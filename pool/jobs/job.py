@@ -16,9 +16,9 @@ import attrs
 from pool import checks
 from pool.core.codec import Codec, check_size, decode_value, encode_message
 from pool.core.headroom import check_headroom
+from pool.core.lease import Timing
 from pool.core.record import Kind, Progress
 from pool.core.schedules import time_of
-from pool.core.timing import Timing
 from pool.errors import InvalidOption, PayloadEncodingError, PoolError
 from pool.jobs.blocking import Blocking
 from pool.jobs.keeper import Keeper, Step

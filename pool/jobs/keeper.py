@@ -40,8 +40,15 @@ from pool.errors import (
     again,
 )
 from pool.names import check_step
-from pool.redis.commands.change import Changed, EdgeStatus
-from pool.redis.commands.edges import Edge, NoteEdge, SaveEdge, SeenEdge, StepEdge
+from pool.redis.commands.edges import (
+    Changed,
+    Edge,
+    EdgeStatus,
+    NoteEdge,
+    SaveEdge,
+    SeenEdge,
+    StepEdge,
+)
 from pool.redis.commands.talk import NO_MESSAGE, MessageId
 from pool.settings import Settings
 

@@ -37,24 +37,18 @@ from pool.errors import (
     again,
 )
 from pool.events import Event, NodeJoined, NodeLeft, Observer, PasswordInClear, PolicyUnknown
-from pool.jobs.client.batch import KEEP_S, OPEN_S, Batch, batch_options
-from pool.jobs.client.batch_ref import Batches
+from pool.jobs.client.batches import KEEP_S, OPEN_S, Batch, Batches, batch_options
 from pool.jobs.client.dispatch import Dispatching
-from pool.jobs.client.gaps import Gaps
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.journal import Journal, JournalFilter, start_of
-from pool.jobs.client.listing import JobPage, Listing
-from pool.jobs.client.operating import Operating
+from pool.jobs.client.listing import PAGE, Gaps, JobFilter, JobPage, Listing
 from pool.jobs.client.options import WINDOW_S, DispatchOptions, known_id
 from pool.jobs.client.parked import DeadLetters
-from pool.jobs.client.pausing import Operator
-from pool.jobs.client.plan_ref import PlanRef, plans, see_to
-from pool.jobs.client.plans import compared, keep_plan
+from pool.jobs.client.pausing import Operating, Operator
+from pool.jobs.client.plans import PlanRef, compared, keep_plan, plans, see_to
 from pool.jobs.client.ref import JobRef, Status, status_of, stopped
-from pool.jobs.client.schedules import Schedules, of_code
-from pool.jobs.client.shelves import PAGE, JobFilter
+from pool.jobs.client.schedules import Schedules, Ticker, make_ticker, of_code
 from pool.jobs.client.stopping import StopMany, StopReport
-from pool.jobs.client.ticker import Ticker, make_ticker
 from pool.jobs.context import Context
 from pool.jobs.followers import Follower, Packer, count_of, outcome_by, several
 from pool.jobs.handlers import QUEUE_MAX, Handlers

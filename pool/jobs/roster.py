@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import attrs
 
-from pool.core.digits import DIGITS_MAX
+from pool.core.ids import DIGITS_MAX
 from pool.core.pauses import Asked, is_asked, parse
 from pool.core.placement import Candidate, Candidates
 from pool.errors import PoolError

@@ -7,15 +7,16 @@ from typing import Final, Protocol, TypeAlias
 
 import attrs
 
-from pool.core.digits import number_or
-from pool.core.evidence import NO_DEATHS, Deaths
-from pool.core.lapse import Lapse, lapsed
+from pool.core.crash_marks import NO_DEATHS, Deaths
+from pool.core.ids import number_or
 from pool.core.options import Options
 from pool.core.record import (
     CAUSE_CHARS_MAX,
     ERROR_CHARS_MAX,
+    Lapse,
     Record,
     Start,
+    lapsed,
     left_by,
     one_line,
     pack_attempt,
@@ -41,8 +42,17 @@ from pool.jobs.context import Context, LaneState, Ranks
 from pool.names import key_of, pair
 from pool.redis.commands.admission import ranking
 from pool.redis.commands.calls import Keeps, Target
-from pool.redis.commands.change import Advanced, AdvanceGuard, Changed, EdgeStatus
-from pool.redis.commands.edges import CancelEdge, Edge, GrantEdge, ParkEdge, WaitEdge
+from pool.redis.commands.edges import (
+    Advanced,
+    AdvanceGuard,
+    CancelEdge,
+    Changed,
+    Edge,
+    EdgeStatus,
+    GrantEdge,
+    ParkEdge,
+    WaitEdge,
+)
 from pool.runtime.observers import JobListeners
 from pool.settings import Settings
 

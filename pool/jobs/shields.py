@@ -21,7 +21,7 @@ from weakref import ReferenceType, ref
 import anyio
 import attrs
 
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.redis.io.loops import Loop, current_loop
 
 

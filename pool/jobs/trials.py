@@ -11,7 +11,7 @@ What ends its process by that process's own age would always hit the same trial.
 is younger than OLD_S begins the first suspect of a death after a random time, uniform in a span of
 SPAN_S, or ten times the trial if that is longer.  That a death falls into a trial by chance is as
 likely as the trial is long, of that span, or of the age of an old process: that is its evidence
-(`core/evidence.py`).
+(`core/crash_marks.py`).
 
 All suspects of one death are through within TRIALS_S, however many they are, so that the innocent
 are back in time.  Those that outlived their trial in a process that died come last and are given
@@ -29,7 +29,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from pool.core.evidence import trial_tenths
+from pool.core.crash_marks import trial_tenths
 from pool.core.retry import Dice
 from pool.jobs.run import Run
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import anyio
 import attrs
 
-from pool.core.digits import number_or
-from pool.core.ids import WORKER
+from pool.core.ids import WORKER, number_or
 from pool.core.pauses import is_asked
 from pool.core.placement import Candidate
 from pool.core.record import INLINE_BYTES_MAX, Start
@@ -55,8 +54,7 @@ from pool.maps.deltas import CompareAndDelete, KeyChange, Resync, Set
 from pool.maps.replica import Replica
 from pool.maps.replicas import Maps
 from pool.names import WORKERS
-from pool.redis.commands.member import Renewal
-from pool.redis.commands.opening import PoolConfig
+from pool.redis.commands.member import PoolConfig, Renewal
 from pool.redis.io.system import Reply
 from pool.redis.scripts import ScriptCall, Word
 from pool.runtime.actor import Actor

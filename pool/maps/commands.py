@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from pool import checks
-from pool.core.digits import number
+from pool.core.ids import number
 from pool.errors import ConfigError, InvalidOption, PayloadTooLarge, StoreLost, StoreUnavailable
 from pool.maps.deltas import (
     NO_STAMP,

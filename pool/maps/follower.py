@@ -26,7 +26,7 @@ from typing import TypeAlias
 import anyio
 import attrs
 
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.errors import PoolError, StoreLost, again
 from pool.events import Event, MapsDamaged, MapsReachable, MapsUnreachable
 from pool.maps.commands import (

@@ -13,8 +13,8 @@ from typing import Self
 
 import anyio
 
+from pool.core.lease import Timing
 from pool.core.retry import reconnect_delay
-from pool.core.timing import Timing
 from pool.errors import NotRunning, PoolError
 from pool.events import DataLost, Observer
 from pool.maps.replicas import Maps

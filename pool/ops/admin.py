@@ -27,9 +27,8 @@ from pool.core.record import Outcome, Record
 from pool.core.settlement import Grant
 from pool.errors import ConfigError, NotWaiting, PayloadEncodingError, PoolError, shown
 from pool.jobs.client.job_client import JobClient
-from pool.jobs.client.listing import Listing
+from pool.jobs.client.listing import PAGE, JobFilter, Listing
 from pool.jobs.client.ref import Status
-from pool.jobs.client.shelves import PAGE, JobFilter
 from pool.jobs.client.stopping import StopMany, StopReport
 from pool.jobs.node import Node
 from pool.jobs.settlement import Recovery, judgement_of

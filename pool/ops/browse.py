@@ -20,12 +20,13 @@ from pool.core.codec import decode_call, decode_value, head_of
 from pool.core.ids import member_name
 from pool.core.record import Letter, Outcome, Record, more_of
 from pool.errors import PayloadEncodingError
-from pool.jobs.client.gaps import Gaps, gaps_of
-from pool.jobs.client.shelves import (
+from pool.jobs.client.listing import (
     PAGE,
     PAGE_MAX,
+    Gaps,
     JobFilter,
     Shelves,
+    gaps_of,
     legible,
     read_cursor,
 )

@@ -37,13 +37,13 @@ from pool.ops import stores
 from pool.ops.inspect import Found, all_of, fields_of, pairs, unqueued, whole
 from pool.ops.keyfacts import LEASE_CLOCK, KeyOwner, lease_time_ms
 from pool.ops.members import MEMBERS_MAX, known_fleet, of_lane
+from pool.ops.rates import is_unusual, usual_times
 from pool.ops.refusals import Refusal, refusals_of
 from pool.ops.stores import StreamRow
-from pool.ops.usual import is_unusual, usual_times
+from pool.redis.commands.calls import read
 from pool.redis.commands.lane import Lane
-from pool.redis.commands.opening import generation_of_pool
+from pool.redis.commands.member import generation_of_pool
 from pool.redis.commands.pausing import LanePauses, without_hold
-from pool.redis.commands.reply import read
 from pool.redis.commands.upkeep import IndexLooks
 from pool.redis.io.system import Reply
 from pool.redis.pipeline import Pipeline

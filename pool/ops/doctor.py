@@ -17,7 +17,7 @@ from typing import Final, get_args
 
 import attrs
 
-from pool.core.evidence import ROUNDS_MAX
+from pool.core.crash_marks import ROUNDS_MAX
 from pool.core.pauses import Pause, What
 from pool.core.record import Progress, Record, left_by, more_of
 from pool.errors import ConfigError
@@ -48,7 +48,7 @@ from pool.ops.findings import (
     spot_of,
     why_command,
 )
-from pool.ops.usual import is_unusual
+from pool.ops.rates import is_unusual
 from pool.ops.why import pause_command, resume_command, span
 from pool.settings import Settings
 

@@ -1,4 +1,9 @@
-"""What a rule of `doctor` is made of, and what it finds.
+"""What is told of each finding: why it is so, what to do, and how to see that it is over.
+
+`runbook.md` has a section for each row of the table, of three paragraphs.  Links in it are as from
+the root of the documents.
+
+What a rule of `doctor` is made of, and what it finds.
 
 `fix` names what mends it by the scripts that nodes run anyway: `recover` is what any node does, so
 a client that joins for a while does it; `ttl` is the change of TTL, run again.
@@ -6,8 +11,11 @@ a client that joins for a while does it; `ttl` is the change of TTL, run again.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Final, Literal, TypeAlias
 
 import attrs
@@ -18,6 +26,40 @@ from pool.core.record import Record
 from pool.names import QUEUED, key_of, split_pair
 from pool.ops.checkup import LaneFacts, PoolFacts
 from pool.ops.keyfacts import KeyOwner
+
+_SECTION: Final = re.compile(
+    r"^# (?P<name>\S+)\n\nWhy: (?P<why>.+?)\n\nDo: (?P<do>.+?)\n\nOver: (?P<over>.+?)\n(?=\n#|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+_LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+
+
+@attrs.frozen(kw_only=True)
+class FindingPage:
+    """A finding's section; each is markdown, of one paragraph."""
+
+    name: str
+    why: str
+    do: str
+    over: str
+
+
+@cache
+def pages() -> dict[str, FindingPage]:
+    """Return all sections by the names of their rules, in the order of the file."""
+    text = (files("pool.ops") / "runbook.md").read_text("utf-8")
+    return {found["name"]: FindingPage(**found.groupdict()) for found in _SECTION.finditer(text)}
+
+
+def plain(text: str) -> str:
+    """Return a paragraph without links, in one line."""
+    return " ".join(_LINK.sub(r"\1", text).split())
+
+
+def linked(text: str, root: str) -> str:
+    """Return a paragraph whose links lead from a page that is `root` away from the others."""
+    return _LINK.sub(lambda found: f"[{found[1]}]({root}{found[2]})", text)
+
 
 # What waits for longer is a finding: so long a fleet may take to come up, or to be replaced.
 PATIENCE_S: Final = 60.0

@@ -15,13 +15,13 @@ from typing import Final
 import anyio
 import attrs
 
-from pool.core.digits import number_or
+from pool.core.ids import number_or
 from pool.core.lifecycle import State
 from pool.core.record import Outcome, Record
 from pool.errors import ConfigError, PoolError, StoreFault, again
 from pool.names import PAUSED, Control, Names, lane_of
 from pool.redis.commands.lane import Lane
-from pool.redis.commands.opening import PROTOCOL, check_protocol
+from pool.redis.commands.member import PROTOCOL, check_protocol
 from pool.redis.commands.talk import Looked, More
 from pool.redis.io.system import Reply, SystemIO
 from pool.redis.pipeline import Pipeline

@@ -2,6 +2,10 @@
 
 Arguments, results and states are whatever somebody has dispatched: bytes, sets, numbers that JSON
 has no word for, keys that are no text.
+
+The form of a dead letter on the command line and over HTTP.
+
+A schedule as it is told, on the command line and over HTTP.
 """
 
 from __future__ import annotations
@@ -15,6 +19,11 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
+
+from pool.core.times import packed
+from pool.errors import ConfigError
+from pool.jobs.client.parked import ParkedJob
+from pool.jobs.client.schedules import Schedule, Schedules
 
 TextEncoding: TypeAlias = Literal["json", "base64"]
 _DEPTH_MAX: Final = 200
@@ -83,3 +92,78 @@ def _told(value: Any, depth: int) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_told(each, depth - 1) for each in value]
     return _told(_plain(value), depth - 1)
+
+
+@attrs.frozen(kw_only=True)
+class DeadLetter(ParkedJob):
+    """A dead letter, with its history; `encoding` base64: its only argument is bytes, so written.
+
+    `args` and `kwargs` are null where they cannot be read: they are `payload_bytes`, made by
+    `codec`.
+    """
+
+    encoding: TextEncoding = "json"
+
+    @classmethod
+    def of(cls, job: ParkedJob) -> DeadLetter:
+        """Return the form of a parked job."""
+        facts = attrs.asdict(job, recurse=False)
+        if job.args is not None:
+            facts["args"], facts["encoding"] = args_as_text(job.args)
+        return cls(**facts)
+
+
+@attrs.frozen(kw_only=True)
+class ScheduleState:
+    """A schedule; `when` has one of `cron`, `every_s` and `at_ms`, with what belongs to it.
+
+    Of its times `fired` have made jobs, `missed` none as nobody could fire them or as it was paused
+    before their jitter was over, and `overlapped` none as their key had a job.  `next_at` is null
+    while it is paused.  `args` and `kwargs` are null where they cannot be read: they are
+    `payload_bytes`, made by `codec`.  `encoding` base64: the only argument is bytes, so written.
+    Only a request for one schedule that is not paused has `next_times`; `note` says why they are
+    no more than the first, if that is so.
+    """
+
+    name: str
+    when: dict[str, Any]
+    handler: str
+    key: str
+    is_paused: bool
+    next_at: datetime | None
+    last_at: datetime | None
+    fired: int
+    missed: int
+    overlapped: int
+    args: tuple[Any, ...] | None
+    kwargs: dict[str, Any] | None
+    payload_bytes: int = 0
+    codec: str = ""
+    encoding: TextEncoding = "json"
+    next_times: tuple[datetime, ...] = ()
+    note: str = ""
+
+    @classmethod
+    def of(cls, found: Schedule) -> ScheduleState:
+        """Return a schedule as it is told, without its next times."""
+        facts: dict[str, Any] = attrs.asdict(found, recurse=False)
+        facts["when"] = packed(found.when)
+        if found.args is not None:
+            facts["args"], facts["encoding"] = args_as_text(found.args)
+        return cls(**facts)
+
+
+async def shown(schedules: Schedules, name: str, count: int) -> ScheduleState:
+    """Return a schedule with so many of its next times.
+
+    Raises:
+        PoolError: As `Schedules.show` and `next_times`.
+    """
+    state = ScheduleState.of(await schedules.show(name))
+    if state.next_at is None:
+        return state
+    try:
+        times = await schedules.next_times(name, count)
+    except ConfigError as error:  # its time zone is not installed here
+        return attrs.evolve(state, next_times=(state.next_at,), note=error.problem)
+    return attrs.evolve(state, next_times=times)

@@ -40,9 +40,8 @@ from pool.names import (
     split_pair,
 )
 from pool.ops.inspect import Found, all_of, fields_of, outcomes, whole
-from pool.ops.usual import usual_times
-from pool.redis.commands.member import Opening
-from pool.redis.commands.opening import generation_of_pool
+from pool.ops.rates import usual_times
+from pool.redis.commands.member import Opening, generation_of_pool
 from pool.redis.commands.pausing import LanePauses
 from pool.redis.io.system import Reply
 from pool.redis.pipeline import Pipeline

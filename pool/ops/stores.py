@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import attrs
 
-from pool.core.digits import number_or
-from pool.core.ids import order
+from pool.core.ids import number_or, order
 from pool.core.journal import ZERO
 from pool.names import Control, Names
 from pool.ops.inspect import Found, all_of, whole

@@ -18,23 +18,30 @@ from typing import Any, Final
 
 import attrs
 
-from pool.core.digits import number_or
-from pool.core.evidence import Deaths
+from pool.core.crash_marks import Deaths
 from pool.core.followers import Followed, released
-from pool.core.ids import process_of
+from pool.core.ids import number_or, process_of
 from pool.core.journal import JournalEntry
-from pool.core.lapse import NOT_IN_TIME, begin_by_ms
 from pool.core.options import Options
 from pool.core.pauses import Cordon, Pause
 from pool.core.placement import Candidates
 from pool.core.plans import ids_of, plan_and_version, plan_key, plan_of
-from pool.core.record import SUPERSEDED, Attempt, Progress, Record, left_by, more_of
+from pool.core.record import (
+    NOT_IN_TIME,
+    SUPERSEDED,
+    Attempt,
+    Progress,
+    Record,
+    begin_by_ms,
+    left_by,
+    more_of,
+)
 from pool.core.schedules import schedule_of
 from pool.core.settlement import CancelJob, Death, Judgement, ParkJob, Wait, is_hold, recover
 from pool.names import key_hash
 from pool.ops.findings import command, option
 from pool.ops.keyfacts import KeyFacts, KeyOwner
-from pool.ops.usual import is_unusual
+from pool.ops.rates import is_unusual
 from pool.settings import Settings
 
 VERSION: Final = 1  # of the JSON: raised when a field goes or means something else

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote
 
 import attrs
 
-from pool.core.digits import is_number
+from pool.core.ids import is_number
 from pool.errors import ConfigError, name_of
 from pool.names import hash_tag
 

@@ -59,12 +59,12 @@ from collections import Counter
 import anyio
 import attrs
 
-from pool.core.digits import number_or
-from pool.core.timing import Timing
+from pool.core.ids import number_or
+from pool.core.lease import Timing
 from pool.errors import ConfigError, PoolError, StoreUnavailable, again
 from pool.events import ControlLost
 from pool.names import Names
-from pool.redis.commands.opening import (
+from pool.redis.commands.member import (
     OPEN_POOL,
     PROTOCOL,
     PoolConfig,

@@ -15,11 +15,10 @@ import attrs
 
 from pool import checks
 from pool.core.ids import Ids
-from pool.core.timing import TTL_DEFAULT_S, Timing
+from pool.core.lease import TTL_DEFAULT_S, Timing
 from pool.events import Event, Observer
 from pool.names import Control, check_pool
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 from pool.redis.io.system import IO, SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url

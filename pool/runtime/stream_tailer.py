@@ -28,8 +28,8 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
+from pool.core.lease import Timing
 from pool.core.retry import Reconnects, reconnect_delay
-from pool.core.timing import Timing
 from pool.errors import PoolError, StoreUnavailable
 from pool.redis.io.system import IO, BodyIO, Care, Group, RunningBody
 from pool.redis.reads import Portion

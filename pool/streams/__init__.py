@@ -7,6 +7,6 @@ from pool.streams.commands import Parked
 from pool.streams.event import StreamEvent
 from pool.streams.reader import Reader
 from pool.streams.sink import Sink
-from pool.streams.snapshot import Snapshot
+from pool.streams.stream import Snapshot
 
 __all__ = ["EventSource", "Parked", "Reader", "Sink", "Snapshot", "StreamEvent"]

@@ -12,8 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from pool import checks
-from pool.core.digits import number_or
-from pool.core.ids import order
+from pool.core.ids import number_or, order
 from pool.errors import PayloadTooLarge
 
 EVENT_BYTES_MAX: Final = 256

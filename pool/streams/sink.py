@@ -74,7 +74,7 @@ import anyio.lowlevel
 
 from pool import checks
 from pool.core.ids import member_name, order
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.errors import InvalidOption, NotRunning, PoolError, StoreUnavailable
 from pool.events import (
     SinkBeganAnew,
@@ -104,11 +104,8 @@ from pool.streams.commands import (
     parked_of,
 )
 from pool.streams.event import FIRST, Filter, StartAt, StreamEvent, check_id, event_of, position_of
-from pool.streams.sink_acks import Acks
-from pool.streams.sink_calls import SinkCalls
+from pool.streams.sink_calls import Acks, Item, SinkCalls, SinkTold, Source, size_of
 from pool.streams.sink_hands import Hands
-from pool.streams.sink_source import Item, Source, size_of
-from pool.streams.sink_told import SinkTold
 
 SINK_BUFFER_MAX: Final = 100
 LOOK_RENEWALS: Final = 5  # from one look at what waits under a consumer's name to the next

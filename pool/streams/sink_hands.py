@@ -24,9 +24,7 @@ from pool.redis.scripts import ScriptCall
 from pool.streams.buffer import EventBuffer
 from pool.streams.commands import BATCH_MAX, HELD_MAX
 from pool.streams.event import EventName, name_of
-from pool.streams.sink_acks import link_of
-from pool.streams.sink_calls import SinkCalls
-from pool.streams.sink_source import Item, Source
+from pool.streams.sink_calls import Item, SinkCalls, Source, link_of
 
 NOTED_S: Final = 0.005  # from a hand-out to the note of it
 LIVED_S: Final = 0.05  # with a doubtful event that nobody has seen: it did not end its consumer

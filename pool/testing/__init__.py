@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pool.redis.embedded.program import ServerProgram, find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram, find_server
 from pool.testing.audit import audit
 from pool.testing.jobs import make_job
 from pool.testing.proxy import FaultProxy, fault_proxy

@@ -36,9 +36,8 @@ import redis
 from pool.core.batches import ENDS, NOT_ENDED, Head
 from pool.core.ids import member_name
 from pool.core.lifecycle import OWNED
-from pool.core.record import MORE, Record, Start, more_of
+from pool.core.record import MORE, Record, Start, more_of, steps_name
 from pool.core.schedules import parse_head
-from pool.core.stored import steps_name
 from pool.names import (
     FOLLOWERS,
     IN,
@@ -53,8 +52,7 @@ from pool.names import (
     queued,
     split_pair,
 )
-from pool.redis.commands.member import Opening
-from pool.redis.commands.opening import generation_of_pool
+from pool.redis.commands.member import Opening, generation_of_pool
 from pool.redis.commands.pausing import LanePauses, is_held_back
 
 _SCAN_COUNT = 1000

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import anyio
 
 from pool.core.codec import encode_value
+from pool.core.lease import Timing
 from pool.core.record import Kind
-from pool.core.timing import Timing
 from pool.errors import NotRunning
 from pool.jobs.blocking import Blocking
 from pool.jobs.handlers import Handler
@@ -22,8 +22,7 @@ from pool.jobs.keeper import Keeper
 from pool.jobs.node import Node
 from pool.jobs.shields import Shields
 from pool.names import check_key
-from pool.redis.commands.change import Changed, EdgeStatus
-from pool.redis.commands.edges import Edge, SaveEdge, StepEdge
+from pool.redis.commands.edges import Changed, Edge, EdgeStatus, SaveEdge, StepEdge
 from pool.redis.commands.talk import InboxPage
 from pool.settings import Settings
 

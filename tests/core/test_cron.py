@@ -19,7 +19,7 @@ from cronsim import CronSim
 from hypothesis import given, settings, target
 from hypothesis import strategies as st
 
-from pool.core import cron as of_cron
+from pool.core import times as of_cron
 from pool.core.times import Cron, moment, next_ms, times
 from pool.errors import InvalidOption
 from tests.verify import cron as table

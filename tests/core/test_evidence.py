@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pool.core.evidence import (
+from pool.core.crash_marks import (
     BETS,
+    NO_MARKS,
     ROUNDS_MAX,
     SUM_MAX,
     Deaths,
+    Marks,
     aboard_tenths,
     after_death,
     elsewhere_tenths,
@@ -26,7 +28,6 @@ from pool.core.evidence import (
     settled,
     tenths,
 )
-from pool.core.marks import NO_MARKS, Marks
 from pool.core.settlement import Lineup
 
 PERIOD_MS = 2_000

@@ -12,8 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.core import lifecycle
-from pool.core.evidence import SUM_MAX, Deaths, trial_tenths
-from pool.core.marks import MARKS_CHARS_MAX, NO_MARKS, Aboard, Marks
+from pool.core.crash_marks import (
+    MARKS_CHARS_MAX,
+    NO_MARKS,
+    SUM_MAX,
+    Aboard,
+    Deaths,
+    Marks,
+    trial_tenths,
+)
 from pool.core.options import Options
 from pool.core.record import STATES, Outcome, Record, Start, one_line
 from pool.core.settlement import (

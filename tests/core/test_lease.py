@@ -19,8 +19,8 @@ from pool.core.lease import (
     Resume,
     StopJobs,
     Tick,
+    Timing,
 )
-from pool.core.timing import Timing
 
 TTL_S = 10.0
 

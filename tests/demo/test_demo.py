@@ -29,7 +29,7 @@ LATE = r"a takeover was \d+\.\d\d s later than G-06 says\nthe ledger and the nod
 DEMO = """
 import sys
 from pool.demo.demo import perform
-from pool.demo.play import Play
+from pool.demo.conductor import Play
 
 sys.exit(perform(Play(patience_s={patience_s}, deadline_s={deadline_s}), is_json=True))
 """

@@ -11,9 +11,9 @@ import anyio
 import attrs
 import pytest
 
-from pool.demo.history import History
+from pool.demo.conductor import Show
 from pool.demo.ledger import CLOCK, ZONE, Entry, Ledger, LedgerTail
-from pool.demo.show import Show
+from pool.demo.verdict import History
 from pool.jobs.job import Job
 
 

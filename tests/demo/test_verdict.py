@@ -8,9 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from pool.demo.history import History
 from pool.demo.ledger import CLOCK, ZONE, Entry, What
-from pool.demo.verdict import Stored, Verdict, judge
+from pool.demo.verdict import History, Stored, Verdict, judge
 
 TTL_S = 2.0
 ZONES = [f"Zone/{i}" for i in range(30)]

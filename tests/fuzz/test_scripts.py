@@ -13,8 +13,7 @@ from pool.core.record import Record
 from pool.names import Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
-from pool.redis.commands.change import AdvanceGuard
-from pool.redis.commands.edges import Edge
+from pool.redis.commands.edges import AdvanceGuard, Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import renewal
 from pool.redis.commands.recovery import fenced, overdue, reaped

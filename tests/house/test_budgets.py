@@ -18,7 +18,7 @@ from pool.redis.embedded.server import EmbeddedServer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pool.redis.embedded.program import ServerProgram
+    from pool.redis.embedded.server import ServerProgram
 
 BUDGET = Budget(value=20, unit="commands", why="a dispatch")
 OF_A_NODE = ("calls.", "python.")

@@ -21,8 +21,8 @@ import pool.pauses
 import pool.plans
 import pool.sync
 import pool.web
-from pool.core.timing import Timing
-from pool.ops import runbook
+from pool.core.lease import Timing
+from pool.ops import findings
 from pool.ops.cli import parser as words
 from pool.ops.cli.explain import kinds
 from pool.ops.doctor import RULES
@@ -89,8 +89,8 @@ def test_every_finding_has_a_section_in_the_runbook_and_no_other_does() -> None:
     """Why it is so, what to do, how to see that it is over; what is left out has no page."""
     text = (ROOT / "pool/ops/runbook.md").read_text("utf-8")
     assert re.findall(r"^# (\S+)$", text, re.MULTILINE) == [rule.name for rule in RULES]
-    assert list(runbook.pages()) == [rule.name for rule in RULES]
-    for page in runbook.pages().values():
+    assert list(findings.pages()) == [rule.name for rule in RULES]
+    for page in findings.pages().values():
         for text in (page.why, page.do, page.over):
             assert len(text) > 10, page.name
             assert not re.search(r"^(Why|Do|Over): ", text, re.MULTILINE), page.name

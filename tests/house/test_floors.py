@@ -94,7 +94,7 @@ EXCEPT = {
     "jobs/sync/portal.py": {"threading"},  # its callers wait in theirs
     "jobs/process.py": {"socket", "subprocess"},  # a function in a process of its own
     "jobs/child.py": {"threading"},  # which is that process
-    "redis/io/hush.py": {"time"},  # its minutes are a thread's
+    "redis/io/scribe.py": {"time"},  # its minutes are a thread's
     "redis/embedded/server.py": {"time"},  # a child process is awaited beside any clock of ours
 }
 # Packages beyond the core dependencies, and the floors that may use them.

@@ -11,12 +11,12 @@ import pytest
 
 from pool.core import record
 from pool.core.batches import CHUNK
-from pool.core.digits import DIGITS_MAX
+from pool.core.crash_marks import MARKS_CHARS_MAX
+from pool.core.ids import DIGITS_MAX
 from pool.core.journal import DETAIL_BYTES_MAX
-from pool.core.marks import MARKS_CHARS_MAX
+from pool.core.lease import RENEW_MAX_S
 from pool.core.options import POLICY_LETTERS
 from pool.core.pooltime import CLOCK_S
-from pool.core.timing import RENEW_MAX_S
 from pool.jobs.wiring import _SIGNALS_MAX
 from pool.maps.commands import DELTAS_MAX, LOG_BYTES_MAX, READING_S
 from pool.redis.commands.admission import AS_REGISTERED

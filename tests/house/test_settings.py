@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.errors import ConfigError
 from pool.jobs.settlement import outcome_ttl_ms
 from pool.settings import Settings

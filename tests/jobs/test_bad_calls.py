@@ -10,7 +10,7 @@ import pytest
 
 from pool import Handlers, Job, Node
 from pool.errors import DeadlockRisk, JobParked, StoreUnavailable, WrongProtocol
-from pool.redis.commands.opening import PROTOCOL
+from pool.redis.commands.member import PROTOCOL
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet

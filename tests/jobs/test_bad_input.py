@@ -46,7 +46,7 @@ from pool.testing.proxy import fault_proxy
 from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:
-    from pool.redis.embedded.program import ServerProgram
+    from pool.redis.embedded.server import ServerProgram
 from tests.nodes import Diary, Fleet
 
 handlers = Handlers()

@@ -28,8 +28,7 @@ from pool.errors import (
     StoreUnavailable,
     UnknownHandler,
 )
-from pool.jobs.client.batch import NOTED, Batch
-from pool.jobs.client.batch_ref import ask
+from pool.jobs.client.batches import NOTED, Batch, ask
 from pool.jobs.client.dispatcher import Dispatcher, Pending
 from pool.jobs.client.waiters import Waiters
 from pool.middleware import Outgoing
@@ -251,7 +250,7 @@ async def test_an_outage_is_waited_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As by who waits for a job: it may last for hours, and the store be away for a moment."""
-    monkeypatch.setattr("pool.jobs.client.batch_ref.ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr("pool.jobs.client.batches.ASK_AGAIN_S", 0.05)
     node = await fleet.node(handlers)
     async with node.batch("b") as batch:
         await batch.add("stand", ["k"])
@@ -282,7 +281,7 @@ async def test_who_waits_is_told_at_once_that_its_node_has_left(
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pool.jobs.client.batch_ref.ASK_AGAIN_S", 3600.0)
+    monkeypatch.setattr("pool.jobs.client.batches.ASK_AGAIN_S", 3600.0)
     node, client = await fleet.node(handlers), await fleet.node()
     async with node.batch("b") as batch:
         await batch.add("stand", ["k"])
@@ -309,7 +308,7 @@ async def test_only_those_that_are_listed_are_looked_at(
         async with node.batch(f"b{n}"):
             pass
         await anyio.sleep(0.002)  # they are listed by the millisecond
-    monkeypatch.setattr("pool.jobs.client.batch_ref.ask", counted)
+    monkeypatch.setattr("pool.jobs.client.batches.ask", counted)
     assert [each.id for each in await node.batches.list(newest=3)] == ["b7", "b6", "b5"]
     assert looked == ["batch_look"] * 3
 
@@ -551,7 +550,7 @@ async def test_one_that_another_has_opened_meanwhile_is_missing(
         return await ask(client, state, call)
 
     async with node.batch("outer") as outer:
-        monkeypatch.setattr("pool.jobs.client.batch.ask", late)
+        monkeypatch.setattr("pool.jobs.client.batches.ask", late)
         with pytest.raises(BatchDiffers):
             await node.batch("kid", within=outer).__aenter__()
         await outer.add("report", [Call("k", 0)])
@@ -603,7 +602,7 @@ async def test_one_that_could_not_be_opened_within_another_is_one_member(
 
     node = await fleet.node(handlers, lanes=lanes)
     async with node.batch("outer") as outer:
-        monkeypatch.setattr("pool.jobs.client.batch.ask", lost)
+        monkeypatch.setattr("pool.jobs.client.batches.ask", lost)
         with pytest.raises(StoreUnavailable):
             await node.batch("inner", within=outer).__aenter__()
         monkeypatch.undo()
@@ -818,9 +817,9 @@ async def test_a_full_pool_is_not_asked_for_all_members_again_and_again(
         await sleep(delay_s)
 
     monkeypatch.setattr(Dispatcher, "admit", counted)
-    monkeypatch.setattr("pool.jobs.client.batch.SLICE", 10)
-    monkeypatch.setattr("pool.jobs.client.batch.FULL_S", full_s)
-    monkeypatch.setattr("pool.jobs.client.batch.anyio.sleep", slept)
+    monkeypatch.setattr("pool.jobs.client.batches.SLICE", 10)
+    monkeypatch.setattr("pool.jobs.client.batches.FULL_S", full_s)
+    monkeypatch.setattr("pool.jobs.client.batches.anyio.sleep", slept)
     node = await fleet.node(handlers, lanes=1, capacity=4, queued_jobs_max=10)
     keys = [f"k{n}" for n in range(100)]
     async with node.batch("b") as batch:

@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from pool import Depends, Handlers, Job, Node
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.errors import JobCancelled, JobExists, JobParked
 from pool.events import ActorCrashed, Event
 from pool.jobs.shields import Shields

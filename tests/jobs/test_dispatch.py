@@ -26,7 +26,7 @@ from pool.errors import (
 )
 from pool.jobs.client.dispatcher import BATCH_MAX, Dispatcher
 from pool.redis.commands.admission import DISPATCH
-from pool.redis.commands.change import ADVANCE
+from pool.redis.commands.edges import ADVANCE
 from pool.redis.commands.talk import INTEND, NOTIFY, MovedOn, Noted
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline

@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from pool import Cancel, Handlers, Job, Node, Park, Retry
-from pool.core.marks import NO_MARKS, Marks
+from pool.core.crash_marks import NO_MARKS, Marks
 from pool.core.record import Start
 from pool.errors import JobCancelled, JobParked
 from pool.events import ActorCrashed, AttemptFailed, RunDisturbed

@@ -24,7 +24,7 @@ from tests.nodes import SETTINGS, Diary, Fleet
 from tests.servers import connect
 
 if TYPE_CHECKING:
-    from pool.redis.embedded.program import ServerProgram
+    from pool.redis.embedded.server import ServerProgram
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]  # it brings its own
 

@@ -347,7 +347,7 @@ async def test_an_actor_that_crashes_too_often_ends_the_node_with_the_cause(
     fleet: Fleet, diary: Diary, break_it: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It never reports itself healthy with a dead loop; its handlers have ended by then."""
-    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 0.2)
+    monkeypatch.setattr("pool.core.lease.RENEW_MAX_S", 0.2)
     mine = Handlers()
 
     @mine.service("serve")

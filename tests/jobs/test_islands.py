@@ -41,8 +41,7 @@ from tests.servers import Cluster, admin, connect, freeze, thaw
 from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:
-    from pool.redis.embedded.program import ServerProgram
-    from pool.redis.embedded.server import EmbeddedServer
+    from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]  # they bring their own
 LANES, LAST = 3, 2

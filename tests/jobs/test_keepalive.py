@@ -13,7 +13,7 @@ import anyio.from_thread
 import pytest
 
 from pool import Handlers, Job, PoolError
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.errors import StoreLost, StoreUnavailable
 from pool.events import (
     DataLost,

@@ -13,7 +13,7 @@ import pytest
 
 from pool import Handlers, Job, Park
 from pool.core.options import LIMITS, Options
-from pool.core.stored import letters_steps, state_of, steps_name
+from pool.core.record import letters_steps, state_of, steps_name
 from pool.errors import (
     InvalidOption,
     JobParked,

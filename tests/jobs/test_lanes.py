@@ -19,7 +19,7 @@ from pool.jobs.worker.messages import Ticked
 from pool.maps.deltas import Set
 from pool.names import Control, Names, lane_of
 from pool.ops import inspect
-from pool.redis.commands.change import Pulled
+from pool.redis.commands.edges import Pulled
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet

@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Node
-from pool.core.marks import NO_MARKS
+from pool.core.crash_marks import NO_MARKS
 from pool.core.record import Start
 from pool.errors import InvalidOption, NotRunning, StoreLost, StoreUnavailable
 from pool.events import (
@@ -26,9 +26,8 @@ from pool.events import (
     WorkerFenced,
     WorkerReaped,
 )
-from pool.jobs.fleet.announcer import Announcer
 from pool.jobs.fleet.keepalive import EXIT_CODE
-from pool.jobs.fleet.membership import Membership
+from pool.jobs.fleet.membership import Announcer, Membership
 from pool.jobs.run import Run
 from pool.jobs.worker.messages import Granted
 from pool.jobs.worker.worker import Worker

@@ -11,7 +11,7 @@ import pytest
 from pool import Handlers, Job, Node, Status
 from pool.errors import InvalidOption, JobCancelled, NoSuchJob, NotStopped
 from pool.jobs.client import stopping
-from pool.jobs.client.shelves import PAGE_MAX, JobFilter
+from pool.jobs.client.listing import PAGE_MAX, JobFilter
 from pool.names import Names, queued
 from pool.ops import browse, inspect
 from pool.redis.url import Url

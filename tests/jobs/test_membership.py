@@ -12,9 +12,8 @@ from pool import Handlers, Job, Node, PoolError, ReplicatedMap
 from pool.core.lease import Tick
 from pool.errors import AuthError, StoreUnavailable
 from pool.events import DataLost, LeaseLost, LeaseResumed, StoreTroubled, WorkerFenced, WorkerReaped
-from pool.jobs.fleet.announcer import Announcer
 from pool.jobs.fleet.keepalive import KeepAlive
-from pool.jobs.fleet.membership import IdentityGone, Membership
+from pool.jobs.fleet.membership import Announcer, IdentityGone, Membership
 from pool.maps.deltas import Doubted
 from pool.maps.replica import Replica
 from pool.redis.commands.member import Left

@@ -13,7 +13,7 @@ import anyio.from_thread
 import pytest
 
 from pool import Cancel, Handlers, Job, JobRef, Park, Retry
-from pool.core.marks import Marks
+from pool.core.crash_marks import Marks
 from pool.core.record import Outcome
 from pool.errors import (
     JobCancelled,

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from pool import Call, Handlers, Job
-from pool.core.pages import Pages
+from pool.core.walk import Pages
 from pool.events import ReconciliationMended, WorkerReaped
 from pool.jobs.worker.reconcile import Audit
 from pool.jobs.worker.worker import Worker

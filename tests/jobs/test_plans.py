@@ -44,7 +44,7 @@ from pool.errors import (
     StoreUnavailable,
 )
 from pool.events import PlanConflicted, PlanFailed, PlanHeld, PlanTurned
-from pool.jobs.client import plan_ref, plans
+from pool.jobs.client import plans
 from pool.jobs.client.job_client import JobClient
 from pool.jobs.client.options import DispatchOptions
 from pool.jobs.client.plans import Comparing, PlanKeeper
@@ -345,7 +345,7 @@ async def test_who_looks_late_is_told_of_the_turn_that_answered(
     world = World()
     node = await fleet.node(house(world), **PATIENT)
     await kept(node)
-    look, held_up, looked = plan_ref._look, anyio.Event(), anyio.Event()
+    look, held_up, looked = plans._look, anyio.Event(), anyio.Event()
 
     async def late(*args: Any) -> Any:
         if not looked.is_set():
@@ -359,7 +359,7 @@ async def test_who_looks_late_is_told_of_the_turn_that_answered(
         told.append(await node.plan("feeds").apply(ASK_S))
 
     world.answer, asked = raises, world.asked
-    monkeypatch.setattr(plan_ref, "_look", late)
+    monkeypatch.setattr(plans, "_look", late)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
         await looked.wait()
@@ -393,7 +393,7 @@ async def test_more_than_an_inbox_takes_wait_or_are_told_so(fleet: Fleet) -> Non
 async def test_a_plan_of_ones_own_is_there_as_soon_as_the_node_is_open(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request, see_to, asked = PlanRef._request, plan_ref._see_to, anyio.Event()
+    request, see_to, asked = PlanRef._request, plans._see_to, anyio.Event()
 
     async def requested(*args: Any) -> Any:
         try:
@@ -406,7 +406,7 @@ async def test_a_plan_of_ones_own_is_there_as_soon_as_the_node_is_open(
         await see_to(*args)
 
     monkeypatch.setattr(PlanRef, "_request", requested)
-    monkeypatch.setattr(plan_ref, "_see_to", seen_to)
+    monkeypatch.setattr(plans, "_see_to", seen_to)
     node = await fleet.node(house(World(answer=("a",))), **PATIENT)
     assert (await node.plan("feeds").apply(ASK_S)).last.wanted == 1
 
@@ -501,7 +501,7 @@ async def test_a_store_that_does_not_answer_takes_nobody_longer_than_his_time(
         with pytest.raises(TimeoutError, match="may be asked for, or taken"):
             await node.plan("feeds").confirm(timeout_s=0.1)
         assert gone == ["Requests"] * 2
-        monkeypatch.setattr(plan_ref, "_look", partial(hang, None))
+        monkeypatch.setattr(plans, "_look", partial(hang, None))
         with pytest.raises(TimeoutError, match="its store has not answered"):
             await node.plan("feeds").diff(0.1)
         monkeypatch.undo()
@@ -532,7 +532,7 @@ async def test_a_plan_that_went_with_the_data_of_its_pool_is_not_said_to_be_none
         raise NoSuchJob(key=key)
 
     monkeypatch.setattr(Requests, "notify", lost)
-    monkeypatch.setattr(plan_ref, "_versions", lambda *_: [])
+    monkeypatch.setattr(plans, "_versions", lambda *_: [])
     is_lost = False
     with pytest.raises(NoSuchPlan):
         await client.plan("feeds").apply(ASK_S)

@@ -25,8 +25,8 @@ from pool import Handlers, Job
 from pool.errors import ConfigError, PayloadEncodingError, WrongArguments
 from pool.jobs.handlers import Handler
 from pool.jobs.typed.contract import CodecName, Encoding, result_of
+from pool.jobs.typed.converters import Wrong
 from pool.jobs.typed.proof import check
-from pool.jobs.typed.shapes import Wrong
 
 if TYPE_CHECKING:
     from tests.nodes import Fleet

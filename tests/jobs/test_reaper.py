@@ -15,14 +15,13 @@ import anyio
 import pytest
 
 from pool import Handlers, Job, Node, PoolError
+from pool.core.crash_marks import Marks
 from pool.core.ids import process_of
-from pool.core.marks import Marks
 from pool.core.record import Record
 from pool.core.settlement import Deal, Grant
 from pool.errors import Gone, StoreFault, StoreLost
 from pool.jobs.context import Context
-from pool.jobs.fleet.reaper import Reaper
-from pool.jobs.fleet.scatter import Scatter
+from pool.jobs.fleet.reaper import Reaper, Scatter
 from pool.jobs.roster import WorkerEntry
 from pool.redis.pipeline import Pipeline
 from tests.nodes import Fleet

@@ -549,7 +549,7 @@ async def test_a_limit_is_told_and_enforced(
         await sweep(self, lane)
 
     monkeypatch.setattr(Sweeper, "_sweep", swept)
-    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 0.2)
+    monkeypatch.setattr("pool.core.lease.RENEW_MAX_S", 0.2)
     node = await fleet.node(lease_ttl_s=10.0)
     fleet.shorten_stops(node, 0.25)
     mine = await client(node)

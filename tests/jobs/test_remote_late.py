@@ -12,7 +12,7 @@ import pytest
 from pool.core.settlement import ParkJob, Wait
 from pool.events import AttemptFailed
 from pool.jobs.remote.ending import Endings
-from pool.jobs.remote.handing import Handing
+from pool.jobs.remote.visit import Handing
 from tests.jobs.test_remote import WAIT_S, client, door, opened
 
 if TYPE_CHECKING:

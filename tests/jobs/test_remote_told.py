@@ -11,10 +11,10 @@ import pytest
 from pool.core.settlement import Decision, ParkJob
 from pool.errors import JobCancelled, JobParked
 from pool.events import AttemptFailed, JobEvents, JobSettled, JobStarted
-from pool.jobs.remote import handing, workers
+from pool.jobs.remote import visit, workers
 from pool.jobs.remote.claims import Failure, Polled
 from pool.jobs.remote.ending import Endings
-from pool.jobs.remote.handing import Handing, Room
+from pool.jobs.remote.visit import Handing, Room
 from pool.names import lane_of
 from tests.jobs.test_remote import WAIT_S, client, door
 
@@ -182,7 +182,7 @@ async def test_all_lanes_together_fill_one_answer(
 async def test_many_are_handed_out_in_bounded_calls(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handing, "BATCH_MAX", 2)
+    monkeypatch.setattr(visit, "BATCH_MAX", 2)
     node = await fleet.node()
     for n in range(5):
         await node.options(allow_unknown=True).dispatch("add", f"k{n}", n)
@@ -211,7 +211,7 @@ async def test_a_start_that_is_read_late_is_not_handed_out_beside_its_run(
     job, take = mine.held.pop("k"), workers.RemoteWorkers._take
     record = fleet.record("k")
     assert record is not None
-    late = handing.start_of("k", record)
+    late = visit.start_of("k", record)
 
     async def after_it(self: workers.RemoteWorkers, visit: Visit, desk: Desk) -> Any:
         desk.bring(0, [late])

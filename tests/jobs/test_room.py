@@ -13,7 +13,7 @@ from pool.errors import JobParked, NotStarted, StartFailed
 from pool.jobs.worker.executor import AHEAD_MAX, AHEAD_S, Pace
 from pool.jobs.worker.worker import Worker
 from pool.names import lane_of
-from pool.redis.commands.change import Changed
+from pool.redis.commands.edges import Changed
 from pool.redis.commands.lane import Lane
 
 if TYPE_CHECKING:

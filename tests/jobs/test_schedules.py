@@ -14,8 +14,7 @@ import attrs
 import pytest
 
 from pool import Follower, Handlers, Job, Node
-from pool.core.lapse import begin_by_ms
-from pool.core.record import Record
+from pool.core.record import Record, begin_by_ms
 from pool.core.schedules import due_ms, parse, told_time
 from pool.core.times import moment
 from pool.errors import (

@@ -35,8 +35,7 @@ from hypothesis import strategies as st
 
 from pool.core.codec import decode_value, encode_value
 from pool.jobs.typed.annotations import shape_of
-from pool.jobs.typed.shapes import ANY, Unfit, Wrong
-from pool.jobs.typed.values import NEVER
+from pool.jobs.typed.converters import ANY, NEVER, Unfit, Wrong
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -26,7 +26,7 @@ from pool.jobs.worker.worker import Worker
 from pool.maps.deltas import Op, Set
 from pool.names import pair
 from pool.redis.pipeline import Pipeline
-from pool.runtime.outages import Outages
+from pool.runtime.observers import Outages
 
 if TYPE_CHECKING:
     from tests.nodes import Diary, Fleet

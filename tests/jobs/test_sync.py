@@ -59,7 +59,7 @@ from pool.sync import (
 from pool.testing import fault_proxy
 
 if TYPE_CHECKING:
-    from pool.redis.embedded.program import ServerProgram
+    from pool.redis.embedded.server import ServerProgram
     from tests.nodes import Fleet
 
 T = TypeVar("T")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, cast
 import attrs
 import pytest
 
-from pool.core.evidence import trial_tenths
-from pool.core.marks import Marks
+from pool.core.crash_marks import Marks, trial_tenths
 from pool.core.record import Start
 from pool.core.run import Event
 from pool.jobs.run import Run

@@ -31,7 +31,7 @@ LONG_S = 20.0  # and those that follow it: no handler shall end, however slow th
 @pytest.fixture
 def renews_often(told_or_never: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases are long, and what is heard with a renewal is heard as soon as with short ones."""
-    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 0.5)
+    monkeypatch.setattr("pool.core.lease.RENEW_MAX_S", 0.5)
 
 
 def serving(diary: Diary) -> Handlers:

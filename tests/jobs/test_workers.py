@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from pool import Handlers, Job, Node, PoolError
-from pool.core.marks import Marks
+from pool.core.crash_marks import Marks
 from pool.errors import JobExists, NotRunning, PartEnded
 from pool.events import ServiceMoved
 from pool.jobs.run import Run
@@ -26,8 +26,7 @@ from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.worker import Worker, _TrialOver
 from pool.names import Names, lane_of
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import Changed, EdgeStatus
-from pool.redis.commands.edges import AcknowledgeEdge, OverEdge
+from pool.redis.commands.edges import AcknowledgeEdge, Changed, EdgeStatus, OverEdge
 from tests.stopwatch import stopwatch
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from typing import Any, Final
 import attrs
 import redis
 
-from pool.redis.embedded.program import ServerProgram, find_server
+from pool.redis.embedded.server import ServerProgram, find_server
 from pool.testing import audit
 from tests.languages.fleet import POOL, Fleet, Language, Process, until
 from tests.languages.toolchain import Toolchain

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pool.redis.embedded.program import ServerProgram
+from pool.redis.embedded.server import ServerProgram
 from tests.languages.fleet import LANGUAGES, Fleet, Language
 from tests.languages.proxy import Between
 from tests.languages.toolchain import Toolchain

@@ -27,8 +27,7 @@ import attrs
 import httpx
 
 from pool import Node, Settings
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 from tests.languages.toolchain import EXAMPLES, MEMBERS, Toolchain
 from tests.verify.history import Event, Recorder, file_sink, read
 

@@ -21,13 +21,12 @@ import attrs
 import pytest
 
 from pool import PoolError, ReplicatedMap, Settings
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.errors import StoreLost
 from pool.maps import Position, Resync
 from pool.maps.commands import StoredMap
 from pool.names import Control
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 from tests.servers import connect
 from tests.verify.clock import NoClock, SteppedClock, stepped
 

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Node, ReplicatedMap
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.errors import NotRunning, StoreFault
 from pool.events import (
     ActorCrashed,

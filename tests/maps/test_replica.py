@@ -14,7 +14,7 @@ import attrs
 import pytest
 from anyio.abc import TaskGroup
 
-from pool.core.timing import TTL_DEFAULT_S, Timing
+from pool.core.lease import TTL_DEFAULT_S, Timing
 from pool.errors import NotRunning, StoreFault, StoreLost, StoreUnavailable
 from pool.events import MapNotFetched, MapResynced, MapsReachable, MapsUnreachable
 from pool.maps.commands import WRITE, StoredMap, entry_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pool.core.marks import Aboard, Marks, Round
+from pool.core.crash_marks import Aboard, Marks, Round
 from pool.core.record import Record
 from pool.jobs.roster import WorkerEntry
 from pool.ops.keyfacts import KeyOwner

@@ -19,8 +19,8 @@ import pytest
 
 from pool import Handlers, Job
 from pool.core.ailing import Ails
+from pool.core.crash_marks import Marks
 from pool.core.journal import JournalEntry
-from pool.core.marks import Marks
 from pool.core.options import Options
 from pool.core.pauses import Asked, Cordon, Pause, parse
 from pool.core.plans import PlanTurn

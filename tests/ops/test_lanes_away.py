@@ -28,7 +28,7 @@ from tests.servers import Cluster, admin, connect, freeze, thaw
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from pool.redis.embedded.program import ServerProgram
+    from pool.redis.embedded.server import ServerProgram
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_server]  # it brings its own
 LANES, LAST = 3, 2

@@ -27,7 +27,7 @@ from pool.metrics import MetricFamily, Metrics, MetricsApp, health
 from pool.ops.endpoints import Endpoints, HttpAnswer
 from pool.ops.httpd import CONNECTIONS_MAX, HEAD_BYTES_MAX, LOOPBACK, HttpServer
 from pool.ops.metrics import CAUSES_MAX, HANDLERS_MAX, OTHER, _cause
-from pool.redis.io.hush import Hush
+from pool.redis.io.scribe import Hush
 from pool.runtime import observers
 from pool.testing.proxy import fault_proxy
 from tests.nodes import PATIENCE_S as BOUND_S

@@ -11,7 +11,7 @@ from pool import Handlers, Job
 from pool.errors import WrongProtocol
 from pool.ops import poolwide
 from pool.ops.cli import PROTOCOL, main
-from pool.redis.commands import opening
+from pool.redis.commands import member
 from pool.redis.url import Url
 from tests.nodes import Fleet
 from tests.ops.verbs import KEY, verbs, words_of
@@ -37,7 +37,7 @@ async def other(fleet: Fleet) -> Fleet:
     node = await fleet.node(HERE)
     await node.options(delay_s=600.0).dispatch("here", KEY)
     await fleet.leave(node)
-    fleet.client.hset(fleet.control.config, "protocol", opening.PROTOCOL + 1)
+    fleet.client.hset(fleet.control.config, "protocol", member.PROTOCOL + 1)
     fleet.is_audited = False
     return fleet
 
@@ -68,5 +68,5 @@ async def test_config_is_not_changed_and_figures_are_not_read(other: Fleet) -> N
         await poolwide.look(other.pool, Url.parse(other.url))
     with pytest.raises(WrongProtocol) as refused:
         await other.node(HERE)
-    assert (refused.value.protocol, refused.value.ours) == (opening.PROTOCOL + 1, opening.PROTOCOL)
+    assert (refused.value.protocol, refused.value.ours) == (member.PROTOCOL + 1, member.PROTOCOL)
     assert stored(other) == before

@@ -32,8 +32,7 @@ from pool.ops import poolwide
 from pool.ops.cli.doctor import diagnose
 from pool.ops.cli.why import fetch
 from pool.ops.metrics import Metrics
-from pool.ops.rates import Rating
-from pool.ops.usual import RUNS_MIN
+from pool.ops.rates import RUNS_MIN, Rating
 from pool.redis.acl import rules
 from pool.redis.embedded.server import EmbeddedServer
 from pool.redis.url import Url
@@ -579,7 +578,7 @@ async def test_a_situation_is_told_by_exactly_its_findings(
 ) -> None:
     situation = SITUATIONS[name]
     if situation.is_hasty:
-        monkeypatch.setattr("pool.ops.usual.FLOOR_S", 0.0)
+        monkeypatch.setattr("pool.ops.rates.FLOOR_S", 0.0)
         monkeypatch.setattr("pool.ops.doctor.PATIENCE_S", 0.0)
     await situation.make(fleet)
     url = Url.parse(fleet.url)

@@ -24,9 +24,9 @@ from pool.ops.cli import main
 from pool.ops.cli.parked import _line as letter_line
 from pool.ops.cli.parked import _lines as letter_lines
 from pool.ops.cli.status import lines as status_lines
-from pool.ops.dead_letters import DeadLetter
 from pool.ops.findings import Finding
 from pool.ops.inspect import Oldest
+from pool.ops.jsonable import DeadLetter
 from pool.ops.members import NodeRow, WorkerRow
 from pool.ops.summary import PoolStatus
 from pool.ops.terminal import Safe, Screen, by_lines, is_coloured, progress, table, write

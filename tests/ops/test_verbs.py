@@ -17,7 +17,7 @@ import redis
 
 from pool.core.pauses import Pause
 from pool.errors import JobCancelled, JobParked
-from pool.jobs.client.shelves import PAGE_MAX, JobFilter, Shelves
+from pool.jobs.client.listing import PAGE_MAX, JobFilter, Shelves
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Job
 from pool.jobs.node import Node

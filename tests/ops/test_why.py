@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Park
-from pool.core.marks import Marks
+from pool.core.crash_marks import Marks
 from pool.core.options import Options
 from pool.core.pauses import Cordon, Pause
 from pool.core.plans import handler_of, plan_key, planned_id

@@ -32,8 +32,7 @@ from pool.core.record import Record
 from pool.names import Names, lane_of
 from pool.redis.acl import rules
 from pool.redis.commands.lane import Lane
-from pool.redis.embedded.program import ServerProgram, find_servers
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram, find_servers
 from pool.testing.audit import audit
 from tests.servers import ON, Cluster, Sentinels, connect, refusals, start, with_user
 from tests.stopwatch import Stopwatch

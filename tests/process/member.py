@@ -28,8 +28,7 @@ from pool import Call, Handlers, Job, JobRef, Node, PoolError, Retry, Settings
 from pool.core.record import Start
 from pool.events import Event
 from pool.names import key_hash
-from pool.redis.commands.change import AdvanceGuard
-from pool.redis.commands.edges import Edge
+from pool.redis.commands.edges import AdvanceGuard, Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.scripts import ScriptCall
 

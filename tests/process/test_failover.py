@@ -35,8 +35,7 @@ from tests.servers import (
 )
 
 if TYPE_CHECKING:
-    from pool.redis.embedded.program import ServerProgram
-    from pool.redis.embedded.server import EmbeddedServer
+    from pool.redis.embedded.server import EmbeddedServer, ServerProgram
     from tests.process.conftest import Figures, Member
 
 pytestmark = pytest.mark.one_server  # they bring their own

@@ -19,8 +19,7 @@ import pytest
 import pool
 from pool import Node, Settings
 from pool.jobs.fleet.keepalive import EXIT_CODE
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 from tests.servers import connect
 
 PATIENCE_S = 60.0

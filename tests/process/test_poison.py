@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pool.core.evidence import LOOP_GAPS, ROUND_GAPS, ROUND_S, ROUNDS_MAX
+from pool.core.crash_marks import LOOP_GAPS, ROUND_GAPS, ROUND_S, ROUNDS_MAX
 from pool.jobs.trials import SPAN_S, SPAN_TTLS
 from tests.process.conftest import BACK_S
 from tests.process.member import HOLD_S

@@ -20,15 +20,13 @@ from pool.names import Names, queued
 from pool.redis.acl import rules
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import AdvanceGuard
-from pool.redis.commands.edges import Edge
+from pool.redis.commands.edges import AdvanceGuard, Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.member import renewal
 from pool.redis.commands.recovery import Claim, fenced
 from pool.redis.commands.talk import Missing, More, looked
 from pool.redis.commands.upkeep import Owned, owned
-from pool.redis.embedded.program import ServerProgram, find_servers
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram, find_servers
 from pool.redis.scripts import ScriptCall
 from pool.testing.audit import audit
 from tests.edges import WireEdge

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pool.core.crash_marks import Aboard, Marks
 from pool.core.lifecycle import EDGE_NAMES, TABLE
-from pool.core.marks import Aboard, Marks
 from pool.core.record import STATES
 from pool.names import queued
 from pool.redis.commands.calls import Target

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pool.core.stored import letters_steps, steps_name
+from pool.core.record import letters_steps, steps_name
 from pool.names import Control
 from pool.redis.commands.calls import Target
 from pool.testing.audit import CONTROL_TYPES, LANE_TYPES, audit

@@ -8,8 +8,8 @@ import attrs
 import pytest
 
 from pool.core.options import Options
-from pool.core.pages import Pages
 from pool.core.record import Outcome, Record
+from pool.core.walk import Pages
 from pool.maps.commands import delta_of
 from pool.maps.deltas import Position
 from pool.names import pair

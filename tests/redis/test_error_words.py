@@ -21,8 +21,7 @@ from pool.errors import AuthError, StorageFull, StoreFault, StoreUnavailable
 from pool.maps.commands import StoredMap, probe_call
 from pool.names import Control, pair
 from pool.ops.cli import main
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 from pool.redis.errors import from_words, naming
 from pool.redis.scripts import ScriptCall
 from pool.streams.commands import PROBE as STREAM_PROBE

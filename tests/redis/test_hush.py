@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from pool.redis.io.hush import KIND_MAX, Counts, Hush
+from pool.redis.io.scribe import KIND_MAX, Counts, Hush
 
 PATIENCE_S = 30.0
 

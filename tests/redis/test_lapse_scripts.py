@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from pool.core.lapse import begin_by_ms, ends_ms
 from pool.core.options import Options
-from pool.core.record import Outcome, Record
+from pool.core.record import Outcome, Record, begin_by_ms, ends_ms
 from pool.names import queued
 from pool.redis.commands.letters import Made, replayed
 from pool.redis.commands.recovery import overdue

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pool.core.record import Outcome, pack_attempt
-from pool.core.stored import parse_steps, steps_name
+from pool.core.record import Outcome, pack_attempt, parse_steps, steps_name
 from pool.names import pair
 from pool.redis.commands.letters import (
     KeyHas,

@@ -7,8 +7,7 @@ from lupa import lua51
 
 from pool.maps import commands as maps
 from pool.redis.commands import lane
-from pool.redis.lua_source import joined
-from pool.redis.scripts import Script
+from pool.redis.scripts import Script, joined
 from pool.streams import commands as streams
 
 SCRIPTS = [

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pool.core.marks import NO_MARKS, Aboard, Marks
+from pool.core.crash_marks import NO_MARKS, Aboard, Marks
 from pool.core.record import Record
 from pool.redis.commands.calls import IS_DRAINING, Target
 from pool.redis.commands.recovery import Claim, overdue, reaped

@@ -11,7 +11,7 @@ import pytest
 
 from pool.core.pauses import HANDLERS_PAUSED_MAX, KEYS_PAUSED_MAX, Pause
 from pool.names import PAUSED, queued
-from pool.redis.commands.change import pulled
+from pool.redis.commands.edges import pulled
 from pool.redis.commands.letters import Made, replayed
 from pool.redis.commands.pausing import LanePauses, is_held_back, told
 from tests.redis.conftest import PENDING_S, W1, W2, Bench

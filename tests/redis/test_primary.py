@@ -25,8 +25,7 @@ import redis
 from pool import Handlers, Job, Node, ReplicatedMap, Settings
 from pool.errors import PoolError, StoreUnavailable
 from pool.redis import quorum, topology
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pool.ops.rates import counts_in
-from pool.redis.commands.figures import FIELDS_MAX, MINUTES_MAX, TEXT_BYTES_MAX, FigureCalls
+from pool.redis.commands.journal import FIELDS_MAX, MINUTES_MAX, TEXT_BYTES_MAX, FigureCalls
 from tests.redis.conftest import Bench
 
 MEGABYTE = 1024 * 1024

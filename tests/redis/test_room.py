@@ -8,7 +8,7 @@ import pytest
 
 from pool.core.record import Start
 from pool.redis import pipeline as pipelines
-from pool.redis.commands.change import Pulled
+from pool.redis.commands.edges import Pulled
 from pool.redis.io.system import SystemIO
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url

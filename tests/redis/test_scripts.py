@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pool.redis.commands.change import ADVANCE
+from pool.redis.commands.edges import ADVANCE
 from pool.redis.scripts import Script
 
 HEADER = """--[[

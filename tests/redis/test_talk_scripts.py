@@ -8,12 +8,12 @@ import attrs
 import pytest
 import redis
 
-from pool.core.pages import Pages
 from pool.core.record import Outcome, Record
+from pool.core.walk import Pages
 from pool.names import Control
 from pool.redis.commands.calls import Target
 from pool.redis.commands.edges import Edge
-from pool.redis.commands.opening import OPEN_POOL, PoolConfig, pool_config
+from pool.redis.commands.member import OPEN_POOL, PoolConfig, pool_config
 from pool.redis.commands.talk import NO_MESSAGE, Missing, More, inbox_page, looked, number_in
 
 if TYPE_CHECKING:

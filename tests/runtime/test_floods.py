@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 import pool.events
 from pool.events import AttemptFailed, LaneDataLost, MapsReachable, MapsUnreachable
-from pool.redis.io.hush import KIND_MAX
+from pool.redis.io.scribe import KIND_MAX
 from pool.runtime.observers import log_observer
 from tests.verify.floods import LINES_MAX, NAMES_LINES_MAX, REPEATS, events, flood, limited
 

@@ -22,10 +22,9 @@ from pool.events import (
 )
 from pool.maps.replica import Replica
 from pool.metrics import Metrics
-from pool.redis.io.hush import Hush
+from pool.redis.io.scribe import Hush
 from pool.runtime import observers as observe
-from pool.runtime.observers import emit_to
-from pool.runtime.outages import AGAIN_S, Outages
+from pool.runtime.observers import AGAIN_S, Outages, emit_to
 from pool.testing.proxy import fault_proxy
 
 if TYPE_CHECKING:

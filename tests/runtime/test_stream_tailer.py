@@ -11,8 +11,8 @@ import anyio
 import attrs
 import pytest
 
+from pool.core.lease import Timing
 from pool.core.retry import reconnect_delay
-from pool.core.timing import Timing
 from pool.errors import PoolError, StoreFault, StoreUnavailable
 from pool.redis.io.system import BodyIO, SystemIO
 from pool.redis.url import Url
@@ -31,7 +31,7 @@ PATIENCE_S = 30.0
 @pytest.fixture(autouse=True)
 def _probes_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the TTL alone: else there is one every 10 s, sooner than anybody gives up."""
-    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 600.0)
+    monkeypatch.setattr("pool.core.lease.RENEW_MAX_S", 600.0)
 
 
 @attrs.define(eq=False)

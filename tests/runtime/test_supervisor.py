@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from pool import Handlers, Job, Node
-from pool.core.marks import NO_MARKS
+from pool.core.crash_marks import NO_MARKS
 from pool.errors import NotRunning, PartEnded
 from pool.events import ActorCrashed, Event
 from pool.runtime.actor import Actor

@@ -16,7 +16,7 @@ from pool.errors import AuthError
 from pool.redis.embedded.server import EmbeddedServer
 
 if TYPE_CHECKING:
-    from pool.redis.embedded.program import ServerProgram
+    from pool.redis.embedded.server import ServerProgram
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/security.md").read_text("utf-8")

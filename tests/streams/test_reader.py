@@ -41,7 +41,7 @@ SELDOM = Settings(lease_ttl_s=600.0, op_timeout_s=1.0)  # probes every two minut
 @pytest.fixture(autouse=True)
 def _probes_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the TTL alone: else there is one every 10 s, sooner than anybody gives up."""
-    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 600.0)
+    monkeypatch.setattr("pool.core.lease.RENEW_MAX_S", 600.0)
 
 
 # --- its ends -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from pool.core.ids import order
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.errors import InvalidOption, NotRunning, StoreUnavailable
 from pool.events import (
     SinkLapsed,
@@ -301,7 +301,7 @@ async def test_what_waits_in_a_buffer_is_not_delivered(
     """G1: however slow the program is, nothing is given twice, or up, that it has not seen."""
     clock, passed_s = SystemIO.clock, 0.0
     monkeypatch.setattr(SystemIO, "clock", staticmethod(lambda: clock() + passed_s))
-    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 0.1)
+    monkeypatch.setattr("pool.core.lease.RENEW_MAX_S", 0.1)
     # No call's time is up because the clock was set on while it was under way.
     settings = attrs.evolve(bench.settings, lease_ttl_s=3600.0, op_timeout_s=60.0)
     async with (
@@ -435,7 +435,7 @@ async def test_what_an_answer_that_was_lost_gave_us_is_given_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is pending under our name, and we know nothing of it."""
-    monkeypatch.setattr("pool.core.timing.RENEW_MAX_S", 0.4)
+    monkeypatch.setattr("pool.core.lease.RENEW_MAX_S", 0.4)
     settings = attrs.evolve(bench.settings, lease_ttl_s=60.0, op_timeout_s=10.0)
     async with (
         bench.stream() as writer,

@@ -28,7 +28,7 @@ import attrs
 import redis
 
 from pool.core.batches import CHECK_S
-from pool.redis.embedded.program import ServerProgram, find_servers
+from pool.redis.embedded.server import ServerProgram, find_servers
 from pool.testing import audit
 from tests.verify import dump
 from tests.verify.batching import SETTLED

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import attrs
 
-from pool.redis.embedded.program import ServerProgram
+from pool.redis.embedded.server import ServerProgram
 
 _SOURCE = Path(__file__).with_name("clock.c")
 

@@ -4,7 +4,7 @@
     tests/core/test_cron.py                     a sample of it
 
 The search asks for each minute of real time what the zone's clock shows, and whether that fits: by
-cronsim's reading of the fields, on a clock without a zone.  It shares no code with `core/cron.py`.
+cronsim's reading of the fields, on a clock without a zone.  It shares no code with `core/times.py`.
 """
 
 from __future__ import annotations

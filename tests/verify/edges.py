@@ -15,8 +15,8 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
-from pool.core.lapse import NOT_IN_TIME
 from pool.core.plans import plan_of
+from pool.core.record import NOT_IN_TIME
 from pool.core.settlement import TOO_LONG
 from pool.names import OF_PLANS
 from tests.verify.history import MOVED_S, Event

@@ -21,8 +21,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from pool.core.evidence import Deaths, trial_tenths
-from pool.core.marks import NO_MARKS, Marks
+from pool.core.crash_marks import NO_MARKS, Deaths, Marks, trial_tenths
 from pool.core.options import Options
 from pool.core.record import Record
 from pool.core.settlement import (

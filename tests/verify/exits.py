@@ -28,8 +28,7 @@ import attrs
 
 from pool.jobs.node import Node
 from pool.ops.logs import configure
-from pool.redis.embedded.program import find_servers
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_servers
 from pool.settings import Settings
 from pool.sync import Client
 

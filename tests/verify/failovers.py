@@ -33,9 +33,8 @@ import redis
 from pool import Handlers, Job, Node, Settings
 from pool.errors import StoreUnavailable
 from pool.names import Names
-from pool.redis.embedded import program as programs
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded import server as programs
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 from tests.partitions import RelayedCluster, as_client, client_of, isolate, let_clients_in
 from tests.servers import SERVICE, Sentinels, admin
 

@@ -32,9 +32,8 @@ import redis
 from structlog.testing import capture_logs
 
 import pool.events
-from pool.redis.embedded.program import find_servers
-from pool.redis.embedded.server import EmbeddedServer
-from pool.redis.io.hush import Hush
+from pool.redis.embedded.server import EmbeddedServer, find_servers
+from pool.redis.io.scribe import Hush
 from pool.runtime import observers
 from pool.testing import FaultProxy, fault_proxy
 from tests.verify.exits import START_S, until

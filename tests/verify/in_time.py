@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 
-from pool.core.lapse import NOT_IN_TIME
+from pool.core.record import NOT_IN_TIME
 from tests.verify.history import Event
 from tests.verify.invariants import Finding, invariant
 from tests.verify.view import STEP, Bounds, Commit, View

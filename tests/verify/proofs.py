@@ -32,8 +32,7 @@ from pool import Handlers, Job, JobRef, Node, PoolError, Retry, Settings
 from pool.errors import JobExists, JobParked
 from pool.events import Event
 from pool.names import Names
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 from pool.testing import FaultProxy, audit, fault_proxy
 from tests.process import test_kill, test_leaving
 from tests.process.conftest import Fleet, Run, fleet_server

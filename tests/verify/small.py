@@ -103,7 +103,7 @@ EXCUSED: Final[Mapping[str, str]] = {
     "(number in self.history.heard.get(key, ()))": (
         "the demo waits for longer than it need; its verdict counts what was heard by itself"
     ),
-    "pool/demo/stage.py: self.show.paint(self.history) -> pass": (
+    "pool/demo/conductor.py: self.show.paint(self.history) -> pass": (
         "the picture is for terminals only, which the demo's tests have not"
     ),
     "pool/redis/connection.py: self._until_s = 0.0 -> self._until_s = (1.0)": (

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pool.redis.embedded.program import ServerProgram
+from pool.redis.embedded.server import ServerProgram
 from tests.verify.chaos import Plan, run
 from tests.verify.faults import FAULTS
 from tests.verify.proofs import PROOFS, prove

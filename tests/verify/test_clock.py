@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 from tests.verify.clock import NoClock, stepped
 
 pytestmark = pytest.mark.one_server

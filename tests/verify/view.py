@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from pool.core.evidence import LOOP_GAPS, ROUND_GAPS, ROUND_S
+from pool.core.crash_marks import LOOP_GAPS, ROUND_GAPS, ROUND_S
 from pool.jobs.trials import (
     LIVED_S,
     OLD_S,

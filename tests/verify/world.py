@@ -32,8 +32,7 @@ from anyio.abc import Process, TaskGroup
 
 import pool
 from pool.redis.acl import rules
-from pool.redis.embedded.program import ServerProgram
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, ServerProgram
 from pool.testing import FaultProxy, fault_proxy
 from tests.verify.clock import NoClock, SteppedClock, stepped
 from tests.verify.history import Recorder, file_sink

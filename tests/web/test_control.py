@@ -15,7 +15,7 @@ from pool import Handlers, Job
 from pool.errors import WrongProtocol
 from pool.ops.web.audit import fitted
 from pool.ops.web.routes import ROUTES
-from pool.redis.commands.opening import PROTOCOL
+from pool.redis.commands.member import PROTOCOL
 from pool.testing.proxy import fault_proxy
 from pool.version import __version__
 from pool.web import Keyring, WebOptions

@@ -36,7 +36,7 @@ from pool.ops.cli import USAGE, main
 from pool.ops.cli.web import bound
 from pool.ops.web import server as serving
 from pool.ops.web.limits import REFUSED_MAX, Connections
-from pool.redis.io.hush import Hush
+from pool.redis.io.scribe import Hush
 from pool.runtime import observers
 from pool.web import Keyring, WebApp, WebOptions
 from tests.nodes import PATIENCE_S, Fleet

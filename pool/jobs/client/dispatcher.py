@@ -33,8 +33,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from pool import checks
-from pool.core.lapse import limits_s
-from pool.core.record import more_of
+from pool.core.record import limits_s, more_of
 from pool.core.retry import DISPATCH_RETRY_S, refused_delay
 from pool.errors import (
     ArgumentsDiffer,

@@ -8,9 +8,8 @@ import attrs
 
 from pool import checks
 from pool.core.ids import id_of
-from pool.core.lapse import begin_limits
 from pool.core.options import LINE_MAX, IfExists, Options, policy_of
-from pool.core.record import digest_of, pack_more
+from pool.core.record import begin_limits, digest_of, pack_more
 from pool.jobs.followers import Follower
 from pool.jobs.handlers import QUEUE_MAX
 from pool.names import OF_PLANS, check_idempotency_key, check_job_id, check_key

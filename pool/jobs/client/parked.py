@@ -20,7 +20,7 @@ import attrs
 
 from pool import checks
 from pool.core.codec import check_size, head_of
-from pool.core.digits import is_number
+from pool.core.ids import is_number
 from pool.core.record import CAUSE_CHARS_MAX, MORE, Attempt, Kind, Letter, more_of, one_line
 from pool.errors import (
     JobExists,
@@ -32,8 +32,8 @@ from pool.errors import (
     StoreFault,
     UnknownHandler,
 )
-from pool.jobs.client.gaps import Gaps, gaps_of
 from pool.jobs.client.job_client import JobClient
+from pool.jobs.client.listing import Gaps, gaps_of
 from pool.jobs.client.options import check_named
 from pool.jobs.client.ref import JobRef
 from pool.jobs.context import Context

@@ -11,8 +11,16 @@ import attrs
 
 from pool import checks
 from pool.core.followers import When, parse, released
-from pool.core.lapse import NOT_IN_TIME, begin_by_ms
-from pool.core.record import SUPERSEDED, Attempt, Outcome, Progress, Record, more_of
+from pool.core.record import (
+    NOT_IN_TIME,
+    SUPERSEDED,
+    Attempt,
+    Outcome,
+    Progress,
+    Record,
+    begin_by_ms,
+    more_of,
+)
 from pool.errors import (
     DeadlockRisk,
     JobCancelled,

@@ -30,8 +30,7 @@ from pool.errors import (
 from pool.jobs.context import Context, LaneState
 from pool.jobs.settlement import TellWaiters, outcome_ttl_ms, tell_all
 from pool.names import queued
-from pool.redis.commands.change import Advanced, EdgeStatus
-from pool.redis.commands.edges import CancelEdge
+from pool.redis.commands.edges import Advanced, CancelEdge, EdgeStatus
 from pool.redis.commands.talk import (
     Behind,
     InboxHas,

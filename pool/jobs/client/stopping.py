@@ -19,9 +19,8 @@ import attrs
 
 from pool.errors import NoSuchJob, PoolError, shown
 from pool.jobs.client.job_client import JobClient
-from pool.jobs.client.listing import Listing
+from pool.jobs.client.listing import PAGE, JobFilter, Listing
 from pool.jobs.client.ref import JobRef, Status, wait_stopped
-from pool.jobs.client.shelves import PAGE, JobFilter
 
 AT_ONCE: Final = 64  # jobs asked to stop at the same time
 TOLD_MAX: Final = 100  # keys and problems that a report names

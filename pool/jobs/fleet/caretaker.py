@@ -96,7 +96,7 @@ class Caretaker:
                     ends.append((index, word))
                 else:
                     live.append((key, job_id))
-        # Later, what was missing may have begun (`jobs/client/batch.py`): the next look asks anew.
+        # Later, what was missing may have begun (`client/batches.py`): the next look asks anew.
         if ends and clock() <= asked_s + self.context.settings.longest_s:
             call = state.lane.batch_ends(batch_id, told.nonce, ends)
             counted = await self._ask(state, call)

@@ -42,9 +42,8 @@ import anyio
 import attrs
 
 from pool.core.ailing import BUSY_S, Ails, Recent
-from pool.core.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick
+from pool.core.lease import Effect, FenceLocally, Renewed, Resume, StopJobs, Tick, Timing
 from pool.core.options import Options
-from pool.core.timing import Timing
 from pool.errors import Gone, PoolError, StoreLost
 from pool.events import (
     ClockStepped,

@@ -30,7 +30,7 @@ from pool.core.times import EVERY_S_MIN, At, is_moved
 from pool.errors import ConfigError, InvalidOption, PoolError, StoreLost, UsageError
 from pool.events import ScheduleMoved, ScheduleUnreadable
 from pool.jobs.context import Context, LaneState
-from pool.jobs.restoring import tell_restored
+from pool.jobs.repair import tell_restored
 from pool.jobs.scheduling import (
     HOLD_S,
     WantedSchedule,

@@ -13,7 +13,7 @@
     due, schedules           fire them, see `Scheduler`
     due, a batch             look after it, see `Caretaker`
     due, running             its run-time limit is over: write the intent "timed out", signal
-    not to be read           parked, see `quarantine`
+    not to be read           parked, see `repair.py`
 
 Whoever puts a deadline there comes for it, whoever else sweeps.  The lock (SetIfNotExists with an
 expiry on the server's clock) keeps nobody from looking; it says by when all that was due has been
@@ -34,7 +34,7 @@ from typing import Final
 
 import attrs
 
-from pool.core.evidence import SUM_MAX
+from pool.core.crash_marks import SUM_MAX
 from pool.core.record import Record, left_by
 from pool.core.retry import RECOVERY_RETRY_S, refused_delay
 from pool.core.settlement import Death, Grant
@@ -44,7 +44,7 @@ from pool.jobs.fleet.caretaker import Caretaker
 from pool.jobs.fleet.carrier import Carrier
 from pool.jobs.fleet.scheduler import Scheduler
 from pool.jobs.fleet.walker import ACT_MAX, Walker
-from pool.jobs.quarantine import quarantine
+from pool.jobs.repair import quarantine
 from pool.jobs.settlement import Recovery, TellWaiters, judgement_of
 from pool.redis.commands.batches import Stirred
 from pool.redis.commands.calls import Target

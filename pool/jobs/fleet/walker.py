@@ -37,11 +37,10 @@ from pool.core.walk import JUDGED, SLICE, Standing
 from pool.errors import PoolError, StoreFault, StoreLost, StoreUnavailable, again
 from pool.events import CountersMended
 from pool.jobs.context import Context, LaneState
-from pool.jobs.quarantine import quarantine
-from pool.jobs.restoring import restore, tell_restored
+from pool.jobs.repair import quarantine, restore, tell_restored
 from pool.names import Names, out, split_pair
+from pool.redis.commands.calls import read
 from pool.redis.commands.recovery import Overdue
-from pool.redis.commands.reply import read
 from pool.redis.commands.upkeep import Expired, IndexLooks, Recounted, Requeued, Walked
 
 _ENDS: Final = ("", "0")  # cursors between two passes

@@ -27,11 +27,11 @@ import attrs
 from pool.core.record import Start
 from pool.errors import NotRunning, PoolError, StoreLost, StoreUnavailable
 from pool.jobs.context import Context
-from pool.jobs.lane_tailers import READ_MAX, LaneBatch, LaneTailers
+from pool.jobs.listener import READ_MAX, LaneBatch, LaneTailers
 from pool.jobs.remote.claims import WorkerClaim
 from pool.jobs.remote.leases import NAMES_MAX, LaneLease, Leases
 from pool.names import PAUSED
-from pool.redis.commands.change import Pulled
+from pool.redis.commands.edges import Pulled
 from pool.redis.commands.pausing import LanePauses, is_held_back
 from pool.runtime.actor import Actor
 from pool.runtime.stream_tailer import Fields

@@ -67,12 +67,11 @@ import anyio
 import attrs
 
 from pool import checks
-from pool.core.digits import number_or
-from pool.core.ids import POLLER, SEED_BYTES, Ids
+from pool.core.ids import POLLER, SEED_BYTES, Ids, number_or
+from pool.core.lease import Timing
 from pool.core.options import Options
 from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
 from pool.core.record import Start
-from pool.core.timing import Timing
 from pool.errors import (
     ConfigError,
     DuplicateHandler,
@@ -100,10 +99,8 @@ from pool.jobs.remote.claims import (
     WorkerClaim,
 )
 from pool.jobs.remote.ending import Endings
-from pool.jobs.remote.handing import Handing, Room, claim_of, start_of
-from pool.jobs.remote.moving import Moving
 from pool.jobs.remote.polls import Desk, OpenPolls
-from pool.jobs.remote.visit import Visit
+from pool.jobs.remote.visit import Handing, Moving, Room, Visit, claim_of, start_of
 from pool.jobs.roster import REMOTE, SHUTDOWN_KEY, WorkerEntry
 from pool.jobs.settlement import TellWaiters
 from pool.maps.deltas import Delete, Set

@@ -30,9 +30,21 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_
 import attrs
 
 from pool.errors import name_of, shown
-from pool.jobs.typed.containers import (
+from pool.jobs.typed.converters import (
+    ANY,
+    ANYTHING,
+    FORMS,
+    JSON,
+    TEXTS,
     Field,
+    Form,
+    Shape,
+    Unfit,
+    Wrong,
     array_of,
+    enum_of,
+    kind_of,
+    literal_of,
     mapping_of,
     record_of,
     tuple_of,
@@ -47,17 +59,6 @@ from pool.jobs.typed.foreign import (
     of_msgspec,
     of_pydantic,
 )
-from pool.jobs.typed.shapes import (
-    ANY,
-    ANYTHING,
-    FORMS,
-    Form,
-    Shape,
-    Unfit,
-    Wrong,
-    kind_of,
-)
-from pool.jobs.typed.values import JSON, TEXTS, enum_of, literal_of
 
 # --- from annotations -----------------------------------------------------------------------------
 

@@ -51,9 +51,8 @@ from pool.errors import (
 )
 from pool.jobs.depends import hint_of, names_of, needs_of, signature_of
 from pool.jobs.typed.annotations import awaited, shape_of, ungiven, unread
+from pool.jobs.typed.converters import ANY, ANYTHING, NEVER, Form, Shape, Unfit, Wrong, wrong
 from pool.jobs.typed.msgpack import MSGSPEC, MsgspecCall, MsgspecValue
-from pool.jobs.typed.shapes import ANY, ANYTHING, Form, Shape, Unfit, Wrong, wrong
-from pool.jobs.typed.values import NEVER
 from pool.runtime.exceptions import told
 
 CodecName: TypeAlias = Literal["json", "msgspec", "bytes"]

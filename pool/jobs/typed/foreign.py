@@ -10,13 +10,13 @@ from collections.abc import (
 from typing import Any, Union
 
 from pool.jobs.typed.canonical import ordered
-from pool.jobs.typed.proof import check
-from pool.jobs.typed.shapes import (
+from pool.jobs.typed.converters import (
     Form,
     Shape,
     Wrong,
     wrong,
 )
+from pool.jobs.typed.proof import check
 
 # --- what other libraries make --------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ import attrs
 from pool.errors import CodecMissing, ConfigError, name_of
 from pool.jobs.typed.annotations import NOTHING, shape_of
 from pool.jobs.typed.canonical import ordered
+from pool.jobs.typed.converters import Shape, Wrong
 from pool.jobs.typed.proof import check, check_read
-from pool.jobs.typed.shapes import Shape, Wrong
 
 NAME: Final = "msgspec"
 

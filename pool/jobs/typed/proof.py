@@ -29,7 +29,7 @@ from uuid import UUID
 
 import attrs
 
-from pool.jobs.typed.shapes import Wrong, kind_of
+from pool.jobs.typed.converters import Wrong, kind_of
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
 # Of these, equal ones are the same.

@@ -25,9 +25,8 @@ import anyio.lowlevel
 import attrs
 
 from pool.core.codec import is_call
-from pool.core.record import Record
+from pool.core.record import Record, parse_steps, state_of, steps_name
 from pool.core.retry import RESEND_S, refused_delay
-from pool.core.stored import parse_steps, state_of, steps_name
 from pool.errors import PartEnded, PoolError, StoreUnavailable
 from pool.events import RunDisturbed
 from pool.jobs.blocking import NO_BLOCKING

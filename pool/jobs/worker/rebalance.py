@@ -4,7 +4,7 @@ Only to the first-ranked worker, only after the store has confirmed that it is o
 most once per revision of `workers`, and a few at once per target: a rolling deployment moves a
 service once or twice.
 
-What is suspected of a death stays where that put it (`scatter.py`), until it has run for so long
+What is suspected of a death stays where that put it (`reaper.py`), until it has run for so long
 that it is cleared.
 """
 

@@ -14,8 +14,16 @@ from pool.events import JobEnd, JobSettled, JobStarted
 from pool.jobs.context import Context
 from pool.jobs.run import Run
 from pool.jobs.worker.outbox import SentEdge
-from pool.redis.commands.change import Changed, EdgeStatus
-from pool.redis.commands.edges import CancelEdge, DoneEdge, Edge, GrantEdge, ParkEdge, WaitEdge
+from pool.redis.commands.edges import (
+    CancelEdge,
+    Changed,
+    DoneEdge,
+    Edge,
+    EdgeStatus,
+    GrantEdge,
+    ParkEdge,
+    WaitEdge,
+)
 from pool.runtime.observers import JobListeners
 
 _ENDS: Final[dict[type, JobEnd]] = {

@@ -25,13 +25,12 @@ import anyio.lowlevel
 import attrs
 
 from pool.core import lifecycle
-from pool.core.digits import is_number
+from pool.core.ids import is_number
 from pool.core.options import Options
-from pool.core.record import Start, more_of
+from pool.core.record import Start, more_of, parse_steps
 from pool.core.retry import refused_delay
 from pool.core.run import Effect, Event
 from pool.core.settlement import after_timeout
-from pool.core.stored import parse_steps
 from pool.errors import (
     Gone,
     NotOwner,
@@ -55,9 +54,8 @@ from pool.jobs.context import Context
 from pool.jobs.handlers import Handlers
 from pool.jobs.job import Host, Inbox, Job
 from pool.jobs.keeper import Keeper
-from pool.jobs.quarantine import quarantine
 from pool.jobs.raised import Raised
-from pool.jobs.restoring import restore
+from pool.jobs.repair import quarantine, restore
 from pool.jobs.run import CANCELLED, Ending, Run
 from pool.jobs.settlement import Named, TellWaiters, edge_of, outcome_ttl_ms, tell_next
 from pool.jobs.shields import Shields
@@ -77,23 +75,32 @@ from pool.jobs.worker.messages import (
     Signalled,
     Ticked,
 )
-from pool.jobs.worker.outbox import BATCH_MAX, Answered, FlushDue, Memory, Outbox
+from pool.jobs.worker.outbox import (
+    BATCH_MAX,
+    Answered,
+    FlushDue,
+    Memory,
+    Outbox,
+    Settlement,
+    outcome_text,
+)
 from pool.jobs.worker.rebalance import Rebalancer
 from pool.jobs.worker.reconcile import Audit, HeldKey, Reconciliation, compare
-from pool.jobs.worker.settlement import Settlement, outcome_text
 from pool.jobs.worker.telling import Teller, end_of, waited_s
 from pool.names import pair
 from pool.redis.commands.calls import IS_DRAINING, Target
-from pool.redis.commands.change import Changed, EdgeStatus, Pulled
 from pool.redis.commands.edges import (
     AcknowledgeEdge,
+    Changed,
     DoneEdge,
     Edge,
+    EdgeStatus,
     GrantEdge,
     LimitEdge,
     NoteEdge,
     OverEdge,
     ParkEdge,
+    Pulled,
     SaveEdge,
     SeenEdge,
     StepEdge,

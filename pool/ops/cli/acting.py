@@ -14,7 +14,7 @@ import attrs
 
 from pool.core.codec import read_json
 from pool.errors import ConfigError, InvalidOption, PayloadEncodingError, shown
-from pool.jobs.client.shelves import JobFilter
+from pool.jobs.client.listing import JobFilter
 from pool.jobs.node import Node
 from pool.names import check_handler, check_job_id, check_key
 from pool.ops import admin

@@ -23,8 +23,7 @@ from pool.ops.cli.codes import FINDING, OK, PARTLY
 from pool.ops.inspect import Found
 from pool.ops.jsonable import TextEncoding, json_line
 from pool.ops.terminal import write
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 from pool.redis.pipeline import Pipeline
 from pool.redis.url import Url
 

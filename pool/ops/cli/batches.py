@@ -14,8 +14,8 @@ from typing import Final
 import attrs
 
 from pool.core.batches import ENDS
-from pool.jobs.client.batch_ref import BatchStatus
-from pool.jobs.client.gaps import Gaps
+from pool.jobs.client.batches import BatchStatus
+from pool.jobs.client.listing import Gaps
 from pool.jobs.node import Node
 from pool.names import check_batch
 from pool.ops.cli.asking import VerbSaid, act, tell

@@ -11,8 +11,7 @@ import attrs
 
 from pool.errors import ConfigError
 from pool.ops.terminal import write
-from pool.redis.embedded.program import find_server
-from pool.redis.embedded.server import EmbeddedServer
+from pool.redis.embedded.server import EmbeddedServer, find_server
 
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 

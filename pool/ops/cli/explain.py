@@ -14,8 +14,7 @@ import attrs
 from pool import errors
 from pool.errors import InvalidOption, PoolError, shown
 from pool.ops.doctor import RULES
-from pool.ops.findings import SEVERITIES, Rule
-from pool.ops.runbook import pages, plain
+from pool.ops.findings import SEVERITIES, Rule, pages, plain
 from pool.ops.terminal import write
 from pool.ops.web.problems import REFUSALS
 

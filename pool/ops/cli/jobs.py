@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from pool.jobs.client.gaps import Gaps
-from pool.jobs.client.shelves import JobFilter
+from pool.jobs.client.listing import Gaps, JobFilter
 from pool.ops import browse
 from pool.ops.browse import JobRows
 from pool.ops.cli.asking import look, tell

@@ -16,11 +16,11 @@ import attrs
 
 from pool.core.codec import read_json
 from pool.errors import ConfigError, PayloadEncodingError
-from pool.jobs.client.gaps import Gaps
+from pool.jobs.client.listing import Gaps
 from pool.jobs.client.parked import DeadLetters, ManyReplayed, ParkedJob
 from pool.jobs.node import Node
 from pool.ops.cli.asking import VerbSaid, act, tell, written_in
-from pool.ops.dead_letters import DeadLetter
+from pool.ops.jsonable import DeadLetter
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ import attrs
 
 from pool.core.plans import PlanTurn
 from pool.errors import ConfigError, NoSuchPlan
-from pool.jobs.client.gaps import Gaps
-from pool.jobs.client.plan_ref import PlanDiff, PlanStatus
+from pool.jobs.client.listing import Gaps
+from pool.jobs.client.plans import PlanDiff, PlanStatus
 from pool.jobs.node import Node
 from pool.ops.cli.asking import VerbSaid, act, tell
 from pool.ops.cli.parser import CONFIRM_BY

@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 
 from pool.core.times import moment
-from pool.jobs.client.gaps import Gaps
+from pool.jobs.client.listing import Gaps
 from pool.jobs.node import Node
 from pool.ops.cli.asking import VerbSaid, act, tell, written_in
-from pool.ops.schedules import ScheduleState, shown
+from pool.ops.jsonable import ScheduleState, shown
 
 
 @attrs.frozen(kw_only=True)

@@ -35,7 +35,7 @@ from collections.abc import Mapping
 import anyio
 import attrs
 
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.errors import PoolError
 from pool.names import Control, check_pool
 from pool.ops import inspect

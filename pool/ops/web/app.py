@@ -1,4 +1,15 @@
-"""The ASGI application: a request, by the table of routes, to a call of the node and back.
+"""Before a server heeds a signal that ends it.
+
+A server that waits for its connections to close before it ends an application's lifespan, as
+uvicorn does, would wait for whoever waits in the application, who would be answered only then.
+
+What is done as a whole, whoever cancels the request that has asked for it.
+
+A shield keeps the cancelling of scopes out, which is all there is on trio.  asyncio's own
+(`task.cancel()`, as `asyncio.wait_for` does) goes through it, and ends what its task awaits: so the
+deed has a task of its own, and who asked is cancelled once that has ended.
+
+The ASGI application: a request, by the table of routes, to a call of the node and back.
 
     path --no route--> 404, 405
       --> who asks: secret, authenticator, or whoever is on this machine --> 401, 403, 429
@@ -6,7 +17,7 @@
       --> [ the journal, if it is an action --> the call ] --> what waits --> JSON, or a problem
 
 What is in brackets is done as a whole, whether who asked is still there or not: what is noted is
-done, as long as this process lives (see `whole`).  Who goes ends only what waits: for jobs, for an
+done, as long as this process lives (see below).  Who goes ends only what waits: for jobs, for an
 end.  What is done is told, though the waiting for it fails.
 
 A path is split before it is decoded, so that a key may hold `/` (as %2F).  CORS stays closed: no
@@ -18,12 +29,15 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Literal
+from types import FrameType
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 import anyio
@@ -42,17 +56,73 @@ from pool.ops.endpoints import Endpoints
 from pool.ops.jsonable import as_json
 from pool.ops.metrics import Metrics
 from pool.ops.web import access, bodies
-from pool.ops.web.access import LOCAL, Authenticator, Caller, Keyring, Role
+from pool.ops.web.access import LOCAL, Authenticator, Caller, Keyring, Role, Tokens
 from pool.ops.web.asked import Gateway, WebAnswer, WebRequest
 from pool.ops.web.audit import DISPATCH, ActsNoted
-from pool.ops.web.ending import before_signals
 from pool.ops.web.limits import KNOWN, Lately, Rates, Waits
 from pool.ops.web.openapi import document
 from pool.ops.web.problems import MEDIA_TYPE, ProblemFacts, WebRefusal, headers_of, problem_of
 from pool.ops.web.routes import PATH_CHECKS, ROUTES, WebRoute
-from pool.ops.web.tokens import Tokens
-from pool.ops.web.whole import as_a_whole
 from pool.redis.log import Log
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def before_signals(call: Callable[[], object]) -> Iterator[None]:
+    """Within the block have a signal call that first, then do what it has done until now.
+
+    `call` may come between any two instructions.  Beside the main thread, and where a signal is not
+    handled in Python, it is left alone.
+    """
+    handlers = dict[int, Any]()
+
+    def heed(number: int, frame: FrameType | None) -> None:
+        call()
+        handlers[number](number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        for each in SIGNALS:
+            found = signal.getsignal(each)
+            if callable(found):
+                handlers[each] = found
+                signal.signal(each, heed)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is heed:  # else it is somebody else's by now
+                signal.signal(number, handler)
+
+
+T = TypeVar("T")
+
+
+async def as_a_whole(act: Callable[[], Awaitable[T]]) -> T:
+    """Run it to its end; return what it returns."""
+    ended, found, failed = anyio.Event(), list[T](), list[BaseException]()
+
+    async def run() -> None:
+        try:
+            found.append(await act())
+        except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
+            failed.append(error)
+        finally:
+            ended.set()
+
+    with anyio.CancelScope(shield=True):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            while not ended.is_set():
+                try:
+                    await ended.wait()
+                except anyio.get_cancelled_exc_class() as cancelled:
+                    failed.insert(0, cancelled)
+    if failed:
+        del failed[1:]
+        raise failed.pop()
+    return found[0]
+
 
 FAILED_PER_S: Final = 20.0  # requests of nobody known, of all together
 REPEAT_HEADER: Final = "Idempotency-Key"

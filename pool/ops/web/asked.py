@@ -14,10 +14,9 @@ from pool.jobs.node import Node
 from pool.ops import inspect
 from pool.ops.endpoints import Endpoints
 from pool.ops.inspect import Found
-from pool.ops.web.access import Caller
+from pool.ops.web.access import Caller, Tokens
 from pool.ops.web.limits import Waits
 from pool.ops.web.problems import WebRefusal
-from pool.ops.web.tokens import Tokens
 from pool.redis.pipeline import Pipeline
 
 PROTOCOL_S: Final = 1.0  # for so long the pool's number counts as read

@@ -22,8 +22,8 @@ from pool.core.journal import DETAIL_BYTES_MAX
 from pool.events import OperatorActed
 from pool.jobs.node import Node
 from pool.jobs.noting import FACT_CHARS_MAX
-from pool.ops.web.answers import JobSent, JobsTaken, JobTaken
 from pool.ops.web.asked import WebRequest
+from pool.ops.web.problems import JobSent, JobsTaken, JobTaken
 from pool.ops.web.routes import WebRoute
 
 DISPATCH: Final = "dispatch"

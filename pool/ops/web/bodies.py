@@ -12,14 +12,13 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from pool.checks import SECONDS_MAX
-from pool.core.lapse import LIMIT_S_MIN
 from pool.core.lifecycle import State
 from pool.core.options import LINE_MAX, IfExists, Limit
 from pool.core.pauses import REASON_MAX
 from pool.core.placement import CAPACITY_MAX, WEIGHT_MAX, WEIGHT_MIN
-from pool.core.record import CAUSE_CHARS_MAX
+from pool.core.record import CAUSE_CHARS_MAX, LIMIT_S_MIN
 from pool.core.times import CRON_CHARS_MAX, EVERY_S_MIN, JITTER_S_MAX, Misfire
-from pool.jobs.client import batch, listing, parked, schedules
+from pool.jobs.client import batches, listing, parked, schedules
 from pool.jobs.client.options import WINDOW_S
 from pool.jobs.handlers import ATTEMPTS_MAX, QUEUE_MAX, SECONDS_MIN
 from pool.jobs.job import PROGRESS_MAX
@@ -212,8 +211,8 @@ class BatchBody(Sent):
     then: list[FollowerBody] = []
     otherwise: list[FollowerBody] = []
     success_min: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
-    open_s: Annotated[float, Meta(ge=1, le=SECONDS_MAX)] = batch.OPEN_S
-    keep_s: Annotated[float, Meta(ge=1, le=SECONDS_MAX)] = batch.KEEP_S
+    open_s: Annotated[float, Meta(ge=1, le=SECONDS_MAX)] = batches.OPEN_S
+    keep_s: Annotated[float, Meta(ge=1, le=SECONDS_MAX)] = batches.KEEP_S
 
     @property
     def members(self) -> int:

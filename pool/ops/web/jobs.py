@@ -17,27 +17,12 @@ from pool import checks
 from pool.core.times import At, Cron, Every, When
 from pool.errors import InvalidOption, NotStopped, PayloadEncodingError, PoolError
 from pool.jobs.client.dispatch import Call, Dispatching
-from pool.jobs.client.gaps import Gaps
+from pool.jobs.client.listing import Gaps, JobFilter
 from pool.jobs.client.ref import JobRef, Status, wait_stopped
-from pool.jobs.client.shelves import JobFilter
 from pool.jobs.followers import Follower
 from pool.names import check_idempotency_key
 from pool.ops import admin, browse
-from pool.ops.dead_letters import DeadLetter
-from pool.ops.jsonable import as_text
-from pool.ops.schedules import ScheduleState, shown
-from pool.ops.web.answers import (
-    BatchMade,
-    Done,
-    JobRefused,
-    JobSent,
-    JobsTaken,
-    JobState,
-    JobStop,
-    JobTaken,
-    ScheduleStates,
-    WebProblem,
-)
+from pool.ops.jsonable import DeadLetter, ScheduleState, as_text, shown
 from pool.ops.web.asked import WebAnswer, WebRequest
 from pool.ops.web.bodies import (
     CallBody,
@@ -48,7 +33,20 @@ from pool.ops.web.bodies import (
     NotifyBody,
     ScheduleBody,
 )
-from pool.ops.web.problems import WebRefusal, problem_of
+from pool.ops.web.problems import (
+    BatchMade,
+    Done,
+    JobRefused,
+    JobSent,
+    JobsTaken,
+    JobState,
+    JobStop,
+    JobTaken,
+    ScheduleStates,
+    WebProblem,
+    WebRefusal,
+    problem_of,
+)
 
 _REPEAT: Final = "idempotency-key"
 _OCCURRENCE: Final = "\N{NUMERO SIGN}"  # no header has it: no other one becomes the same

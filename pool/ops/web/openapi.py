@@ -11,9 +11,8 @@ from urllib.parse import quote
 import msgspec
 
 from pool.names import KEY_BYTES_MAX
-from pool.ops.web.answers import WebProblem
 from pool.ops.web.bodies import ID, KEY, NAME
-from pool.ops.web.problems import MEDIA_TYPE, REFUSALS, status_of
+from pool.ops.web.problems import MEDIA_TYPE, REFUSALS, WebProblem, status_of
 from pool.ops.web.routes import Repeats, WebRoute
 from pool.version import __version__
 

@@ -15,16 +15,15 @@ import attrs
 
 from pool import errors
 from pool.errors import PoolError
-from pool.jobs.client.batch_ref import BatchStatus
+from pool.jobs.client.batches import BatchStatus
 from pool.jobs.client.parked import ParkedPage
 from pool.jobs.client.pausing import CordonReport, PauseReport
 from pool.names import check_batch, check_handler, check_job_id, check_key, check_schedule
 from pool.ops.admin import JobsChanged
 from pool.ops.browse import JobRows
-from pool.ops.dead_letters import DeadLetter
-from pool.ops.schedules import ScheduleState
+from pool.ops.jsonable import DeadLetter, ScheduleState
 from pool.ops.summary import PoolStatus
-from pool.ops.web import answers, bodies, events, jobs, looking, workers
+from pool.ops.web import bodies, jobs, looking, problems, workers
 from pool.ops.web.access import Role
 from pool.ops.web.asked import WebAnswer, WebRequest
 from pool.ops.why import Why
@@ -114,9 +113,9 @@ def _jobs() -> list[WebRoute]:
             does="Dispatch a job, or up to 1,000 of them.",
             run=jobs.dispatch,
             body=(bodies.JobBody, bodies.JobsBody),
-            answer=answers.JobTaken,
+            answer=problems.JobTaken,
             status=201,
-            also={200: answers.JobsTaken},
+            also={200: problems.JobsTaken},
             may=(*ADMITTED, *STORE),
             action="dispatch",
             headers=("Idempotency-Key",),
@@ -146,7 +145,7 @@ def _jobs() -> list[WebRoute]:
                 does=f"Tell how {of} is, and its result; with `wait_s` once it has ended.",
                 run=jobs.show,
                 query=bodies.JobQuery,
-                answer=answers.JobState,
+                answer=problems.JobState,
                 waits=True,
                 may=one,
             ),
@@ -157,8 +156,8 @@ def _jobs() -> list[WebRoute]:
                 does=f"Stop {of}; 202: it has not ended yet.",
                 run=jobs.stop,
                 body=(bodies.StopBody,),
-                answer=answers.JobStop,
-                also={202: answers.JobStop},
+                answer=problems.JobStop,
+                also={202: problems.JobStop},
                 then=jobs.stopped,
                 may=one,
                 action="stop",
@@ -184,7 +183,7 @@ def _jobs() -> list[WebRoute]:
             does="Send a message to the live job of a key.",
             run=jobs.notify,
             body=(bodies.NotifyBody,),
-            answer=answers.Done,
+            answer=problems.Done,
             status=202,
             may=(*one, errors.InboxFull, errors.PayloadTooLarge, errors.PayloadEncodingError),
             action="notify",
@@ -225,7 +224,7 @@ def _letters() -> list[WebRoute]:
             does="Give a dead letter other arguments, for when it is replayed.",
             run=jobs.edit,
             body=(bodies.EditBody,),
-            answer=answers.Done,
+            answer=problems.Done,
             may=(
                 *(*one, errors.WrongArguments, errors.CodecMissing),
                 *(errors.PayloadEncodingError, errors.PayloadTooLarge, errors.StorageFull),
@@ -240,7 +239,7 @@ def _letters() -> list[WebRoute]:
             does="Make a job of a dead letter again; a repeat tells the job of the first one.",
             run=jobs.replay,
             body=(bodies.Nothing,),
-            answer=answers.JobTaken,
+            answer=problems.JobTaken,
             status=201,
             may=(*one, errors.JobExists, errors.PoolFull, errors.UnknownHandler),
             action="replay",
@@ -251,7 +250,7 @@ def _letters() -> list[WebRoute]:
             role="admin",
             does="Throw a dead letter away.",
             run=jobs.discard,
-            answer=answers.Done,
+            answer=problems.Done,
             may=one,
             action="discard",
         ),
@@ -269,7 +268,7 @@ def _batches() -> list[WebRoute]:
             does="Make a batch of up to 10,000 jobs; sent again it goes on where it was.",
             run=jobs.make_batch,
             body=(bodies.BatchBody,),
-            answer=answers.BatchMade,
+            answer=problems.BatchMade,
             status=201,
             may=(
                 *(*one, errors.BatchSealed, errors.BatchDiffers, errors.BatchTooLarge),
@@ -307,7 +306,7 @@ def _batches() -> list[WebRoute]:
             does="Have a batch take no more members, and stop those that it has.",
             run=jobs.cancel_batch,
             body=(bodies.CancelBody,),
-            answer=answers.Done,
+            answer=problems.Done,
             status=202,
             may=one,
             action="cancel",
@@ -327,7 +326,7 @@ def _schedules() -> list[WebRoute]:
             does="Look through schedules, a page at a time.",
             run=jobs.schedules,
             query=bodies.SchedulesQuery,
-            answer=answers.ScheduleStates,
+            answer=problems.ScheduleStates,
             may=STORE,
         ),
         make(
@@ -362,7 +361,7 @@ def _schedules() -> list[WebRoute]:
             does="Fire a schedule no more, until it is resumed.",
             run=jobs.pause_schedule,
             body=(bodies.Nothing,),
-            answer=answers.Done,
+            answer=problems.Done,
             may=one,
             action="schedule.pause",
         ),
@@ -373,7 +372,7 @@ def _schedules() -> list[WebRoute]:
             does="Fire a paused schedule again, from now on.",
             run=jobs.resume_schedule,
             body=(bodies.Nothing,),
-            answer=answers.Done,
+            answer=problems.Done,
             may=one,
             action="schedule.resume",
         ),
@@ -384,7 +383,7 @@ def _schedules() -> list[WebRoute]:
             does="Make a job of a schedule now, beside its times.",
             run=jobs.trigger,
             body=(bodies.Nothing,),
-            answer=answers.JobTaken,
+            answer=problems.JobTaken,
             status=201,
             may=(*one, *ADMITTED),
             action="schedule.trigger",
@@ -397,7 +396,7 @@ def _schedules() -> list[WebRoute]:
             role="admin",
             does="Take a schedule away; jobs that it has made stay.",
             run=jobs.remove_schedule,
-            answer=answers.Done,
+            answer=problems.Done,
             may=one,
             action="schedule.remove",
         ),
@@ -437,7 +436,7 @@ def _operating() -> list[WebRoute]:
             role="read",
             does="Tell what is paused, and who is cordoned.",
             run=looking.asked_for,
-            answer=answers.AskedTold,
+            answer=problems.AskedTold,
             may=STORE,
         ),
         make(
@@ -446,7 +445,7 @@ def _operating() -> list[WebRoute]:
             role="read",
             does="Tell the nodes of the pool.",
             run=looking.nodes,
-            answer=answers.NodesTold,
+            answer=problems.NodesTold,
             may=STORE,
         ),
         make(
@@ -455,7 +454,7 @@ def _operating() -> list[WebRoute]:
             role="read",
             does="Tell the workers of the pool, those over HTTP among them.",
             run=looking.workers,
-            answer=answers.WorkersTold,
+            answer=problems.WorkersTold,
             may=STORE,
         ),
     ]
@@ -593,7 +592,7 @@ def _looking() -> list[WebRoute]:
             does="Say what is wrong with the pool, and what mends it.",
             run=looking.findings,
             query=bodies.FindingsQuery,
-            answer=answers.FindingsTold,
+            answer=problems.FindingsTold,
             may=STORE,
         ),
         make(
@@ -611,9 +610,9 @@ def _looking() -> list[WebRoute]:
             path="/v1/events",
             role="read",
             does="Tell the journal as server-sent events; `Last-Event-ID` goes on behind one.",
-            run=events.events,
+            run=looking.events,
             query=bodies.EventsQuery,
-            media_type=events.EVENT_STREAM,
+            media_type=looking.EVENT_STREAM,
             may=STORE,
             headers=("Last-Event-ID",),
         ),
@@ -631,8 +630,8 @@ def _health() -> list[WebRoute]:
                 what
             ],
             run=partial(looking.health, f"/{what}"),
-            answer=answers.HealthTold,
-            also={503: answers.HealthTold},
+            answer=problems.HealthTold,
+            also={503: problems.HealthTold},
         )
 
     return [

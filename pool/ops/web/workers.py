@@ -27,11 +27,10 @@ from pool.jobs.remote.claims import (
 )
 from pool.jobs.remote.workers import RemoteWorkers
 from pool.ops.jsonable import as_json
-from pool.ops.web.answers import WebProblem
 from pool.ops.web.asked import WebAnswer, WebRequest
 from pool.ops.web.bodies import WAIT_S_MAX, BeatBody, OfferBody, ProgressBody, SaveBody
 from pool.ops.web.jobs import from_base64
-from pool.ops.web.problems import MEDIA_TYPE, WebRefusal, problem_of
+from pool.ops.web.problems import MEDIA_TYPE, WebProblem, WebRefusal, problem_of
 
 EndJobs: TypeAlias = Callable[
     [WorkerClaim, Sequence[tuple[JobClaim, Any]]], Awaitable[Sequence[EndedJob]]

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from pool.core.digits import number
+from pool.core.ids import number
 from pool.core.lifecycle import State
 from pool.core.options import POLICY_LETTERS, attaches
 from pool.core.record import KIND_LETTERS, KINDS, STATES, Kind, more_of

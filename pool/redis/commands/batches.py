@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 import attrs
 
 from pool.core.batches import ENDS, MEMBERS_MAX, NOT_ENDED, STATES, BatchState, End, Head
-from pool.core.digits import number
+from pool.core.ids import number
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.commands.plain import texts
 from pool.redis.connection import Reply

@@ -1,4 +1,7 @@
-"""What the calls of all families share: a lane, and workers that a key may be granted to."""
+"""Of what the replies of scripts are made; those of each script stand with its call.
+
+What the calls of all families share: a lane, and workers that a key may be granted to.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,43 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from pool.core.ids import member_name
-from pool.core.pages import PAGES, Pages
+from pool.core.ids import DIGITS_MAX, member_name
+from pool.core.record import Record
+from pool.core.walk import PAGES, Pages
 from pool.names import Names
+from pool.redis.connection import Reply
 from pool.redis.scripts import Word
+
+NEVER: Final = 10**DIGITS_MAX  # a stamp, and a time, to which no lane comes
+
+
+def time_or_none(reply: bytes) -> int | None:
+    """Return a time; below 0 there is none."""
+    number = int(reply)
+    return number if number >= 0 else None
+
+
+def read(key: bytes, text: bytes) -> Record | None:
+    """Return the record of a key, if it can be worked on.
+
+    What is not UTF-8 is nobody's key, and no call can be made for it.  One that is queued stands
+    under a name of its own, and no other does.
+    """
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return None
+    record = Record.parse(text)
+    if record is None or (record.state == "queued") == (key[:1] == b"\t"):
+        return record
+    return None
+
+
+def done(reply: Reply) -> None:
+    """Read the reply of a script that says no more than that."""
+    if reply != b"OK":
+        raise ValueError("no status of this script")
+
 
 IS_NODE: Final = -1  # in the place of how many keys a worker takes
 IS_DRAINING: Final = -2  # likewise: it takes none, and its death will say nothing about its jobs

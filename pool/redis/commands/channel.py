@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from pool.core.digits import number
+from pool.core.ids import number
 from pool.core.options import POLICY_LETTERS
 from pool.redis.commands.admission import AS_REGISTERED
 from pool.redis.commands.batches import Stirred, stirred

@@ -13,13 +13,11 @@ import attrs
 from pool.redis.commands import (
     admission,
     batches,
-    change,
     channel,
-    figures,
+    edges,
     journal,
     letters,
     member,
-    opening,
     pausing,
     recovery,
     schedules,
@@ -28,10 +26,9 @@ from pool.redis.commands import (
 )
 from pool.redis.commands.admission import AdmissionCalls
 from pool.redis.commands.batches import BatchCalls
-from pool.redis.commands.change import ChangeCalls
 from pool.redis.commands.channel import ChannelCalls
-from pool.redis.commands.figures import FigureCalls
-from pool.redis.commands.journal import JournalCalls
+from pool.redis.commands.edges import ChangeCalls
+from pool.redis.commands.journal import FigureCalls, JournalCalls
 from pool.redis.commands.letters import LetterCalls
 from pool.redis.commands.member import MemberCalls
 from pool.redis.commands.pausing import PauseCalls
@@ -44,8 +41,8 @@ from pool.redis.scripts import Script
 SCRIPTS: Final = tuple(
     script
     for family in (
-        *(admission, batches, change, channel, figures, journal, letters, member),
-        *(opening, pausing, recovery, schedules, talk, upkeep),
+        *(admission, batches, edges, channel, journal, letters, member),
+        *(pausing, recovery, schedules, talk, upkeep),
     )
     for script in vars(family).values()
     if isinstance(script, Script)

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from pool.core.digits import number
+from pool.core.ids import number
 from pool.core.lifecycle import State
 from pool.core.record import KINDS, STATES, Kind, Letter
 from pool.names import pair, split_pair

@@ -8,7 +8,7 @@ from typing import Final, Literal, Self
 
 import attrs
 
-from pool.core.digits import number
+from pool.core.ids import number
 from pool.core.pauses import HANDLERS_PAUSED_MAX, KEYS_PAUSED_MAX, Pause
 from pool.names import PAUSED, lane_of, paused_key
 from pool.redis.commands.calls import Calls

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from pool.core.digits import DIGITS_MAX, is_number
-from pool.core.ids import order
+from pool.core.ids import DIGITS_MAX, is_number, order
 from pool.redis.scripts import Word
 
 PlainReader: TypeAlias = Callable[[Sequence[Word], Any], Any]  # of its words and its reply

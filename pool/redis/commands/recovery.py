@@ -9,12 +9,11 @@ from typing import Final, Literal
 
 import attrs
 
-from pool.core.digits import number
+from pool.core.ids import number
 from pool.core.options import Options
 from pool.core.record import Record
 from pool.core.settlement import Death
-from pool.redis.commands.calls import Calls, as_ms
-from pool.redis.commands.reply import read, time_or_none
+from pool.redis.commands.calls import Calls, as_ms, read, time_or_none
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 

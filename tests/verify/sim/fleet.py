@@ -12,7 +12,7 @@ import attrs
 from anyio.abc import TaskGroup
 
 from pool import Cancel, Follower, Handlers, Job, LocalWorker, Node, Park, Retry, Settings, Step
-from pool.core.pages import PAGES, Pages
+from pool.core.walk import PAGES, Pages
 from pool.errors import NotOwner, PoolError, StorageFull
 from pool.events import Event as Said
 from pool.names import lane_of

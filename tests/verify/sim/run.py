@@ -9,7 +9,7 @@ from typing import Any, Final
 import attrs
 from structlog.testing import capture_logs
 
-from pool.core.timing import Timing
+from pool.core.lease import Timing
 from pool.names import key_of, lane_of
 from pool.runtime import observers
 from pool.runtime.actor import Actor

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from pool.core.ids import SEED_BYTES, Ids
-from pool.core.pages import PAGES, Pages
+from pool.core.walk import PAGES, Pages
 from pool.errors import PoolError
 from pool.redis.connection import Connection
 from pool.redis.io.body import ConnectionIO, Handle

@@ -12,8 +12,7 @@ from pool.core.options import Options
 from pool.names import Names
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import Target
-from pool.redis.commands.change import AdvanceGuard
-from pool.redis.commands.edges import Edge
+from pool.redis.commands.edges import AdvanceGuard, Edge
 from pool.redis.commands.lane import Lane
 from pool.redis.scripts import ScriptCall
 from tests.edges import WireEdge

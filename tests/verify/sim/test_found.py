@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from pool import Node
-from pool.core.marks import NO_MARKS
+from pool.core.crash_marks import NO_MARKS
 from pool.core.record import Start
 from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.run import Run

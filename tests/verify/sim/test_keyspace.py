@@ -16,7 +16,7 @@ from pool.maps import deltas as model
 from pool.names import Control, Names, split_pair
 from pool.redis.commands.admission import Admission
 from pool.redis.commands.calls import IS_NODE, Target
-from pool.redis.commands.change import AdvanceGuard
+from pool.redis.commands.edges import AdvanceGuard
 from pool.redis.commands.lane import Lane
 from pool.redis.commands.upkeep import RECONCILE
 from pool.redis.scripts import ScriptCall

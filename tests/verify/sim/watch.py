@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import attrs
 
-from pool.core.marks import Marks
+from pool.core.crash_marks import Marks
+from pool.core.lease import Timing
 from pool.core.record import Record, more_of
 from pool.core.times import When
-from pool.core.timing import Timing
 from pool.errors import PoolError
 from pool.jobs.fleet.keepalive import KeepAlive
 from pool.jobs.fleet.membership import Membership
@@ -28,8 +28,8 @@ from pool.jobs.worker.reconcile import Reconciliation
 from pool.jobs.worker.worker import Worker
 from pool.names import Control, key_of, queued, split_pair
 from pool.redis.commands.admission import DISPATCH
-from pool.redis.commands.change import ADVANCE
 from pool.redis.commands.channel import INCOMING
+from pool.redis.commands.edges import ADVANCE
 from pool.redis.commands.lane import SCRIPTS
 from pool.redis.commands.letters import REPLAY
 from pool.redis.commands.member import RENEW

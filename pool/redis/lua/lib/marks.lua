@@ -2,7 +2,7 @@
 marks: the last death in a job's crash marks does not count if its process came back from a freeze.
 
 Needs  lane, record; key deaths.  Gives  judged(text, r): the record as it is to be judged.
-Marks are evidence that a process died, and a process that joins again says that it did not.  See core/marks.py for the text.
+Marks are evidence that a process died, and a process that joins again says that it did not.  See core/crash_marks.py for the text.
 ]]
 local function judged(text, r)
   if r[MARKS] == '' then

@@ -16,7 +16,7 @@ flags     p payload stays in `payloads`, b has a checkpoint, i has an inbox, d h
           h held: parked as poison when it comes due, if the evidence still says so
 intent    s<cause> stop was asked for, t timed out
 accepted  acceptance stamp in microseconds; empty: the epoch of the first grant is it
-marks     the deaths that it is suspected of, and what they prove: see core/marks.py
+marks     the deaths that it is suspected of, and what they prove: see core/crash_marks.py
 since     ms when it was acknowledged running; of one that waits or is queued, when it is due
 more      what hardly any job has: a letter and its value each, commas between (core/record.py says which)
 ]]

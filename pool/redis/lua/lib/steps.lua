@@ -8,7 +8,7 @@ store_step(key, r, name, result), park_steps(key, pair).
 
 They stand behind a line feed and the key, and behind two with the dead letter of a parked job, for as long as
 that is there: no job's key begins so.  A full server takes them: they are few, and what they tell of has happened.
-Read in core/stored.py, too.
+Read in core/record.py, too.
 ]]
 local function steps_name(key)
   return '\n' .. key
