@@ -1,4 +1,6 @@
-"""Crash marks: how much speaks for a job being what kills its workers, as its record keeps it.
+"""Evidence that a job kills its workers, and the marks of it in the job's record.
+
+Crash marks: how much speaks for a job being what kills its workers, as its record keeps it.
 
     deaths.low.high.seen.ends.grown, process.at.m.bits.kind, place.m.kind[, rounds.from.ms.kind]
 

@@ -1,4 +1,6 @@
-"""Numbers as they stand in Redis, in ids and in names: a few ASCII digits, and nothing else.
+"""Identities of processes, nodes, workers and jobs, and numbers as digits.
+
+Numbers as they stand in Redis, in ids and in names: a few ASCII digits, and nothing else.
 
 `int()` takes many more forms, of any length, and `isdigit()` more characters.
 

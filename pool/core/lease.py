@@ -1,4 +1,6 @@
-"""All times that follow from the lease TTL, of which a pool has one.
+"""The lease of a worker: its timing, which follows from the TTL, and its state machine.
+
+All times that follow from the lease TTL, of which a pool has one.
 
     asked                                                     soft              hard   server's end
       |--renew--|--renew--|--renew--|-- renewal deadline --|    |-- stop budget --|--margin--|

@@ -1,4 +1,6 @@
-"""Cron expressions: parsed into sets of numbers, and searched by calendar arithmetic.  Pure.
+"""When a schedule's time comes: cron expressions, intervals and single times.
+
+Cron expressions: parsed into sets of numbers, and searched by calendar arithmetic.  Pure.
 
     parse(text) -> Expression      six sets, each one integer with a bit for each number
     next_local                     the next second of a clock that is never changed

@@ -1,4 +1,6 @@
-"""How much one call touches of what grows without a bound; the next call takes the next page.
+"""Walks over what grows without a bound, a page at a time.
+
+How much one call touches of what grows without a bound; the next call takes the next page.
 
 Nobody holds a place in Redis while it turns pages: where it stands it knows itself, so a pager that
 dies leaves nothing behind, and who comes next begins anew.  What a page says is true of that page

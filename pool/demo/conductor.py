@@ -1,4 +1,6 @@
-"""The script of the demo: who plays, how fast, and how long the conductor waits for what.
+"""The conductor of the demo, with its script, its stage and what it shows.
+
+The script of the demo: who plays, how fast, and how long the conductor waits for what.
 
 What people see while the demo runs: story lines that stay and, on a terminal, a live block.
 

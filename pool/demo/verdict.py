@@ -1,4 +1,6 @@
-"""What the ledger tells, put together: who ran what, from when to when.  Pure.
+"""The verdict of the demo, from the history that its ledger tells.
+
+What the ledger tells, put together: who ran what, from when to when.  Pure.
 
 The show reads it while the play goes on, the verdict reads it at the end; both learn nothing from
 the pool itself.

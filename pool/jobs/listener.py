@@ -1,4 +1,6 @@
-"""What reads streams of lanes for an actor: one `StreamTailer` per lane, made as it is asked for.
+"""The blocking reads of a node, one `StreamTailer` per lane.
+
+What reads streams of lanes for an actor: one `StreamTailer` per lane, made as it is asked for.
 
     tailer: XREAD from its own positions --LaneBatch--> the actor's mailbox --route()--> the actor
 

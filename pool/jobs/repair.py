@@ -1,4 +1,6 @@
-"""Parking what cannot be read, so that it neither stops its neighbours nor stays for ever.
+"""Repair of damaged or unindexed keys: parked, or put back into their indexes.
+
+Parking what cannot be read, so that it neither stops its neighbours nor stays for ever.
 
 A record may be damaged, or somebody else's, or its key no text.  Whoever meets it has it parked
 with its bytes as they are; the script compares them first, so a repeat or a race does nothing.

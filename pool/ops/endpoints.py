@@ -1,4 +1,6 @@
-"""Whether a node lives, takes jobs, and moves: asked from any thread, and answered at once.
+"""HTTP endpoints about a node: whether it is healthy, and its metrics.
+
+Whether a node lives, takes jobs, and moves: asked from any thread, and answered at once.
 
     live      nothing is lost by leaving it alone.  It does not look at the store: an outage must
               not have a whole fleet restarted, which mends nothing

@@ -1,4 +1,6 @@
-"""What is told of each finding: why it is so, what to do, and how to see that it is over.
+"""Findings of `doctor`: what a rule is made of, and what its runbook section says.
+
+What is told of each finding: why it is so, what to do, and how to see that it is over.
 
 `runbook.md` has a section for each row of the table, of three paragraphs.  Links in it are as from
 the root of the documents.

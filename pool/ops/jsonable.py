@@ -1,4 +1,6 @@
-"""What the gateway and the command line tell, as JSON that every reader takes.
+"""JSON forms of what the gateway and the command line tell.
+
+What the gateway and the command line tell, as JSON that every reader takes.
 
 Arguments, results and states are whatever somebody has dispatched: bytes, sets, numbers that JSON
 has no word for, keys that are no text.

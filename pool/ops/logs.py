@@ -1,4 +1,6 @@
-"""Text streams that never make their writers wait: status lines and log lines of `pool run`.
+"""Logging for programs of ours, over streams that never make their writers wait.
+
+Text streams that never make their writers wait: status lines and log lines of `pool run`.
 
 A full pipe blocks `write()` for as long as its reader stalls.  The parent of `--processes` would
 then replace no child and pass on no signal, and a worker would not drain.  So a thread writes (see

@@ -1,4 +1,6 @@
-"""What a pool did in the last 24 hours, by the minute: added up in Redis by all nodes that count.
+"""Rates of the last 24 hours, by handler, and how long jobs usually run.
+
+What a pool did in the last 24 hours, by the minute: added up in Redis by all nodes that count.
 
     each node, every PERIOD_S --what it has counted--> rate.lua --> the minute under way (hash)
                                                            '--over--> one entry (stream, capped)

@@ -1,4 +1,6 @@
-"""What a script's parts become before the server gets them: the same, with less to do per call.
+"""Lua scripts: their headers checked, their parts joined, their calls built.
+
+What a script's parts become before the server gets them: the same, with less to do per call.
 
 The server runs a script from its first line for every call: each `local function` makes a closure,
 and for each name from outside that it uses Lua 5.1 walks over all names which any closure has from

@@ -1,4 +1,6 @@
-"""Who hears of events: each observer is called with each event; ours writes them to the log.
+"""Observers of events, and the limit on how often an outage is told.
+
+Who hears of events: each observer is called with each event; ours writes them to the log.
 
 One emit, many readers (logs, metrics, spans, tests).
 

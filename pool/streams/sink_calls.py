@@ -1,4 +1,6 @@
-"""What a consumer of a sink knows of one of its streams, and of one event that it was given.
+"""The calls of one consumer of a sink: acknowledging, giving back, taking, telling.
+
+What a consumer of a sink knows of one of its streams, and of one event that it was given.
 
 What a sink tells of what became of its events.
 

@@ -1,4 +1,6 @@
-"""A snapshot: all events of a stream up to the one that was its newest when it was asked for.
+"""A stream of events: adding to it, reading it, and snapshots of it.
+
+A snapshot: all events of a stream up to the one that was its newest when it was asked for.
 
     XRANGE (after .. position, so many --> page --> async for --> after = its last one --> ...
 

@@ -416,6 +416,8 @@ good("I7")(steps_between(("a", 9.0), ("b", 11.0)))  # nobody saw it
 bad("I7")(steps_between(("a", 9.0), ("b", 9.5), ("a", 19.0)))
 good("I7")(steps_between(("a", 9.5), ("a", 19.0)))  # who came knows it only after two periods
 bad("I7")(steps_between(("b", 9.0), ("a", 9.5), ("b", 9.6), ("a", 19.0)))  # or from another
+bad("I7")(steps_between(("a", 9.0), ("b", 11.0), ("a", 11.5)))
+good("I7")(steps_between(("a", 9.0), ("b", 11.0), ("a", 19.0)))  # b's time is the lane's by then
 bad("I7")(steps_between())
 
 

@@ -493,24 +493,29 @@ class View:
         return [fault for fault in found if not self._is_seen(fault, bounds, lane)]
 
     def _is_seen(self, step: Fault, bounds: Bounds, lane: str) -> bool:
-        """Say whether a process was heard in a lane before a step, and after it.
+        """Say whether a process was heard in a lane before a step, and soon enough after it.
 
         What it asked before the lane lost all it had told it another time than the lane has now.
-        Who came to a lane where nobody was left knows its time after two periods.
+        Who came to a lane where nobody was left knows its time after two periods: then a process
+        that was there before the step is too late to tell of it.
         """
         losses = self.excuses({"loss"}, -math.inf, step.began, lane=lane)
         made = max((loss.ended for loss in losses if loss.since == -math.inf), default=-math.inf)
         heard: dict[str, tuple[float, float]] = {}
-        for event in self.of["renew"]:
+        back: dict[str, float] = {}  # when it was heard first after the step
+        for event in sorted(self.of["renew"], key=_at):
             is_here = not lane or event.nonce.partition("@")[2] in ("", lane)
             if is_here and event.extra.get("asked", event.t) > made:
-                first, last = heard.get(event.p, (event.t, event.t))
-                heard[event.p] = (min(first, event.t), max(last, event.t))
+                heard[event.p] = (heard.get(event.p, (event.t, 0.0))[0], event.t)
+                if event.t > step.began:
+                    back.setdefault(event.p, event.t)
         known = step.began - 2 * bounds.renew_s
+        too_late = min(back.values(), default=math.inf) + 2 * bounds.renew_s
         return any(
             first < step.began < last
+            and back[p] <= too_late
             and (first <= known or any(f < first < at for f, at in heard.values()))
-            for first, last in heard.values()
+            for p, (first, last) in heard.items()
         )
 
     def well(self, began: float, ended: float, but: str = "") -> set[str]:

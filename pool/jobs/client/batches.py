@@ -1,4 +1,6 @@
-"""Batches as whoever is not their maker has them: looked at, waited for, looked through, cancelled.
+"""Batches: making one, looking at it, waiting for it and cancelling it.
+
+Batches as whoever is not their maker has them: looked at, waited for, looked through, cancelled.
 
 Who waits is told by a bell that something has ended, and looks for itself; so a bell that nobody
 rang costs some seconds, and one that was rung for nothing a look.

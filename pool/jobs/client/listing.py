@@ -1,4 +1,6 @@
-"""What a listing could not read: lanes whose server is away, each with the reason.
+"""Listings of jobs: where the jobs are found, a page at a time, and what could not be read.
+
+What a listing could not read: lanes whose server is away, each with the reason.
 
     gaps_of  asks all lanes at once, so that lanes that hang cost one call's time, not one each
     reading  stands around whatever is read of one lane: if it fails, it is a gap from then on

@@ -1,4 +1,6 @@
-"""Pausing and resuming, cordoning and draining: what an operator asks for from anywhere.
+"""What operators ask for from anywhere: pauses, cordons and drains.
+
+Pausing and resuming, cordoning and draining: what an operator asks for from anywhere.
 
 Paused means accepted, never granted.  What stands where:
 

@@ -1,4 +1,6 @@
-"""A plan as others see it, and who sees to it that somebody keeps it.
+"""Plans: the job that keeps one, and the calls about it from any node.
+
+A plan as others see it, and who sees to it that somebody keeps it.
 
 A request is a message to the job that keeps the plan: it survives that job's owner, and is answered
 by a turn that begins behind it, which is found by its number in what that job has saved.  With the

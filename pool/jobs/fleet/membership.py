@@ -1,4 +1,6 @@
-r"""What the fleet is told of this node's workers: their entries in the `workers` map.
+r"""Membership of a node in its lanes, and its workers' entries in the `workers` map.
+
+What the fleet is told of this node's workers: their entries in the `workers` map.
 
     unknown --add--> known --its entry differs from what it is, or is gone--> due --written--> known
        ^               |

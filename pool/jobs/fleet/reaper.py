@@ -1,4 +1,6 @@
-"""Where jobs go that stood together when their worker died: by dice, to any process that may.
+"""The reaper: takes over what fenced workers owned, and deals it out.
+
+Where jobs go that stood together when their worker died: by dice, to any process that may.
 
     the jobs of a dead worker --shuffled, then dealt in rounds--> each to one of m processes
 

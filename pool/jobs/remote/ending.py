@@ -1,4 +1,6 @@
-"""What listeners are told of runs at workers that poll: see `JobEvents`.
+"""Ends of jobs at polling workers: carried out by `advance`, and told to listeners.
+
+What listeners are told of runs at workers that poll: see `JobEvents`.
 
     handed out --> `job.started` --> ended, retried, given back --> `job.settled`
                    each by the gateway that did it

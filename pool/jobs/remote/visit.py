@@ -1,4 +1,6 @@
-r"""From starts that a worker was granted to jobs that its client is handed.
+r"""One request of a polling worker: its jobs compared, and starts handed out.
+
+From starts that a worker was granted to jobs that its client is handed.
 
     granted --fetched, decoded--> acknowledged, with its limit --> handed out
        |          \--not for this client: left to others, or parked

@@ -1,4 +1,6 @@
-"""A reference to a job for callers that block.
+"""The client for callers that block: jobs, batches and schedules.
+
+A reference to a job for callers that block.
 
 Batches for callers that block: made, waited for, looked through, cancelled.
 

@@ -1,4 +1,6 @@
-"""What annotations say of values: how one goes over the wire as JSON, and comes back.
+"""Converters of values to JSON and back: scalars, containers, unions.
+
+What annotations say of values: how one goes over the wire as JSON, and comes back.
 
     annotation --shape_of()--> Shape   once, at registration
     value --to_wire--> JSON            where it is sent; refuses what is not of the type

@@ -1,4 +1,6 @@
-"""A child of `pool run --processes`: what it tells its parent, and that it ends with it.
+"""`pool run --processes`: the parent of several workers, and its children.
+
+A child of `pool run --processes`: what it tells its parent, and that it ends with it.
 
 Between the two is a pair of sockets.  Up go lines of JSON: that it is ready, that it leaves.  Down
 goes nothing but the end: the parent closes its side to have the child drain, and if the parent dies

@@ -1,4 +1,6 @@
-"""What a worker is and has, as signed texts: opaque to clients, the same at every gateway.
+"""Access to the gateway: bearer secrets of roles, and signed tokens of workers.
+
+What a worker is and has, as signed texts: opaque to clients, the same at every gateway.
 
     claim --pack, sign with the first secret--> token --any of the secrets fits--> claim
 

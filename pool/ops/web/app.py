@@ -1,4 +1,6 @@
-"""Before a server heeds a signal that ends it.
+"""The ASGI application: a request, by the table of routes, to a call of the node and back.
+
+Before a server heeds a signal that ends it.
 
 A server that waits for its connections to close before it ends an application's lifespan, as
 uvicorn does, would wait for whoever waits in the application, who would be answered only then.
@@ -9,15 +11,13 @@ A shield keeps the cancelling of scopes out, which is all there is on trio.  asy
 (`task.cancel()`, as `asyncio.wait_for` does) goes through it, and ends what its task awaits: so the
 deed has a task of its own, and who asked is cancelled once that has ended.
 
-The ASGI application: a request, by the table of routes, to a call of the node and back.
-
     path --no route--> 404, 405
       --> who asks: secret, authenticator, or whoever is on this machine --> 401, 403, 429
       --> body within its bytes and its time, query, names: judged by their types --> 400, 408, 413
       --> [ the journal, if it is an action --> the call ] --> what waits --> JSON, or a problem
 
 What is in brackets is done as a whole, whether who asked is still there or not: what is noted is
-done, as long as this process lives (see below).  Who goes ends only what waits: for jobs, for an
+done, as long as this process lives (see above).  Who goes ends only what waits: for jobs, for an
 end.  What is done is told, though the waiting for it fails.
 
 A path is split before it is decoded, so that a key may hold `/` (as %2F).  CORS stays closed: no

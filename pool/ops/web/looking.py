@@ -1,4 +1,6 @@
-"""The journal as server-sent events: `id` is where an entry stands, and `Last-Event-ID` goes on.
+"""What operators look at over HTTP, the journal as server-sent events, and pausing.
+
+The journal as server-sent events: `id` is where an entry stands, and `Last-Event-ID` goes on.
 
     node.journal(since=..., follow=True) --entry--> id, event, data --> the caller
                                          --SILENT_S without one--> a comment: who is gone shows

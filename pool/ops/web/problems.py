@@ -1,4 +1,6 @@
-"""What goes wrong, as `application/problem+json`: our code, its facts, and what helps.
+"""Answers of the gateway, problems as `application/problem+json`.
+
+What goes wrong, as `application/problem+json`: our code, its facts, and what helps.
 
 One table says which status each of our errors is; a class below one of them has its status.  What
 is refused before the pool is asked has codes of its own (REFUSALS).

@@ -1,4 +1,6 @@
-"""Of what the replies of scripts are made; those of each script stand with its call.
+"""What the calls and replies of all command families share.
+
+Of what the replies of scripts are made; those of each script stand with its call.
 
 What the calls of all families share: a lane, and workers that a key may be granted to.
 """

@@ -1,4 +1,6 @@
-"""One change of one job, as `advance` takes it: a class for each edge of a job's life.
+"""Changes of jobs after their dispatch: the edges of a job's life, sent by `advance`.
+
+One change of one job, as `advance` takes it: a class for each edge of a job's life.
 
 On the wire each is a letter and three words, which mean something else behind each letter (see
 `lua/advance.lua`); here they have names.  None is frozen, only because that costs time.  `LIFE` is

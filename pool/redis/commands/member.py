@@ -1,4 +1,6 @@
-"""The pool itself: how it was made, and whose data these are.
+"""Membership calls: opening a pool, joining a lane, renewing, leaving.
+
+The pool itself: how it was made, and whose data these are.
 
 Members of a lane: joining, renewing, leaving, and by which TTL and time that goes.
 """

@@ -1,4 +1,6 @@
-"""Whether a directory is ours alone: what others may write to decides what a server of ours does.
+"""The embedded server: its program, its directory and its process.
+
+Whether a directory is ours alone: what others may write to decides what a server of ours does.
 
 Who can write in it can put a link in the place of a log, which then overwrites what it leads to, or
 listen on the socket that we connect to.  A directory that is ours, and that nobody else may write

@@ -1,4 +1,6 @@
-"""Writes lines in a thread, so that a full pipe or a dead disk holds up no event loop.
+"""Lines for people and logs: written by a thread, and repeats held back.
+
+Writes lines in a thread, so that a full pipe or a dead disk holds up no event loop.
 
     write() --> queue --a thread, until it is empty--> written
         waits for it, at most `patience_s`: most often it is as if we had written it ourselves
