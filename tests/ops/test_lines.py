@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pool.ops.logs import Lines
+from pool.ops.lines import Lines
 from pool.redis.io.scribe import QUEUED_MAX
 from tests.verify.exits import full_pipe
 

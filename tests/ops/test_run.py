@@ -19,8 +19,8 @@ from pool.jobs.fleet.keepalive import EXIT_CODE
 from pool.jobs.handlers import Handlers
 from pool.jobs.node import Node
 from pool.ops.cli import FINDING, OK, UNREACHABLE, USAGE, main
+from pool.ops.cli.child import TWICE_S
 from pool.ops.cli.doctor import diagnose
-from pool.ops.cli.parent import TWICE_S
 from pool.ops.cli.readiness import Readiness
 from pool.redis.url import Url
 from pool.settings import Settings

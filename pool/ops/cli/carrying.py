@@ -22,8 +22,8 @@ from pool.errors import (
     again,
     shell_text,
 )
+from pool.ops.cli.child import Leash
 from pool.ops.cli.codes import FINDING, INTERRUPTED, OK, PROTOCOL, UNREACHABLE, USAGE
-from pool.ops.cli.parent import Leash
 from pool.ops.terminal import Unwritable, write
 
 _STANDARD_ERROR = 2

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from pool.ops.cli.carrying import cause_of
+from pool.ops.cli.child import Leash
 from pool.ops.cli.codes import FINDING
 from pool.ops.cli.config import gather
-from pool.ops.cli.parent import Leash
-from pool.ops.logs import Lines
+from pool.ops.lines import Lines
 from pool.ops.terminal import Unwritable, write
 
 

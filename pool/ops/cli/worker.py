@@ -23,14 +23,15 @@ from pool.events import Event, HandlerOverran, LoopOverran, NodeLeft
 from pool.jobs.job import RUNNING
 from pool.jobs.node import Node
 from pool.names import split_pair
+from pool.ops.cli.child import DRAINED, SHUT_DOWN, TWICE_S, Leash
 from pool.ops.cli.config import Configuration, RunOptions
 from pool.ops.cli.exiting import ENDS_S, LateEnd
 from pool.ops.cli.loading import load_all, load_observer
-from pool.ops.cli.parent import DRAINED, SHUT_DOWN, TWICE_S, Leash
 from pool.ops.cli.readiness import Readiness
 from pool.ops.endpoints import Endpoints
 from pool.ops.httpd import LOOPBACK, HttpServer
-from pool.ops.logs import END_S, Lines, configure, line
+from pool.ops.lines import END_S, Lines
+from pool.ops.logs import configure, line
 from pool.ops.metrics import Metrics
 from pool.ops.rates import Rating, keep_rates_of
 from pool.ops.terminal import by_lines
