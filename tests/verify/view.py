@@ -776,6 +776,11 @@ class View:
         changes |= {t for fault in hurt for t in (fault.began, fault.ended)} | {*joined.values()}
         changes |= {*self.died.values(), *left.values()}
         times = [*sorted(t for t in changes if began <= t < ended), ended]
+        spans = {p: [(run.start.t, run.ended) for run in runs[p]] for p in joined}
+        for p, at, left_at in held:
+            spans.setdefault(p, []).append((at, left_at))
+        began_at = {p: sorted(at for at, end in each if at < end) for p, each in spans.items()}
+        ended_at = {p: sorted(end for at, end in each if at < end) for p, each in spans.items()}
         total = 0.0
         for since, until in pairwise(times):
             away = {fault.target for fault in hurt if fault.began <= since < fault.ended}
@@ -786,9 +791,7 @@ class View:
                 and p.partition("/")[0] not in away
             ]
             if there and all(
-                sum(run.start.t <= since < run.ended for run in runs[p])
-                + sum(p == by and at <= since < left_at for by, at, left_at in held)
-                >= bounds.slots
+                bisect_right(began_at[p], since) - bisect_right(ended_at[p], since) >= bounds.slots
                 for p in there
             ):
                 total += until - since
@@ -820,9 +823,19 @@ class View:
         return max((at for at in self._deaths(start.key, start.job) if at <= by), default=since)
 
     def _deaths(self, key: str, job: str) -> Iterator[float]:
-        aboard = {self.process_of(e.nonce) for e in self.grants.get(key, ()) if e.job == job}
-        aboard |= {run.start.p for run in self.by_job.get(job, ())}
+        aboard = self._granted.get((key, job), set()) | {
+            run.start.p for run in self.by_job.get(job, ())
+        }
         return (self.died.get(p, math.inf) for p in aboard)
+
+    @cached_property
+    def _granted(self) -> Mapping[tuple[str, str], set[str]]:
+        """The processes to which a job of a key was granted."""
+        granted: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for key, grants in self.grants.items():
+            for grant in grants:
+                granted[key, grant.job].add(self.process_of(grant.nonce))
+        return granted
 
     @cached_property
     def _came(self) -> dict[str, float]:
