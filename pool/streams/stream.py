@@ -8,8 +8,6 @@ Nothing is kept in the store for it, and here one page at most.  A page is a `Po
 not come is asked for again, half as large, by whoever iterates again.  What a length cap takes
 meanwhile is told as to a reader.  Wherever something is missing it is asked why, and the end is
 StoreLost if the stream is not the one that the snapshot is of: deleted, begun anew, or gone back.
-
-A stream of events: what programs write to, and where readers and sinks come from.
 """
 
 from __future__ import annotations

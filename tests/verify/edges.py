@@ -364,7 +364,8 @@ def room_is_used(view: View, bounds: Bounds, found: Finding) -> None:
     for moved_on in view.of.get("requeue", ()):
         if moved_on.extra.get("dead") and moved_on.job:
             starts = (run.start.t for run in view.by_job.get(moved_on.job, ()))
-            back = min((at for at in starts if at > moved_on.t), default=math.inf)
+            ended = view.ended.get(moved_on.job, math.inf)
+            back = min((at for at in starts if at > moved_on.t), default=ended)
             suspected.append((moved_on.t, back))
 
     def in_peace(asked: float, start: Event) -> bool:

@@ -1,7 +1,5 @@
 """What operators ask for from anywhere: pauses, cordons and drains.
 
-Pausing and resuming, cordoning and draining: what an operator asks for from anywhere.
-
 Paused means accepted, never granted.  What stands where:
 
     `workers`   !paused ...   who, since when, why, and `order`: each node has a copy

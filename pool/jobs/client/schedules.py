@@ -1,7 +1,5 @@
 """Schedules and tickers as their callers have them.
 
-Schedules as their callers have them: to make, look at, pause, resume, trigger and remove.
-
 Tickers: each tick comes to one node of the fleet, whichever asks first when its time has come.
 
     asleep --its time--> ask (tick.lua) --mine--> the program --next--> done, asleep

@@ -1,11 +1,5 @@
 """The client for callers that block: jobs, batches and schedules.
 
-A reference to a job for callers that block.
-
-Batches for callers that block: made, waited for, looked through, cancelled.
-
-The schedules of a pool for callers that block.
-
 The calls of a node for callers that block; what they do and raise is the node's.
 
 Each is one task on the loop of a `Portal`, which this thread waits for.  What they return lives as

@@ -1,9 +1,5 @@
 """A worker's way out of one lane: how handlers ended, as edges sent in batches.
 
-From how a handler ended to the edge that settles its job.
-
-A worker's way out of one lane: acknowledgements, edges, one batch at a time.
-
     send() --------> edges --\
     acknowledge() --> acks ---+-- some are due, no batch under way --> advance.lua --> Answered
 

@@ -1,7 +1,5 @@
 """What nodes note in a lane: journal entries, and figures by the minute.
 
-Figures of a pool's jobs, by the minute: what nodes add to them.
-
 The journal of a lane: what nodes write into it, and of what jobs it takes all edges.
 """
 
